@@ -1,0 +1,2 @@
+//! The `oroshi` command.
+fn main() {}
