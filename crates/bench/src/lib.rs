@@ -1,1 +1,40 @@
-//! To be filled.
+//! Load: a [`Plan`] says what to do, workers carry it out, a [`Record`] says what happened.
+//!
+//! It knows when requests are due, how to send them as fast as one core can, what to call each way of failing, and who was
+//! the bottleneck. It does not know flags, files or terminals: the command line makes a [`Draft`] and prints the record.
+//!
+//! One thread per core, each with its own connections, clock and counters; nothing is shared while requests flow. Read it
+//! in this order:
+//!
+//! 1. [`plan`]: what was asked for. [`request`] and [`check`]: what is sent, and what must come back.
+//! 2. [`arrivals`]: when requests are due in an open loop.
+//! 3. `worker`: one core from start to end. `core`: what its connections share. `connection`: one connection's life, the hot path.
+//! 4. [`failure`] and [`tally`]: what is counted.
+//! 5. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts. [`watch`] and [`environment`]: the server's side and the machine's.
+//! 6. [`record`] and [`grade`]: what is said afterwards.
+
+pub mod arrivals;
+pub mod check;
+mod connection;
+mod core;
+pub mod environment;
+pub mod failure;
+pub mod follow;
+pub mod grade;
+pub mod plan;
+pub mod ports;
+pub mod record;
+pub mod request;
+pub mod run;
+pub mod tally;
+pub mod watch;
+mod worker;
+
+pub use arrivals::{Arrivals, Spacing, Stage};
+pub use check::Check;
+pub use failure::{Failure, FailureCounts};
+pub use follow::{Observer, Progress, SecondHistograms};
+pub use grade::{Bottleneck, Grade};
+pub use plan::{ConnectTo, Draft, Load, Plan, Problems, Watching};
+pub use record::Record;
+pub use run::{RunError, run};

@@ -1,0 +1,641 @@
+//! One slot: it makes a connection, sends requests on it, reads the answers, and makes the next connection.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use oroshi_http1::{DecodeError, Framing, ResponseDecoder, ResponseEvent};
+use oroshi_net::{ConnectError, Peer, Stream, monotonic_ns};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::check::Checking;
+use crate::core::{Core, OriginState, Phase, Take, Ticket};
+use crate::failure::Failure;
+
+/// Pause after a failed attempt to connect; it doubles up to the second value while attempts go on failing.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// Requests that one write can carry.
+const WRITE_BATCH: usize = 64;
+
+/// Fills slot `id` with connections to `origin` until the run is over.
+pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
+    let mut backoff = BACKOFF.0;
+    let mut carried = VecDeque::new();
+    let mut attempted = core.rules.connect_per_request;
+    if attempted {
+        core.attempted.set(core.attempted.get() + 1);
+    }
+    while core.phase.get() != Phase::Over {
+        let first = if !carried.is_empty() {
+            None
+        } else if core.rules.connect_per_request {
+            match next_ticket(&core, id).await {
+                Some(ticket) => Some(ticket),
+                None => break,
+            }
+        } else if core.exhausted() {
+            break;
+        } else {
+            None
+        };
+        let began = first.map(|_| monotonic_ns());
+        let connected = connect(&core, id, &core.origins[origin]).await;
+        if !attempted {
+            attempted = true;
+            core.attempted.set(core.attempted.get() + 1);
+            core.progress.notify_one();
+        }
+        match connected {
+            Ok(stream) => {
+                backoff = BACKOFF.0;
+                core.alive.set(core.alive.get() + 1);
+                let mut connection =
+                    Connection::new(&core, id, &core.origins[origin], stream, std::mem::take(&mut carried));
+                if let (Some(ticket), Some(began)) = (first, began) {
+                    connection.in_flight.push_back(InFlight::new(ticket, connection.origin.next_request(), began));
+                }
+                carried = poll_fn(|cx| connection.poll(cx)).await;
+                core.alive.set(core.alive.get() - 1);
+                core.slots[id].deadline.set(u64::MAX);
+                core.not_free(id);
+            }
+            Err(Unconnected::Failed(failure)) => {
+                // A request that was waiting for this connection fails with it.
+                core.connect_failed(first.or_else(|| carried.pop_front()), failure);
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(BACKOFF.1);
+            }
+            Err(Unconnected::Over) => {
+                if let Some(ticket) = first {
+                    cut_off(&core, ticket, None, monotonic_ns());
+                }
+            }
+        }
+    }
+    for ticket in carried {
+        cut_off(&core, ticket, None, monotonic_ns());
+    }
+    core.ended.set(core.ended.get() + 1);
+    core.progress.notify_one();
+}
+
+/// Keeps one idle connection open until the run is over.
+pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
+    let mut backoff = BACKOFF.0;
+    let mut attempted = false;
+    while core.phase.get() != Phase::Over {
+        let connected = connect(&core, id, &core.origins[origin]).await;
+        if !attempted {
+            attempted = true;
+            core.attempted.set(core.attempted.get() + 1);
+            core.progress.notify_one();
+        }
+        match connected {
+            Ok(mut stream) => {
+                core.held.set(core.held.get() + 1);
+                poll_fn(|cx| {
+                    core.slots[id].enrol(cx);
+                    if core.phase.get() == Phase::Over {
+                        return Poll::Ready(());
+                    }
+                    loop {
+                        let mut scratch = core.scratch.borrow_mut();
+                        let mut buffer = ReadBuf::new(&mut scratch);
+                        match ready!(Pin::new(&mut stream).poll_read(cx, &mut buffer)) {
+                            Ok(()) if !buffer.filled().is_empty() => {}
+                            _ => return Poll::Ready(()),
+                        }
+                    }
+                })
+                .await;
+                core.held.set(core.held.get() - 1);
+                // A server that closes idle connections at once is not to be hammered.
+                if core.phase.get() != Phase::Over {
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(BACKOFF.1);
+                }
+            }
+            Err(Unconnected::Failed(failure)) => {
+                core.tally.borrow_mut().failures.add(failure);
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(BACKOFF.1);
+            }
+            Err(Unconnected::Over) => {}
+        }
+    }
+    core.ended.set(core.ended.get() + 1);
+    core.progress.notify_one();
+}
+
+/// Waits for a ticket without a connection.
+async fn next_ticket(core: &Core, id: usize) -> Option<Ticket> {
+    poll_fn(|cx| {
+        core.slots[id].enrol(cx);
+        match core.take_ticket(id, cx, monotonic_ns) {
+            Take::Now(ticket) => Poll::Ready(Some(ticket)),
+            Take::Wait => Poll::Pending,
+            Take::Over => Poll::Ready(None),
+        }
+    })
+    .await
+}
+
+enum Unconnected {
+    Failed(Failure),
+    /// The run ended first.
+    Over,
+}
+
+/// Connects within the plan's timeout, which the core's sweep enforces: no timer of its own.
+async fn connect(core: &Core, id: usize, origin: &OriginState) -> Result<Stream, Unconnected> {
+    let slot = &core.slots[id];
+    let deadline = monotonic_ns() + core.rules.timeout;
+    slot.deadline.set(deadline);
+    slot.expired.set(false);
+    let peer = origin.next_peer();
+    // A unix socket either connects at once or waits for room in the backlog, on the connector's own timer.
+    let own_deadline = matches!(peer, Peer::Unix(_)).then(|| Instant::now() + Duration::from_nanos(core.rules.timeout));
+    let result = {
+        let mut connecting = pin!(origin.connector.connect(peer, own_deadline));
+        poll_fn(|cx| {
+            if let Poll::Ready(result) = connecting.as_mut().poll(cx) {
+                return Poll::Ready(Ok(result));
+            }
+            slot.enrol(cx);
+            if core.phase.get() == Phase::Over {
+                return Poll::Ready(Err(Unconnected::Over));
+            }
+            if slot.expired.get() && own_deadline.is_none() {
+                return Poll::Ready(Err(Unconnected::Failed(Failure::ConnectTimeout)));
+            }
+            Poll::Pending
+        })
+        .await?
+    };
+    slot.deadline.set(u64::MAX);
+    slot.expired.set(false);
+    match result {
+        Ok(connected) => {
+            let mut tally = core.tally.borrow_mut();
+            tally.opened += 1;
+            tally.clocks.connect.record(connected.connect.as_nanos() as u64);
+            if let Some(tls) = connected.tls {
+                tally.clocks.tls.record(tls.as_nanos() as u64);
+            }
+            Ok(connected.stream)
+        }
+        Err(error) => Err(Unconnected::Failed(connect_failure(&error))),
+    }
+}
+
+/// The name of what kept a connection from being made.
+pub(crate) fn connect_failure(error: &ConnectError) -> Failure {
+    match error {
+        ConnectError::Timeout => Failure::ConnectTimeout,
+        ConnectError::Backlog => Failure::ConnectBacklog,
+        ConnectError::PortsExhausted => Failure::PortsExhausted,
+        ConnectError::Tls(_) => Failure::Tls,
+        _ => Failure::ConnectRefused,
+    }
+}
+
+fn cut_off(core: &Core, ticket: Ticket, sent: Option<u64>, now: u64) {
+    if ticket.due < core.measure_from.get() {
+        return;
+    }
+    let mut tally = core.tally.borrow_mut();
+    tally.cut_off += 1;
+    tally.failures.add(Failure::CutOffAtEnd);
+    tally.clocks.response.record_censored(now.saturating_sub(ticket.due));
+    if let Some(sent) = sent {
+        tally.clocks.service.record_censored(now.saturating_sub(sent));
+    }
+}
+
+/// A request on its way.
+struct InFlight {
+    ticket: Ticket,
+    request: usize,
+    /// It says `Connection: close`.
+    last: bool,
+    /// When the slot set about it: connecting, if it had to, is part of carrying it.
+    began: u64,
+    /// When its first byte was handed to the kernel; `None` while it waits for the ones before it.
+    sent: Option<u64>,
+}
+
+impl InFlight {
+    fn new(ticket: Ticket, request: usize, began: u64) -> Self {
+        Self { ticket, request, last: false, began, sent: None }
+    }
+}
+
+/// The answer that is being read.
+#[derive(Default)]
+struct Answer {
+    begun: bool,
+    status: u16,
+    /// Whether the connection can be used after it.
+    reusable: bool,
+}
+
+/// One connection, from its first request to its end.
+struct Connection<'c> {
+    core: &'c Core,
+    id: usize,
+    origin: &'c OriginState,
+    stream: Stream,
+    decoder: ResponseDecoder,
+    /// Bytes of an incomplete head, chunk line or trailer.
+    kept: Vec<u8>,
+    in_flight: VecDeque<InFlight>,
+    /// How many of `in_flight` are written to the last byte, and how many bytes of the one after them.
+    written: usize,
+    offset: usize,
+    /// Requests that were given to this connection.
+    given: u64,
+    answer: Answer,
+    checking: Checking,
+    /// Nothing has been written yet.
+    fresh: bool,
+    /// No request may follow those in flight.
+    closing: bool,
+    /// The peer reads no more; what it may have answered before is still read.
+    write_failed: bool,
+    /// The last reading of the clock in this poll.
+    now: Option<u64>,
+}
+
+/// Requests to be sent again, on another connection: the server announced that it would not answer them.
+type Carried = VecDeque<Ticket>;
+
+impl<'c> Connection<'c> {
+    fn new(core: &'c Core, id: usize, origin: &'c OriginState, stream: Stream, carried: Carried) -> Self {
+        let mut connection = Self {
+            core,
+            id,
+            origin,
+            stream,
+            decoder: ResponseDecoder::default(),
+            kept: Vec::new(),
+            in_flight: VecDeque::with_capacity(core.rules.pipeline.min(WRITE_BATCH)),
+            written: 0,
+            offset: 0,
+            given: 0,
+            answer: Answer::default(),
+            checking: Checking::default(),
+            fresh: true,
+            closing: false,
+            write_failed: false,
+            now: None,
+        };
+        if core.rules.connect_per_request {
+            connection.given = 1;
+            connection.closing = true;
+        }
+        for ticket in carried {
+            let request = origin.next_request();
+            connection.in_flight.push_back(InFlight::new(ticket, request, monotonic_ns()));
+        }
+        connection
+    }
+
+    /// Sends and receives until the connection has served its time.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Carried> {
+        self.now = None;
+        self.core.slots[self.id].enrol(cx);
+        loop {
+            if self.core.phase.get() == Phase::Over {
+                return Poll::Ready(self.end_of_run());
+            }
+            if self.core.slots[self.id].expired.replace(false) {
+                return Poll::Ready(self.fail(Failure::Timeout));
+            }
+            self.fill(cx);
+            if self.in_flight.is_empty() && self.closing {
+                return Poll::Ready(Carried::new());
+            }
+            if self.written < self.in_flight.len() && !self.write_failed {
+                self.write(cx);
+            }
+            match self.read(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => {}
+                Poll::Ready(Some(carried)) => return Poll::Ready(carried),
+            }
+        }
+    }
+
+    fn now(&mut self) -> u64 {
+        *self.now.get_or_insert_with(monotonic_ns)
+    }
+
+    /// Takes as many requests as the connection may carry.
+    #[inline]
+    fn fill(&mut self, cx: &Context<'_>) {
+        while !self.closing && self.in_flight.len() < self.core.rules.pipeline {
+            let (core, now) = (self.core, &mut self.now);
+            let take = core.take_ticket(self.id, cx, || *now.get_or_insert_with(monotonic_ns));
+            match take {
+                Take::Now(ticket) => {
+                    let began = self.now();
+                    let mut next = InFlight::new(ticket, self.origin.next_request(), began);
+                    self.given += 1;
+                    if self.given >= self.core.rules.per_connection {
+                        next.last = true;
+                        self.closing = true;
+                    }
+                    self.in_flight.push_back(next);
+                }
+                Take::Wait => return,
+                Take::Over => self.closing = true,
+            }
+        }
+    }
+
+    fn bytes_of(&self, flight: &InFlight) -> &'c [u8] {
+        let request = &self.origin.requests[flight.request];
+        if flight.last || self.core.rules.connect_per_request { &request.last } else { &request.keep }
+    }
+
+    /// Writes what is not yet written, as far as the kernel takes it.
+    #[inline]
+    fn write(&mut self, cx: &mut Context<'_>) {
+        let now = self.now();
+        while self.written < self.in_flight.len() {
+            let first = &self.bytes_of(&self.in_flight[self.written])[self.offset..];
+            let result = if std::mem::take(&mut self.fresh) {
+                // tokio would first wait for epoll to say that a socket just connected is writable.
+                match self.stream.write_first(first) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                    result => Poll::Ready(result),
+                }
+            } else if self.written + 1 == self.in_flight.len() {
+                Pin::new(&mut self.stream).poll_write(cx, first)
+            } else {
+                let mut slices = [IoSlice::new(&[]); WRITE_BATCH];
+                slices[0] = IoSlice::new(first);
+                let mut n = 1;
+                for flight in self.in_flight.iter().skip(self.written + 1).take(WRITE_BATCH - 1) {
+                    slices[n] = IoSlice::new(self.bytes_of(flight));
+                    n += 1;
+                }
+                Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..n])
+            };
+            match result {
+                Poll::Ready(Ok(n)) => self.wrote(n, now),
+                Poll::Ready(Err(_)) => {
+                    self.write_failed = true;
+                    self.closing = true;
+                    return;
+                }
+                Poll::Pending => return,
+            }
+        }
+        // TLS keeps records of its own: hand them over too. For plain sockets this does nothing.
+        if let Stream::Tls(_) = self.stream
+            && let Poll::Ready(Err(_)) = Pin::new(&mut self.stream).poll_flush(cx)
+        {
+            self.write_failed = true;
+            self.closing = true;
+        }
+    }
+
+    /// Notes which requests the `n` bytes belonged to.
+    #[inline]
+    fn wrote(&mut self, n: usize, now: u64) {
+        let measure_from = self.core.measure_from.get();
+        let mut tally = self.core.tally.borrow_mut();
+        tally.bytes_written += n as u64;
+        self.offset += n;
+        while self.written < self.in_flight.len() && self.offset > 0 {
+            let length = self.bytes_of(&self.in_flight[self.written]).len();
+            let flight = &mut self.in_flight[self.written];
+            if flight.sent.is_none() {
+                flight.sent = Some(now);
+                if self.core.rules.open && flight.ticket.due >= measure_from {
+                    // Waiting for a connection to become free is the server's doing; anything beyond that is ours.
+                    let could = flight.ticket.due.max(flight.ticket.free);
+                    tally.clocks.lateness.record(flight.began.saturating_sub(could));
+                }
+                if self.written == 0 {
+                    self.core.slots[self.id].deadline.set(now + self.core.rules.timeout);
+                }
+            }
+            if self.offset < length {
+                break;
+            }
+            self.offset -= length;
+            self.written += 1;
+        }
+    }
+
+    /// Reads once. `Some` when the connection is done with.
+    #[inline]
+    fn read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Carried>> {
+        let core = self.core;
+        let mut scratch = core.scratch.borrow_mut();
+        let mut buffer = ReadBuf::new(&mut scratch);
+        if let Err(error) = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
+            return Poll::Ready(Some(self.ended(read_failure(&error, &self.stream))));
+        }
+        let data = buffer.filled();
+        let now = monotonic_ns();
+        self.now = Some(now);
+        if data.is_empty() {
+            return Poll::Ready(Some(self.end_of_stream(now)));
+        }
+        core.tally.borrow_mut().bytes_read += data.len() as u64;
+        core.interval.borrow_mut().bytes += data.len() as u64;
+        let result = if self.kept.is_empty() {
+            let mut input = data;
+            let result = self.decode(&mut input, now);
+            self.kept.extend_from_slice(input);
+            result
+        } else {
+            let mut kept = std::mem::take(&mut self.kept);
+            kept.extend_from_slice(data);
+            let mut input = &kept[..];
+            let result = self.decode(&mut input, now);
+            let left = input.len();
+            kept.drain(..kept.len() - left);
+            self.kept = kept;
+            result
+        };
+        match result {
+            Ok(false) => {
+                if self.kept.is_empty() && self.kept.capacity() > 0 {
+                    self.kept = Vec::new();
+                }
+                Poll::Ready(None)
+            }
+            Ok(true) => Poll::Ready(Some(self.carry())),
+            Err(_) => Poll::Ready(Some(self.fail(Failure::Parse))),
+        }
+    }
+
+    /// Takes answers off `input`; true when the connection cannot be used after the last one.
+    #[inline]
+    fn decode(&mut self, input: &mut &[u8], now: u64) -> Result<bool, DecodeError> {
+        loop {
+            if !self.answer.begun && !input.is_empty() {
+                // Bytes before any request was sent are for the decoder to refuse: it expects nothing.
+                if let Some(InFlight { sent: Some(sent), ticket, request, .. }) = self.in_flight.front() {
+                    self.decoder.expect(self.origin.requests[*request].expect);
+                    self.answer = Answer { begun: true, status: 0, reusable: false };
+                    if ticket.due >= self.core.measure_from.get() {
+                        self.core.tally.borrow_mut().clocks.first_byte.record(now.saturating_sub(*sent));
+                    }
+                }
+            }
+            match self.decoder.decode(&self.core.rules.limits, input)? {
+                None => return Ok(false),
+                Some(ResponseEvent::Informational(_) | ResponseEvent::Trailers(_)) => {}
+                Some(ResponseEvent::Head(head)) => {
+                    self.answer.status = head.status;
+                    self.answer.reusable = head.keep_alive && head.framing != Framing::Tunnel;
+                    if !self.core.rules.checks.is_empty() {
+                        self.checking.begin(&self.core.rules.checks, head.status);
+                    }
+                }
+                Some(ResponseEvent::Data(data)) => {
+                    if !self.core.rules.checks.is_empty() {
+                        self.checking.data(&self.core.rules.checks, data);
+                    }
+                }
+                Some(ResponseEvent::End) => {
+                    if self.complete(now) {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An answer is whole; true when the connection cannot be used after it.
+    #[inline]
+    fn complete(&mut self, now: u64) -> bool {
+        let core = self.core;
+        let Some(flight) = self.in_flight.pop_front() else { return true };
+        // An answer that came before its request was written whole leaves the rest of it unwritable.
+        let whole = self.written > 0;
+        self.written = self.written.saturating_sub(1);
+        let checked = core.rules.checks.is_empty() || self.checking.holds(&core.rules.checks);
+        let sent = flight.sent.unwrap_or(now);
+        let (service, response) = (now.saturating_sub(sent), now.saturating_sub(flight.ticket.due));
+        let failed = if self.answer.status >= 400 {
+            Some(Failure::Status)
+        } else if !checked {
+            Some(Failure::Check)
+        } else {
+            None
+        };
+        {
+            let mut tally = core.tally.borrow_mut();
+            tally.answered += 1;
+            if flight.ticket.due >= core.measure_from.get() {
+                tally.completed += 1;
+                tally.clocks.service.record(service);
+                tally.clocks.response.record(response);
+                tally.statuses[usize::from(self.answer.status.min(999))] += 1;
+                if let Some(failure) = failed {
+                    tally.failures.add(failure);
+                }
+            }
+            let mut interval = core.interval.borrow_mut();
+            interval.requests += 1;
+            interval.errors += u64::from(failed.is_some());
+            interval.service.record(service);
+            if let Some(full) = &mut interval.full {
+                full.0.record(service);
+                full.1.record(response);
+            }
+        }
+        let next = self.in_flight.front().and_then(|f| f.sent);
+        core.slots[self.id].deadline.set(next.map_or(u64::MAX, |sent| sent + core.rules.timeout));
+        let usable = self.answer.reusable && whole && !flight.last && !self.write_failed;
+        self.answer.begun = false;
+        !usable
+    }
+
+    /// The server closed.
+    fn end_of_stream(&mut self, now: u64) -> Carried {
+        match self.decoder.eof() {
+            Ok(Some(_)) => {
+                self.complete(now);
+                self.carry()
+            }
+            Ok(None) | Err(_) => self.ended(Failure::ReadEof),
+        }
+    }
+
+    /// The connection ended, in order or not: `failure` if anything was still to come on it.
+    fn ended(&mut self, failure: Failure) -> Carried {
+        if self.in_flight.is_empty() && self.kept.is_empty() {
+            self.core.tally.borrow_mut().closed_by_server += 1;
+            return Carried::new();
+        }
+        self.fail(if self.write_failed { Failure::Write } else { failure })
+    }
+
+    /// The connection cannot be used after the last answer. What the server, by announcing the end, promised not to answer
+    /// is sent again elsewhere.
+    fn carry(&mut self) -> Carried {
+        let announced = !self.answer.reusable;
+        if announced && !self.closing {
+            self.core.tally.borrow_mut().closed_by_server += 1;
+        }
+        if announced || self.in_flight.is_empty() {
+            return self.in_flight.drain(..).map(|flight| flight.ticket).collect();
+        }
+        self.fail(if self.write_failed { Failure::Write } else { Failure::ReadEof })
+    }
+
+    /// Everything in flight fails by one name.
+    fn fail(&mut self, failure: Failure) -> Carried {
+        let now = monotonic_ns();
+        let measure_from = self.core.measure_from.get();
+        let mut tally = self.core.tally.borrow_mut();
+        let mut interval = self.core.interval.borrow_mut();
+        if self.in_flight.is_empty() {
+            // Bytes that nobody asked for: no request failed, yet something is wrong with the server.
+            tally.failures.add(failure);
+        }
+        for flight in self.in_flight.drain(..) {
+            interval.errors += 1;
+            if flight.ticket.due < measure_from {
+                continue;
+            }
+            tally.fail(failure);
+            // Past its timeout the request would have taken longer still: the percentiles must know.
+            if failure == Failure::Timeout {
+                tally.clocks.response.record_censored(now.saturating_sub(flight.ticket.due));
+                if let Some(sent) = flight.sent {
+                    tally.clocks.service.record_censored(now.saturating_sub(sent));
+                }
+            }
+        }
+        Carried::new()
+    }
+
+    fn end_of_run(&mut self) -> Carried {
+        let now = monotonic_ns();
+        for flight in self.in_flight.drain(..) {
+            cut_off(self.core, flight.ticket, flight.sent, now);
+        }
+        Carried::new()
+    }
+}
+
+fn read_failure(error: &io::Error, stream: &Stream) -> Failure {
+    match (stream, error.kind()) {
+        // rustls reports a bad record as InvalidData, and an end without close_notify as UnexpectedEof.
+        (Stream::Tls(_), io::ErrorKind::InvalidData) => Failure::Tls,
+        (_, io::ErrorKind::UnexpectedEof) => Failure::ReadEof,
+        _ => Failure::ReadReset,
+    }
+}

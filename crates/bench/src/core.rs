@@ -1,0 +1,411 @@
+//! What the connections of one core share: the plan, the clock, the tickets, the tally. Single-threaded, so plain cells.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use oroshi_http1::Limits;
+use oroshi_net::{Connector, Peer};
+use tokio::sync::Notify;
+
+use crate::arrivals::Arrivals;
+use crate::check::Check;
+use crate::failure::Failure;
+use crate::request::Request;
+use crate::tally::{Interval, Tally};
+
+/// The answer's head may be this large; bodies are never held.
+const HEAD_LIMIT: usize = 64 * 1024;
+/// What one read can bring. All connections of a core read into the same buffer.
+const SCRATCH: usize = 64 * 1024;
+
+/// Where a core is in the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Connections are being made; no request goes out yet.
+    Connecting,
+    /// Requests go out.
+    Running,
+    /// Nothing more goes out, and what is on the wire is cut off.
+    Over,
+}
+
+/// The right, and the duty, to send one request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    /// When it should be sent.
+    pub(crate) due: u64,
+    /// Since when the connection that carries it has been free to do so.
+    pub(crate) free: u64,
+}
+
+/// The answer to a connection that asks for a ticket.
+pub(crate) enum Take {
+    Now(Ticket),
+    /// The slot is woken when there is one.
+    Wait,
+    /// There will be none any more.
+    Over,
+}
+
+/// Who makes the tickets.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// Each free connection may send at once.
+    Closed,
+    /// The timetable.
+    Open(Arrivals),
+}
+
+/// The place of one connection: it outlives the connections that fill it, so none is ever lost.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// When what it waits for has taken too long; `u64::MAX`: it waits for nothing.
+    pub(crate) deadline: Cell<u64>,
+    /// Its deadline has passed.
+    pub(crate) expired: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+    /// Free for an arrival, and since when.
+    free: Cell<Option<u64>>,
+    /// Whether it stands in the queue of free slots (it may stand there and no longer be free).
+    queued: Cell<bool>,
+    assigned: Cell<Option<Ticket>>,
+}
+
+impl Slot {
+    fn new() -> Self {
+        Self {
+            deadline: Cell::new(u64::MAX),
+            expired: Cell::new(false),
+            waker: RefCell::new(None),
+            free: Cell::new(None),
+            queued: Cell::new(false),
+            assigned: Cell::new(None),
+        }
+    }
+
+    /// Remembers whom to wake. A slot is one task for its whole life, so once is enough.
+    #[inline]
+    pub(crate) fn enrol(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if waker.is_none() {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// A place to connect to, as one core sees it.
+#[derive(Debug)]
+pub(crate) struct OriginState {
+    pub(crate) connector: Connector,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) requests: Vec<Request>,
+    next_request: Cell<usize>,
+    next_peer: Cell<usize>,
+}
+
+impl OriginState {
+    pub(crate) fn new(connector: Connector, peers: Vec<Peer>, requests: Vec<Request>, offset: usize) -> Self {
+        let (r, p) = (offset % requests.len(), offset % peers.len());
+        Self { connector, peers, requests, next_request: Cell::new(r), next_peer: Cell::new(p) }
+    }
+
+    /// The next request in turn.
+    #[inline]
+    pub(crate) fn next_request(&self) -> usize {
+        turn(&self.next_request, self.requests.len())
+    }
+
+    pub(crate) fn next_peer(&self) -> &Peer {
+        &self.peers[turn(&self.next_peer, self.peers.len())]
+    }
+}
+
+#[inline]
+fn turn(next: &Cell<usize>, len: usize) -> usize {
+    let i = next.get();
+    next.set(if i + 1 == len { 0 } else { i + 1 });
+    i
+}
+
+/// The values of a plan that the hot path reads.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    pub(crate) timeout: u64,
+    pub(crate) pipeline: usize,
+    pub(crate) per_connection: u64,
+    /// A ticket is taken before its connection is made.
+    pub(crate) connect_per_request: bool,
+    pub(crate) checks: Arc<[Check]>,
+    pub(crate) limits: Limits,
+    pub(crate) interval_histograms: bool,
+    pub(crate) open: bool,
+}
+
+/// One core's share of the run. All times are nanoseconds of the monotonic clock.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) rules: Rules,
+    pub(crate) origins: Vec<OriginState>,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) scratch: RefCell<Box<[u8]>>,
+    pub(crate) tally: RefCell<Tally>,
+    pub(crate) interval: RefCell<Interval>,
+    pub(crate) phase: Cell<Phase>,
+    /// Requests due before this moment belong to the warm-up.
+    pub(crate) measure_from: Cell<u64>,
+    /// Connections that are up now, the held ones apart.
+    pub(crate) alive: Cell<usize>,
+    /// Held connections that are up now.
+    pub(crate) held: Cell<usize>,
+    source: RefCell<Source>,
+    /// Requests that may still be started in the measured part.
+    budget: Cell<u64>,
+    free: RefCell<VecDeque<usize>>,
+    /// Tells the dispatcher that a slot became free.
+    pub(crate) freed: Notify,
+    /// Told when a slot has made its first attempt to connect, and when it has ended for good.
+    pub(crate) progress: Notify,
+    pub(crate) attempted: Cell<usize>,
+    pub(crate) ended: Cell<usize>,
+}
+
+impl Core {
+    pub(crate) fn new(mut rules: Rules, origins: Vec<OriginState>, slots: usize, source: Source) -> Rc<Self> {
+        rules.limits.head_bytes = HEAD_LIMIT;
+        let interval = Interval::new(rules.interval_histograms);
+        Rc::new(Self {
+            rules,
+            origins,
+            slots: (0..slots).map(|_| Slot::new()).collect(),
+            scratch: RefCell::new(vec![0; SCRATCH].into_boxed_slice()),
+            tally: RefCell::default(),
+            interval: RefCell::new(interval),
+            phase: Cell::new(Phase::Connecting),
+            measure_from: Cell::new(0),
+            alive: Cell::new(0),
+            held: Cell::new(0),
+            source: RefCell::new(source),
+            budget: Cell::new(u64::MAX),
+            free: RefCell::default(),
+            freed: Notify::new(),
+            progress: Notify::new(),
+            attempted: Cell::new(0),
+            ended: Cell::new(0),
+        })
+    }
+
+    /// Starts sending, with a timetable that counts from `start`.
+    pub(crate) fn start(&self, start: u64) {
+        if let Source::Open(arrivals) = &mut *self.source.borrow_mut() {
+            arrivals.start_at(start);
+        }
+        self.phase.set(Phase::Running);
+        self.wake_all();
+    }
+
+    /// Starts the measured part: what was counted so far is forgotten, and `requests` may be started.
+    pub(crate) fn measure(&self, from: u64, requests: Option<u64>) {
+        self.tally.replace(Tally::default());
+        self.measure_from.set(from);
+        self.budget.set(requests.unwrap_or(u64::MAX));
+        if requests == Some(0) {
+            self.wake_all();
+        }
+    }
+
+    /// Ends the run at `now`: what is due and unsent is counted as such, and every slot ends.
+    pub(crate) fn finish(&self, now: u64) {
+        self.phase.set(Phase::Over);
+        {
+            let mut tally = self.tally.borrow_mut();
+            let mut lost = |due: u64| {
+                let measured = due >= self.measure_from.get();
+                if measured {
+                    tally.unsent += 1;
+                    tally.clocks.response.record_censored(now.saturating_sub(due));
+                }
+                u64::from(measured)
+            };
+            for ticket in self.slots.iter().filter_map(|slot| slot.assigned.take()) {
+                lost(ticket.due);
+            }
+            let mut unstarted = 0;
+            if let Source::Open(arrivals) = &mut *self.source.borrow_mut() {
+                while unstarted < self.budget.get() && arrivals.next_due() < now {
+                    unstarted += lost(arrivals.take());
+                }
+            }
+            tally.started += unstarted;
+        }
+        self.wake_all();
+    }
+
+    pub(crate) fn wake_all(&self) {
+        for slot in &self.slots {
+            slot.wake();
+        }
+        self.freed.notify_one();
+    }
+
+    /// The next thing for slot `id` to send. `now` is read only where it is needed.
+    #[inline]
+    pub(crate) fn take_ticket(&self, id: usize, cx: &Context<'_>, now: impl FnOnce() -> u64) -> Take {
+        match self.phase.get() {
+            Phase::Running => {}
+            Phase::Connecting => {
+                self.slots[id].enrol(cx);
+                return Take::Wait;
+            }
+            Phase::Over => return Take::Over,
+        }
+        match &mut *self.source.borrow_mut() {
+            Source::Closed => {
+                if self.budget.get() == 0 {
+                    return Take::Over;
+                }
+                self.spend();
+                let due = now();
+                Take::Now(Ticket { due, free: due })
+            }
+            Source::Open(arrivals) => self.take_arrival(arrivals, id, cx, now()),
+        }
+    }
+
+    fn take_arrival(&self, arrivals: &mut Arrivals, id: usize, cx: &Context<'_>, now: u64) -> Take {
+        let slot = &self.slots[id];
+        if let Some(ticket) = slot.assigned.take() {
+            return Take::Now(ticket);
+        }
+        if self.budget.get() == 0 {
+            return Take::Over;
+        }
+        let free = slot.free.get().unwrap_or(now);
+        if arrivals.next_due() <= now {
+            slot.free.set(None);
+            let due = arrivals.take();
+            self.spend_arrival(due);
+            if due < free {
+                self.tally.borrow_mut().waited += u64::from(due >= self.measure_from.get());
+            }
+            return Take::Now(Ticket { due, free });
+        }
+        slot.enrol(cx);
+        slot.free.set(Some(free));
+        if !slot.queued.replace(true) {
+            self.free.borrow_mut().push_back(id);
+            self.freed.notify_one();
+        }
+        Take::Wait
+    }
+
+    /// Gives due arrivals to free slots, and says when the next one is due, or `None` while no slot is free.
+    pub(crate) fn dispatch(&self, now: u64) -> Option<u64> {
+        let mut source = self.source.borrow_mut();
+        let Source::Open(arrivals) = &mut *source else { return None };
+        let mut free = self.free.borrow_mut();
+        loop {
+            // Slots that were taken out of service since they queued up are dropped here.
+            while let Some(&id) = free.front()
+                && self.slots[id].free.get().is_none()
+            {
+                self.slots[id].queued.set(false);
+                free.pop_front();
+            }
+            let &id = free.front()?;
+            if self.budget.get() == 0 {
+                return None;
+            }
+            if arrivals.next_due() > now {
+                return Some(arrivals.next_due());
+            }
+            free.pop_front();
+            let slot = &self.slots[id];
+            slot.queued.set(false);
+            let due = arrivals.take();
+            self.spend_arrival(due);
+            slot.assigned.set(slot.free.take().map(|free| Ticket { due, free }));
+            slot.wake();
+        }
+    }
+
+    /// A slot whose connection went away can carry nothing: arrivals must not be given to it. A ticket that it was given in
+    /// the meantime stays its own.
+    pub(crate) fn not_free(&self, id: usize) {
+        self.slots[id].free.set(None);
+    }
+
+    /// Whether all requests have been handed out.
+    pub(crate) fn exhausted(&self) -> bool {
+        match self.phase.get() {
+            Phase::Connecting => false,
+            Phase::Running => self.budget.get() == 0,
+            Phase::Over => true,
+        }
+    }
+
+    /// In a closed loop with a fixed number of requests, a connection that could not be made uses one up: a run against a
+    /// dead server ends.
+    fn spend_on_failure(&self) -> bool {
+        let spend = !self.rules.open && self.phase.get() == Phase::Running && self.budget.get() > 0;
+        if spend {
+            self.spend();
+        }
+        spend
+    }
+
+    #[inline]
+    fn spend(&self) {
+        self.tally.borrow_mut().started += 1;
+        let left = self.budget.get();
+        if left != u64::MAX {
+            self.budget.set(left - 1);
+            if left == 1 {
+                self.wake_all();
+            }
+        }
+    }
+
+    /// Arrivals of the warm-up that are taken after it use up nothing of the measured part.
+    fn spend_arrival(&self, due: u64) {
+        if due >= self.measure_from.get() {
+            self.spend();
+        }
+    }
+
+    /// Counts an attempt to connect that failed, with the request that it was made for, if any.
+    pub(crate) fn connect_failed(&self, ticket: Option<Ticket>, failure: Failure) {
+        let measured = ticket.map_or_else(|| self.spend_on_failure(), |t| t.due >= self.measure_from.get());
+        let mut tally = self.tally.borrow_mut();
+        if measured {
+            tally.fail(failure);
+        } else if ticket.is_none() {
+            tally.failures.add(failure);
+        }
+        self.interval.borrow_mut().errors += 1;
+    }
+
+    /// The earliest deadline of all slots; those that have passed are marked and woken.
+    pub(crate) fn expire(&self, now: u64) -> u64 {
+        let mut earliest = u64::MAX;
+        for slot in &self.slots {
+            let deadline = slot.deadline.get();
+            if deadline <= now {
+                slot.deadline.set(u64::MAX);
+                slot.expired.set(true);
+                slot.wake();
+            } else {
+                earliest = earliest.min(deadline);
+            }
+        }
+        earliest
+    }
+}

@@ -1,0 +1,203 @@
+//! What happened on the machine during a run: whose CPU time it was, and whether TCP lost anything.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+/// Measures how busy each CPU is, and how much of its time other virtual machines took.
+#[derive(Clone, Debug)]
+pub struct StealMeter {
+    before: Vec<CpuTimes>,
+}
+
+/// Where the CPUs' time went between the two ends of a [`StealMeter`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CpuShares {
+    /// Each CPU that was online at both ends.
+    pub cpus: Vec<CpuShare>,
+}
+
+/// Where one CPU's time went, as shares (0 to 1) of the time that passed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CpuShare {
+    /// Its number.
+    pub cpu: usize,
+    /// It did work, for whatever process.
+    pub busy: f64,
+    /// It had work, but the host ran another virtual machine.
+    pub steal: f64,
+}
+
+impl StealMeter {
+    /// Begins to measure. `None` where `/proc/stat` cannot be read.
+    pub fn begin() -> Option<Self> {
+        Some(Self { before: cpu_times(&fs::read_to_string("/proc/stat").ok()?) })
+    }
+
+    /// What was measured. `None` where `/proc/stat` cannot be read, or its counters did not move in between.
+    pub fn finish(self) -> Option<CpuShares> {
+        shares(&self.before, &cpu_times(&fs::read_to_string("/proc/stat").ok()?))
+    }
+}
+
+impl CpuShares {
+    /// The greatest share that other machines took of any CPU.
+    pub fn worst_share(&self) -> f64 {
+        self.cpus.iter().map(|cpu| cpu.steal).fold(0.0, f64::max)
+    }
+
+    /// The share of all CPUs together that was spent on work.
+    pub fn busy(&self) -> f64 {
+        self.cpus.iter().map(|cpu| cpu.busy).sum::<f64>() / self.cpus.len().max(1) as f64
+    }
+}
+
+/// Ticks of one CPU since the machine began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CpuTimes {
+    cpu: usize,
+    busy: u64,
+    idle: u64,
+    steal: u64,
+}
+
+/// The lines `cpuN` of `/proc/stat` (proc_stat(5)). CPUs that are offline have none, so their numbers count, which the
+/// reader in `procfs` does not keep.
+fn cpu_times(text: &str) -> Vec<CpuTimes> {
+    let line = |line: &str| {
+        let mut fields = line.strip_prefix("cpu")?.split(' ');
+        let cpu = fields.next()?.parse().ok()?;
+        let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+        let &[user, nice, system, idle, iowait, irq, softirq, ref rest @ ..] = ticks.as_slice() else { return None };
+        // Time of guests, further on, is within the user's.
+        let steal = rest.first().copied().unwrap_or(0);
+        Some(CpuTimes { cpu, busy: user + nice + system + irq + softirq, idle: idle + iowait, steal })
+    };
+    text.lines().filter_map(line).collect()
+}
+
+fn shares(before: &[CpuTimes], after: &[CpuTimes]) -> Option<CpuShares> {
+    let share = |after: &CpuTimes| {
+        let before = before.iter().find(|before| before.cpu == after.cpu)?;
+        // Idle and steal counters are known to step back a little at times.
+        let passed = |of: fn(&CpuTimes) -> u64| of(after).saturating_sub(of(before)) as f64;
+        let (busy, idle, steal) = (passed(|cpu| cpu.busy), passed(|cpu| cpu.idle), passed(|cpu| cpu.steal));
+        let all = busy + idle + steal;
+        (all > 0.0).then(|| CpuShare { cpu: after.cpu, busy: busy / all, steal: steal / all })
+    };
+    let cpus: Vec<CpuShare> = after.iter().filter_map(share).collect();
+    (!cpus.is_empty()).then_some(CpuShares { cpus })
+}
+
+/// Counters of TCP in a network namespace, since it was made. Only differences mean something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetCounters {
+    /// Connections that came while the listener's accept queue was full.
+    pub listen_overflows: u64,
+    /// Connections that a listener lost, for that or another reason.
+    pub listen_drops: u64,
+    /// Segments sent again.
+    pub retransmitted_segments: u64,
+    /// Times that an answer had been awaited in vain for so long that the sender began anew (RTO).
+    pub timeouts: u64,
+}
+
+impl NetCounters {
+    /// The counters of this process's network namespace now. `None` where they cannot be read.
+    pub fn read() -> Option<Self> {
+        Self::read_of("self")
+    }
+
+    /// The counters of the network namespace that a process is in, such as a server in a container.
+    pub fn read_for(pid: u32) -> Option<Self> {
+        Self::read_of(&pid.to_string())
+    }
+
+    /// What happened since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            listen_overflows: self.listen_overflows.saturating_sub(earlier.listen_overflows),
+            listen_drops: self.listen_drops.saturating_sub(earlier.listen_drops),
+            retransmitted_segments: self.retransmitted_segments.saturating_sub(earlier.retransmitted_segments),
+            timeouts: self.timeouts.saturating_sub(earlier.timeouts),
+        }
+    }
+
+    fn read_of(process: &str) -> Option<Self> {
+        let netstat = fs::read_to_string(format!("/proc/{process}/net/netstat")).ok()?;
+        let snmp = fs::read_to_string(format!("/proc/{process}/net/snmp")).ok()?;
+        Self::parse(&netstat, &snmp)
+    }
+
+    fn parse(netstat: &str, snmp: &str) -> Option<Self> {
+        Some(Self {
+            listen_overflows: counter(netstat, "TcpExt:", "ListenOverflows")?,
+            listen_drops: counter(netstat, "TcpExt:", "ListenDrops")?,
+            retransmitted_segments: counter(snmp, "Tcp:", "RetransSegs")?,
+            timeouts: counter(netstat, "TcpExt:", "TCPTimeouts")?,
+        })
+    }
+}
+
+/// A counter in a pair of lines, one with the names and one with the values.
+fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));
+    let (names, values) = (lines.next()?.split_whitespace(), lines.next()?.split_whitespace());
+    names.zip(values).find(|(one, _)| *one == name)?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_told_by_their_numbers() {
+        let before = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 0 10 100 0 0 0 0 0 0\ncpu2 0 0 0 0 0 0 0 0 0 0\nintr 5\n";
+        let after = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu1 7 0 0 0 0 0 0 0 0 0\ncpu2 1 1 1 3 1 1 1 1 9 9\nintr 5\n";
+        let found = shares(&cpu_times(before), &cpu_times(after)).unwrap();
+        assert_eq!(found.cpus, [CpuShare { cpu: 2, busy: 0.5, steal: 0.1 }]);
+        assert_eq!((found.worst_share(), found.busy()), (0.1, 0.5));
+    }
+
+    /// Kernels before 2.6.11 have no steal, and nothing may be read from too short a line.
+    #[test]
+    fn short_lines_are_read_as_far_as_they_go() {
+        assert_eq!(cpu_times("cpu0 1 2 3 4 5 6 7"), [CpuTimes { cpu: 0, busy: 19, idle: 9, steal: 0 }]);
+        assert_eq!(cpu_times("cpu0 1 2 3\ncpux 1 2 3 4 5 6 7\n\ncpu"), []);
+    }
+
+    #[test]
+    fn counters_that_do_not_move_say_nothing() {
+        let now = cpu_times("cpu0 1 2 3 4 5 6 7 8");
+        assert_eq!(shares(&now, &now), None);
+        assert_eq!(shares(&[], &now), None);
+    }
+
+    #[test]
+    fn this_machine_s_cpus_add_up() {
+        let meter = StealMeter { before: cpu_times("cpu0 0 0 0 0 0 0 0 0") };
+        let shares = meter.finish().unwrap();
+        assert!(shares.cpus.iter().all(|cpu| (0.0..=1.0).contains(&(cpu.busy + cpu.steal))));
+        assert!(StealMeter::begin().is_some_and(|meter| !meter.before.is_empty()));
+    }
+
+    #[test]
+    fn counters_are_found_by_name() {
+        let netstat = "TcpExt: A TCPTimeouts ListenDrops ListenOverflows\nTcpExt: 1 2 3 4\nIpExt: A\nIpExt: 9\n";
+        let snmp = "Ip: RetransSegs\nIp: 7\nTcp: MaxConn RetransSegs\nTcp: -1 5\n";
+        let found = NetCounters::parse(netstat, snmp).unwrap();
+        let expected = NetCounters { listen_overflows: 4, listen_drops: 3, retransmitted_segments: 5, timeouts: 2 };
+        assert_eq!(found, expected);
+        assert_eq!(found.since(&found), NetCounters::default());
+        assert_eq!(NetCounters::parse("TcpExt: ListenDrops\nTcpExt:\n", snmp), None);
+    }
+
+    #[test]
+    fn this_namespace_has_counters() {
+        let before = NetCounters::read().unwrap();
+        let same = NetCounters::read_for(std::process::id()).unwrap();
+        assert!(same.listen_drops >= before.listen_drops);
+        assert_eq!(NetCounters::read_for(u32::MAX), None);
+    }
+}

@@ -1,0 +1,547 @@
+//! What to do: a [`Draft`] as somebody wrote it becomes a [`Plan`] in which everything has been decided.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use oroshi_net::endpoint::ResolveError;
+use oroshi_net::tls::TlsConfigError;
+use oroshi_net::{
+    Address, ClientTls, ClientTlsOptions, ConnectorOptions, CpuList, Endpoint, Peer, Scheme, UnixAddress,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::arrivals::{Spacing, Stage};
+use crate::check::Check;
+use crate::request::{Request, RequestError};
+
+/// A load as the user described it: typed, not yet checked for sense. `Default` is wrk's: 2 threads, 10 connections, 10 s.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// Where to send requests, in turn.
+    pub urls: Vec<Endpoint>,
+    /// Connect to this unix socket whatever the URLs say (they then give Host and path).
+    pub unix: Option<UnixAddress>,
+    /// `--connect-to`: where to connect instead, by host and port; the first match counts.
+    pub connect_to: Vec<ConnectTo>,
+    /// Request method.
+    pub method: String,
+    /// Header lines, in order; `Host`, `Connection` and `Content-Length` replace our own.
+    pub headers: Vec<(String, String)>,
+    /// Request body.
+    pub body: Vec<u8>,
+    /// Threads, one core each; `None`: two, or fewer where there are fewer CPUs or connections.
+    pub threads: Option<usize>,
+    /// Connections in all.
+    pub connections: usize,
+    /// Idle connections held open beside the load, in all.
+    pub hold: usize,
+    /// Closed or open loop.
+    pub load: Load,
+    /// End after this time; `None` with `requests`: when they are done.
+    pub duration: Option<Duration>,
+    /// End after this many requests.
+    pub requests: Option<u64>,
+    /// Time before the measured part.
+    pub warmup: Duration,
+    /// A request, and a connect, that takes longer has failed.
+    pub timeout: Duration,
+    /// Close each connection after this many requests; `None`: keep it.
+    pub requests_per_connection: Option<u64>,
+    /// Requests in flight per connection.
+    pub pipeline: usize,
+    /// Local addresses to connect from, in turn.
+    pub sources: Vec<IpAddr>,
+    /// CPUs to pin the threads to, in turn.
+    pub cpus: Option<CpuList>,
+    /// TLS settings for https URLs.
+    pub tls: ClientTlsOptions,
+    /// What each answer must be.
+    pub checks: Vec<Check>,
+    /// Whose CPU time to take.
+    pub watch: Watching,
+    /// Also keep per-second histograms for an HdrHistogram log.
+    pub interval_histograms: bool,
+}
+
+impl Default for Draft {
+    fn default() -> Self {
+        Self {
+            urls: Vec::new(),
+            unix: None,
+            connect_to: Vec::new(),
+            method: "GET".into(),
+            headers: Vec::new(),
+            body: Vec::new(),
+            threads: None,
+            connections: 10,
+            hold: 0,
+            load: Load::Closed,
+            duration: None,
+            requests: None,
+            warmup: Duration::ZERO,
+            timeout: Duration::from_secs(2),
+            requests_per_connection: None,
+            pipeline: 1,
+            sources: Vec::new(),
+            cpus: None,
+            tls: ClientTlsOptions::default(),
+            checks: Vec::new(),
+            watch: Watching::Auto,
+            interval_histograms: false,
+        }
+    }
+}
+
+/// Who decides when a request is sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "loop")]
+pub enum Load {
+    /// The server: each connection sends again once it has its answer.
+    Closed,
+    /// The timetable: requests are due whether or not earlier ones were answered.
+    Open {
+        /// How the rate goes; one stage of any length is a steady rate.
+        stages: Vec<Stage>,
+        /// How the gaps are drawn.
+        spacing: Spacing,
+        /// For Poisson gaps.
+        seed: u64,
+    },
+}
+
+impl Load {
+    /// A steady rate.
+    #[must_use]
+    pub fn rate(per_second: f64, spacing: Spacing, seed: u64) -> Self {
+        let stages = vec![Stage { duration: Duration::ZERO, rate: per_second }];
+        Self::Open { stages, spacing, seed }
+    }
+}
+
+/// Which processes are the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Watching {
+    /// Whoever holds the listening socket, if it is on this machine.
+    Auto,
+    /// This process, with its children.
+    Pid(u32),
+    /// Nobody.
+    None,
+}
+
+/// One `--connect-to HOST1:PORT1:HOST2:PORT2`: requests for HOST1:PORT1 go to HOST2:PORT2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectTo {
+    /// The URL's host; `None` is any.
+    pub from_host: Option<String>,
+    /// The URL's port; `None` is any.
+    pub from_port: Option<u16>,
+    /// Where to connect; `None` keeps the URL's.
+    pub to_host: Option<String>,
+    /// Where to connect; `None` keeps the URL's.
+    pub to_port: Option<u16>,
+}
+
+impl std::str::FromStr for ConnectTo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected =
+            || format!("`{text}`: expected HOST1:PORT1:HOST2:PORT2, each of them possibly empty (IPv6 in brackets)");
+        let mut parts = Vec::new();
+        let mut rest = text;
+        loop {
+            let end = if rest.starts_with('[') {
+                rest.find(']').ok_or_else(expected)? + 1
+            } else {
+                rest.find(':').unwrap_or(rest.len())
+            };
+            parts.push(rest[..end].trim_matches(['[', ']']));
+            match rest[end..].strip_prefix(':') {
+                Some(next) => rest = next,
+                None if end == rest.len() => break,
+                None => return Err(expected()),
+            }
+        }
+        let [from_host, from_port, to_host, to_port] = parts[..] else { return Err(expected()) };
+        let port = |p: &str| if p.is_empty() { Ok(None) } else { p.parse().map(Some).map_err(|_| expected()) };
+        let host = |h: &str| (!h.is_empty()).then(|| h.to_owned());
+        Ok(Self {
+            from_host: host(from_host),
+            from_port: port(from_port)?,
+            to_host: host(to_host),
+            to_port: port(to_port)?,
+        })
+    }
+}
+
+/// A load that makes sense, with every default filled in.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Places to connect to, each with the requests that go there.
+    pub origins: Vec<Origin>,
+    /// Threads.
+    pub threads: usize,
+    /// Connections in all; at least one per origin and per thread.
+    pub connections: usize,
+    /// Idle connections in all.
+    pub hold: usize,
+    /// Closed or open loop.
+    pub load: Load,
+    /// Length of the measured part; `None`: until `requests` are done.
+    pub duration: Option<Duration>,
+    /// Requests in all.
+    pub requests: Option<u64>,
+    /// Time before the measured part.
+    pub warmup: Duration,
+    /// Longest a request or a connect may take.
+    pub timeout: Duration,
+    /// Requests on one connection before it is replaced.
+    pub requests_per_connection: Option<u64>,
+    /// Requests in flight per connection.
+    pub pipeline: usize,
+    /// Local addresses.
+    pub sources: Vec<IpAddr>,
+    /// CPUs for the threads.
+    pub cpus: Option<CpuList>,
+    /// What each answer must be.
+    pub checks: Vec<Check>,
+    /// Whose CPU time to take.
+    pub watch: Watching,
+    /// Keep per-second histograms.
+    pub interval_histograms: bool,
+}
+
+/// One place to connect to, and what is asked there.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// http or https.
+    pub scheme: Scheme,
+    /// Where the socket goes (after `--unix` and `--connect-to`).
+    pub address: Address,
+    /// The URL's host: the name that the server's certificate must show.
+    pub host: String,
+    /// For https.
+    pub tls: Option<ClientTls>,
+    /// Requests, sent in turn.
+    pub requests: Vec<Request>,
+    /// Connections, a share of the plan's by the number of requests.
+    pub connections: usize,
+}
+
+/// What is wrong with a draft, all of it.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct Problems(pub Vec<Problem>);
+
+/// One thing that is wrong with a draft. The text names the value, what was expected and the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// Name a URL.
+    #[error("no URL to send requests to: give one, as in http://localhost:8080/ or unix:/run/app.sock")]
+    NoUrl,
+    /// Give a number of at least 1.
+    #[error("{0} is 0: expected at least 1")]
+    Zero(&'static str),
+    /// Give more connections or fewer threads, as in wrk.
+    #[error("{connections} connections on {threads} threads: each thread needs at least one connection")]
+    TooFewConnections {
+        /// Connections asked for.
+        connections: usize,
+        /// Threads asked for.
+        threads: usize,
+    },
+    /// Give more connections or fewer hosts.
+    #[error("{connections} connections for {origins} different servers: each needs at least one connection")]
+    TooManyOrigins {
+        /// Connections asked for.
+        connections: usize,
+        /// Distinct places to connect to.
+        origins: usize,
+    },
+    /// Choose one of the two.
+    #[error("{0} and {1} exclude each other")]
+    Exclusive(&'static str, &'static str),
+    /// Correct the rate.
+    #[error("a rate of {0} requests per second: expected a number above 0 and up to 10 million")]
+    Rate(f64),
+    /// Source addresses are for TCP.
+    #[error("source addresses are for TCP, and {0} is a unix socket: leave out --source")]
+    SourceWithUnix(String),
+    /// Correct the method, header or target.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// Correct the certificate files or the name.
+    #[error("TLS settings: {0}")]
+    Tls(#[from] TlsConfigError),
+}
+
+impl Draft {
+    /// Decides everything that was left open.
+    ///
+    /// # Errors
+    /// All that is wrong, at once.
+    pub fn plan(self) -> Result<Plan, Problems> {
+        let mut problems = Vec::new();
+        if self.urls.is_empty() {
+            problems.push(Problem::NoUrl);
+        }
+        let zeros = [
+            ("the number of connections", self.connections == 0),
+            ("the number of threads", self.threads == Some(0)),
+            ("the number of requests", self.requests == Some(0)),
+            ("the number of requests per connection", self.requests_per_connection == Some(0)),
+            ("the number of pipelined requests", self.pipeline == 0),
+            ("the duration", self.duration == Some(Duration::ZERO)),
+            ("the timeout", self.timeout.is_zero()),
+        ];
+        problems.extend(zeros.iter().filter(|z| z.1).map(|z| Problem::Zero(z.0)));
+        if let Load::Open { stages, .. } = &self.load {
+            let highest = stages.iter().map(|s| s.rate).fold(0.0, f64::max);
+            problems.extend(
+                stages
+                    .iter()
+                    .map(|s| s.rate)
+                    .filter(|r| !(0.0..=1e7).contains(r))
+                    .chain((highest <= 0.0).then_some(highest))
+                    .map(Problem::Rate),
+            );
+            if self.pipeline > 1 {
+                problems.push(Problem::Exclusive("an open loop (--rate, --stages)", "--pipeline"));
+            }
+        }
+        let available = oroshi_net::available_cpus().map_or(1, |cpus| cpus.iter().count());
+        let threads = self.threads.unwrap_or_else(|| 2.min(available).min(self.connections.max(1)));
+        if self.connections > 0 && threads > self.connections {
+            problems.push(Problem::TooFewConnections { connections: self.connections, threads });
+        }
+        let mut origins = match self.origins() {
+            Ok(origins) => origins,
+            Err(problem) => {
+                problems.push(problem);
+                Vec::new()
+            }
+        };
+        if self.connections > 0 && origins.len() > self.connections {
+            problems.push(Problem::TooManyOrigins { connections: self.connections, origins: origins.len() });
+        }
+        if !self.sources.is_empty() {
+            let unix = origins.iter().filter(|o| matches!(o.address, Address::Unix(_)));
+            problems.extend(unix.map(|o| Problem::SourceWithUnix(o.name())));
+        }
+        if !problems.is_empty() {
+            return Err(Problems(problems));
+        }
+        let weights: Vec<usize> = origins.iter().map(|o| o.requests.len()).collect();
+        for (origin, share) in origins.iter_mut().zip(shares(self.connections, &weights)) {
+            origin.connections = share;
+        }
+        // wrk's default length, unless the stages or a number of requests say when to end.
+        let staged = match &self.load {
+            Load::Open { stages, .. } => stages.iter().map(|s| s.duration).sum(),
+            Load::Closed => Duration::ZERO,
+        };
+        let duration = self.duration.or(match (staged.is_zero(), self.requests) {
+            (false, _) => Some(staged),
+            (true, None) => Some(DEFAULT_DURATION),
+            (true, Some(_)) => None,
+        });
+        Ok(Plan {
+            origins,
+            threads,
+            connections: self.connections,
+            hold: self.hold,
+            load: self.load,
+            duration,
+            requests: self.requests,
+            warmup: self.warmup,
+            timeout: self.timeout,
+            requests_per_connection: self.requests_per_connection,
+            pipeline: self.pipeline,
+            sources: self.sources,
+            cpus: self.cpus,
+            checks: self.checks,
+            watch: self.watch,
+            interval_histograms: self.interval_histograms,
+        })
+    }
+
+    /// Groups the URLs by where their connections go, keeping their order.
+    fn origins(&self) -> Result<Vec<Origin>, Problem> {
+        let mut origins: Vec<Origin> = Vec::new();
+        for url in &self.urls {
+            let address = self.destination(url);
+            let host = url.host();
+            let request = Request::new(&self.method, url, &self.headers, &self.body, self.requests_per_connection)?;
+            let same = |o: &&mut Origin| o.scheme == url.scheme && o.address == address && o.host == host;
+            match origins.iter_mut().find(same) {
+                Some(origin) => origin.requests.push(request),
+                None => {
+                    let tls = match url.scheme {
+                        Scheme::Http => None,
+                        Scheme::Https => Some(ClientTls::new(&self.tls, host)?),
+                    };
+                    let requests = vec![request];
+                    origins.push(Origin {
+                        scheme: url.scheme,
+                        address,
+                        host: host.to_owned(),
+                        tls,
+                        requests,
+                        connections: 0,
+                    });
+                }
+            }
+        }
+        Ok(origins)
+    }
+
+    fn destination(&self, url: &Endpoint) -> Address {
+        if let Some(unix) = &self.unix {
+            return Address::Unix(unix.clone());
+        }
+        let Address::Tcp { host, port } = &url.address else { return url.address.clone() };
+        let matching = self.connect_to.iter().find(|rule| {
+            rule.from_host.as_ref().is_none_or(|h| h.eq_ignore_ascii_case(host))
+                && rule.from_port.is_none_or(|p| p == *port)
+        });
+        match matching {
+            Some(rule) => Address::Tcp {
+                host: rule.to_host.clone().unwrap_or_else(|| host.clone()),
+                port: rule.to_port.unwrap_or(*port),
+            },
+            None => url.address.clone(),
+        }
+    }
+}
+
+impl Plan {
+    /// Whether each request has a connection of its own: by the plan, or because the user's headers ask for it.
+    #[must_use]
+    pub fn connects_per_request(&self) -> bool {
+        self.requests_per_connection == Some(1) || self.origins.iter().flat_map(|o| &o.requests).all(|r| r.closes)
+    }
+
+    pub(crate) fn connector_options(&self, origin: &Origin) -> ConnectorOptions {
+        ConnectorOptions {
+            sources: self.sources.clone(),
+            // Nothing unacknowledged stands in the way of a connection's only request, if it fits one segment.
+            nodelay: !self.connects_per_request() || origin.requests.iter().any(|r| r.last.len() > 1400),
+            tls: origin.tls.clone(),
+            ..ConnectorOptions::default()
+        }
+    }
+}
+
+impl Origin {
+    /// Host and port, or the socket's name: how reports call it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.address {
+            Address::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+            Address::Tcp { host, port } => format!("{host}:{port}"),
+            Address::Unix(socket) => format!("unix:{socket}"),
+        }
+    }
+
+    /// Looks up where connections go.
+    ///
+    /// # Errors
+    /// When the name does not resolve.
+    pub(crate) async fn peers(&self) -> Result<Vec<Peer>, ResolveError> {
+        let (scheme, address) = (self.scheme, self.address.clone());
+        Endpoint { scheme, address, authority: self.host.clone(), target: "/".into() }.peers().await
+    }
+}
+
+/// Length of a run when nothing says otherwise: wrk's.
+pub const DEFAULT_DURATION: Duration = Duration::from_secs(10);
+
+/// Splits `total` by `weights`, nothing lost: each share differs from the exact one by less than one, and is at least one
+/// where there is enough for all.
+pub(crate) fn shares(total: usize, weights: &[usize]) -> Vec<usize> {
+    let sum: usize = weights.iter().sum();
+    let floor = usize::from(total >= weights.len());
+    let spare = total - floor * weights.len().min(total);
+    let mut before = 0usize;
+    weights
+        .iter()
+        .map(|weight| {
+            let start = spare * before / sum.max(1);
+            before += weight;
+            floor + spare * before / sum.max(1) - start
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draft(urls: &[&str]) -> Draft {
+        Draft { urls: urls.iter().map(|u| u.parse().unwrap()).collect(), ..Draft::default() }
+    }
+
+    #[test]
+    fn no_connection_is_lost_in_the_split() {
+        assert_eq!(shares(10, &[1, 1, 1]), [3, 3, 4]);
+        assert_eq!(shares(3, &[1, 100, 1]), [1, 1, 1]);
+        assert_eq!(shares(2, &[1, 1, 1]).iter().sum::<usize>(), 2);
+        for total in 3..200 {
+            let split = shares(total, &[5, 1, 3]);
+            assert_eq!(split.iter().sum::<usize>(), total);
+            assert!(split.iter().all(|&s| s > 0));
+        }
+    }
+
+    #[test]
+    fn urls_are_grouped_by_where_they_connect() {
+        let plan = draft(&["http://127.0.0.1:1/a", "http://127.0.0.1:2/b", "http://127.0.0.1:1/c"]).plan().unwrap();
+        assert_eq!(plan.origins.len(), 2);
+        assert_eq!(plan.origins[0].requests.len(), 2);
+        assert_eq!(plan.origins.iter().map(|o| o.connections).sum::<usize>(), 10);
+        assert_eq!(plan.duration, Some(DEFAULT_DURATION));
+    }
+
+    #[test]
+    fn everything_wrong_is_said_at_once() {
+        let wrong = Draft { connections: 0, pipeline: 0, timeout: Duration::ZERO, ..draft(&[]) };
+        let Problems(problems) = wrong.plan().unwrap_err();
+        assert_eq!(problems.len(), 4, "{problems:?}");
+    }
+
+    #[test]
+    fn more_threads_than_connections_is_refused_only_when_asked_for() {
+        assert_eq!(Draft { connections: 1, ..draft(&["http://h/"]) }.plan().unwrap().threads, 1);
+        let asked = Draft { connections: 1, threads: Some(2), ..draft(&["http://h/"]) };
+        assert!(asked.plan().unwrap_err().to_string().contains("1 connections on 2 threads"));
+    }
+
+    #[test]
+    fn connect_to_reads_four_parts_and_the_first_match_counts() {
+        let rule: ConnectTo = "example.com:443:[::1]:8443".parse().unwrap();
+        assert_eq!(rule.to_host.as_deref(), Some("::1"));
+        let any: ConnectTo = ":::9".parse().unwrap();
+        assert_eq!((any.from_host.clone(), any.to_port), (None, Some(9)));
+        for bad in ["", "a:1:b", "a:1:b:x", "a:1:b:2:3", "[::1:2:a:3"] {
+            assert!(bad.parse::<ConnectTo>().is_err(), "{bad}");
+        }
+        let plan = Draft { connect_to: vec![rule, any], ..draft(&["https://example.com/", "http://other:80/"]) }
+            .plan()
+            .unwrap();
+        assert_eq!(plan.origins[0].address, Address::Tcp { host: "::1".into(), port: 8443 });
+        assert_eq!(plan.origins[0].host, "example.com");
+        assert_eq!(plan.origins[1].address, Address::Tcp { host: "other".into(), port: 9 });
+    }
+
+    #[test]
+    fn unix_takes_the_place_of_the_address() {
+        let plan = Draft { unix: Some(UnixAddress::path("/run/x.sock").unwrap()), ..draft(&["http://example.com/p"]) }
+            .plan()
+            .unwrap();
+        assert!(matches!(plan.origins[0].address, Address::Unix(_)));
+        let bytes = String::from_utf8(plan.origins[0].requests[0].keep.to_vec()).unwrap();
+        assert!(bytes.starts_with("GET /p HTTP/1.1\r\nHost: example.com\r\n"), "{bytes}");
+    }
+}

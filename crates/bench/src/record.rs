@@ -1,0 +1,281 @@
+//! What happened: everything a report says, as data. This is the JSON schema; `docs/bench.md` explains it to its readers.
+
+use std::collections::BTreeMap;
+
+use oroshi_stats::{Latency, LatencySummary};
+use serde::{Deserialize, Serialize};
+
+use crate::environment::Environment;
+use crate::failure::Failure;
+use crate::grade::Grade;
+use crate::plan::{Load, Plan};
+use crate::tally::Clocks;
+use crate::watch::ServerUsage;
+
+/// Version of the schema: the first number changes when a field changes meaning or goes, the second when one comes.
+pub const SCHEMA: &str = "oroshi-bench/1.0";
+
+/// A run and its result.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// When the run began: seconds since 1970, UTC.
+    pub started_unix_s: f64,
+    /// What was asked for.
+    pub plan: PlanRecord,
+    /// Length of the measured part, seconds.
+    pub elapsed_s: f64,
+    /// It was ended before its time.
+    pub cut_short: bool,
+    /// Where every request went.
+    pub requests: Requests,
+    /// Rates over the measured part.
+    pub rates: Rates,
+    /// The clocks, each with its histogram.
+    pub latency: ClockRecords,
+    /// Failures by name; those that did not happen are left out. `status`, `check` and failed attempts to connect are among
+    /// them, so the sum can differ from `requests.failed`.
+    pub failures: BTreeMap<Failure, u64>,
+    /// The sum of `failures` without `cut-off-at-end`.
+    pub errors: u64,
+    /// Answers by status.
+    pub statuses: BTreeMap<u16, u64>,
+    /// What became of the connections.
+    pub connections: Connections,
+    /// How it went over time.
+    pub series: SeriesRecord,
+    /// The load's own side.
+    pub generator: Generator,
+    /// The server's side, when it is on this machine.
+    pub server: Option<ServerUsage>,
+    /// Why there is none.
+    pub server_unknown: Option<String>,
+    /// Who was the bottleneck.
+    pub grade: Grade,
+    /// What makes the figures doubtful, in words.
+    pub warnings: Vec<String>,
+    /// The machine.
+    pub environment: Environment,
+}
+
+/// The plan, as JSON shows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PlanRecord {
+    /// Where connections went, each with its first request's line.
+    pub origins: Vec<OriginRecord>,
+    /// Threads.
+    pub threads: usize,
+    /// Connections under load.
+    pub connections: usize,
+    /// Idle connections beside them.
+    pub hold: usize,
+    /// Closed or open loop.
+    pub load: Load,
+    /// Length asked for, seconds.
+    pub duration_s: Option<f64>,
+    /// Number of requests asked for.
+    pub requests: Option<u64>,
+    /// Warm-up before the measured part, seconds.
+    pub warmup_s: f64,
+    /// Timeout, seconds.
+    pub timeout_s: f64,
+    /// Requests per connection; `None`: no limit.
+    pub requests_per_connection: Option<u64>,
+    /// Requests in flight per connection.
+    pub pipeline: usize,
+}
+
+/// One place that was connected to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OriginRecord {
+    /// Host and port, or the unix socket.
+    pub address: String,
+    /// `http` or `https`.
+    pub scheme: String,
+    /// Connections that went there.
+    pub connections: usize,
+    /// The first line of each request, at most a hundred of them.
+    pub requests: Vec<String>,
+    /// Size of the first request, bytes.
+    pub request_bytes: usize,
+}
+
+/// Requests of the measured part: `started = completed + failed + cut_off + unsent`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// Due in the measured part.
+    pub started: u64,
+    /// Answered in whole, whatever the status.
+    pub completed: u64,
+    /// Ended by a failure.
+    pub failed: u64,
+    /// On the wire when the run ended.
+    pub cut_off: u64,
+    /// Due, and never sent, as no connection was free.
+    pub unsent: u64,
+    /// Due while every connection was busy.
+    pub waited: u64,
+}
+
+/// Rates over the measured part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Answers per second, those to requests of the warm-up included.
+    pub requests_per_s: f64,
+    /// Bytes read per second.
+    pub read_bytes_per_s: f64,
+    /// Bytes written per second.
+    pub written_bytes_per_s: f64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+/// The six clocks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClockRecords {
+    /// First byte handed to the kernel until last byte read.
+    pub service: ClockRecord,
+    /// Due until last byte read.
+    pub response: ClockRecord,
+    /// Due, and free to go, until handed over: the generator's own fault. Open loop only.
+    pub lateness: ClockRecord,
+    /// Socket connect.
+    pub connect: ClockRecord,
+    /// TLS handshake.
+    pub tls: ClockRecord,
+    /// First byte handed to the kernel until first byte read.
+    pub first_byte: ClockRecord,
+}
+
+/// One histogram.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClockRecord {
+    /// Its figures.
+    pub summary: LatencySummary,
+    /// The histogram itself; in JSON as HdrHistogram V2 blobs (compressed, base64, in nanoseconds) of its recorded and its
+    /// censored values, with the exact figures beside them.
+    pub histogram: Latency,
+}
+
+/// Connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connections {
+    /// Opened in the measured part, and before it where there was no warm-up.
+    pub opened: u64,
+    /// Ended by the server between requests.
+    pub closed_by_server: u64,
+    /// Up at the end, of `plan.connections`. Not meaningful with a connection per request.
+    pub alive_at_end: usize,
+    /// The fewest that were up at any tick.
+    pub fewest_alive: usize,
+    /// Idle ones up at the end, of `plan.hold`.
+    pub held_at_end: usize,
+}
+
+/// The time series.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SeriesRecord {
+    /// Width of each point, seconds.
+    pub width_s: f64,
+    /// In order, from the start of the measured part. The last one may be narrower.
+    pub points: Vec<PointRecord>,
+}
+
+/// One point of the series.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct PointRecord {
+    /// Where it begins, seconds.
+    pub at_s: f64,
+    /// Answers.
+    pub requests: u64,
+    /// Errors.
+    pub errors: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Median service time, nanoseconds, within some percent; `None` without answers.
+    pub p50_ns: Option<u64>,
+    /// 99th percentile of the service time, the same way.
+    pub p99_ns: Option<u64>,
+    /// Longest service time.
+    pub max_ns: Option<u64>,
+}
+
+/// What the load itself cost.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Generator {
+    /// CPU time of each thread, as a share of one core over the measured part.
+    pub thread_cpu: Vec<f64>,
+    /// CPU microseconds per answer, all threads.
+    pub cpu_us_per_request: Option<f64>,
+    /// How late the threads' own timers fired.
+    pub lag: LatencySummary,
+}
+
+impl PlanRecord {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let first_line = |bytes: &[u8]| {
+            let end = bytes.iter().position(|&b| b == b'\r').unwrap_or(bytes.len());
+            String::from_utf8_lossy(&bytes[..end]).into_owned()
+        };
+        Self {
+            origins: plan
+                .origins
+                .iter()
+                .map(|o| OriginRecord {
+                    address: o.name(),
+                    scheme: o.scheme.as_str().to_owned(),
+                    connections: o.connections,
+                    requests: o.requests.iter().take(100).map(|r| first_line(&r.keep)).collect(),
+                    request_bytes: o.requests.first().map_or(0, |r| r.last.len()),
+                })
+                .collect(),
+            threads: plan.threads,
+            connections: plan.connections,
+            hold: plan.hold,
+            load: plan.load.clone(),
+            duration_s: plan.duration.map(|d| d.as_secs_f64()),
+            requests: plan.requests,
+            warmup_s: plan.warmup.as_secs_f64(),
+            timeout_s: plan.timeout.as_secs_f64(),
+            requests_per_connection: if plan.connects_per_request() { Some(1) } else { plan.requests_per_connection },
+            pipeline: plan.pipeline,
+        }
+    }
+}
+
+impl From<Clocks> for ClockRecords {
+    fn from(clocks: Clocks) -> Self {
+        Self {
+            service: clocks.service.into(),
+            response: clocks.response.into(),
+            lateness: clocks.lateness.into(),
+            connect: clocks.connect.into(),
+            tls: clocks.tls.into(),
+            first_byte: clocks.first_byte.into(),
+        }
+    }
+}
+
+impl ClockRecords {
+    /// Each with its name.
+    #[must_use]
+    pub fn each(&self) -> [(&'static str, &ClockRecord); 6] {
+        [
+            ("service", &self.service),
+            ("response", &self.response),
+            ("lateness", &self.lateness),
+            ("connect", &self.connect),
+            ("tls", &self.tls),
+            ("first_byte", &self.first_byte),
+        ]
+    }
+}
+
+impl From<Latency> for ClockRecord {
+    fn from(histogram: Latency) -> Self {
+        Self { summary: histogram.summary(), histogram }
+    }
+}

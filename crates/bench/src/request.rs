@@ -1,0 +1,154 @@
+//! The bytes of a request, made once before the run.
+
+use oroshi_http1::encode::{self, EncodeError};
+use oroshi_http1::{Expect, Version};
+use oroshi_net::Endpoint;
+
+/// One request, ready to be written.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The bytes sent while the connection is to be kept.
+    pub keep: Box<[u8]>,
+    /// The bytes sent as a connection's last request: with `Connection: close`.
+    pub last: Box<[u8]>,
+    /// What kind of answer belongs to it.
+    pub expect: Expect,
+    /// Whether the user's own headers already ask the server to close.
+    pub closes: bool,
+}
+
+/// Why a request cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// A header's name or value, the method or the path holds something that must not be on the wire: correct it.
+    #[error("{what} `{value}` cannot be sent: {source}")]
+    Encode {
+        /// Which part.
+        what: &'static str,
+        /// What was given.
+        value: String,
+        /// The rule that it breaks.
+        source: EncodeError,
+    },
+    /// CONNECT makes a tunnel, and a tunnel answers no further request: use another method.
+    #[error("method CONNECT makes a tunnel, which a load of requests cannot use: use another method")]
+    Connect,
+    /// The body's length is ours to say: leave out Transfer-Encoding.
+    #[error(
+        "header `Transfer-Encoding` is not for bodies given by --body or --body-file, whose length is known: leave it out"
+    )]
+    TransferEncoding,
+}
+
+impl Request {
+    /// Writes the request for `url`; a connection takes `per_connection` of them (`None`: any number).
+    pub(crate) fn new(
+        method: &str,
+        url: &Endpoint,
+        headers: &[(String, String)],
+        body: &[u8],
+        per_connection: Option<u64>,
+    ) -> Result<Self, RequestError> {
+        if method == "CONNECT" {
+            return Err(RequestError::Connect);
+        }
+        let given = |name: &str| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+        if given("Transfer-Encoding") {
+            return Err(RequestError::TransferEncoding);
+        }
+        let mut head = Vec::with_capacity(256);
+        let line = |result: Result<(), EncodeError>, what, value: &str| {
+            result.map_err(|source| RequestError::Encode { what, value: value.to_owned(), source })
+        };
+        line(
+            encode::request_line(&mut head, method, &url.target, Version::Http11),
+            "request line",
+            &format!("{method} {}", url.target),
+        )?;
+        if !given("Host") {
+            line(encode::header(&mut head, "Host", url.authority.as_bytes()), "host", &url.authority)?;
+        }
+        for (name, value) in headers {
+            line(encode::header(&mut head, name, value.as_bytes()), "header", &format!("{name}: {value}"))?;
+        }
+        if !body.is_empty() && !given("Content-Length") {
+            let length = body.len().to_string();
+            line(encode::header(&mut head, "Content-Length", length.as_bytes()), "body", &length)?;
+        }
+        let finish = |mut bytes: Vec<u8>| {
+            bytes.extend_from_slice(b"\r\n");
+            bytes.extend_from_slice(body);
+            bytes.into_boxed_slice()
+        };
+        let keep = finish(head.clone());
+        let last = if given("Connection") || per_connection.is_none() {
+            keep.clone()
+        } else {
+            line(encode::header(&mut head, "Connection", b"close"), "header", "Connection: close")?;
+            finish(head)
+        };
+        let closes = headers
+            .iter()
+            .any(|(n, v)| n.eq_ignore_ascii_case("Connection") && v.to_ascii_lowercase().contains("close"));
+        let upgrade = given("Upgrade");
+        let expect = if method == "HEAD" {
+            Expect::Head
+        } else if upgrade {
+            Expect::Upgrade
+        } else {
+            Expect::Body
+        };
+        Ok(Self { keep, last, expect, closes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: &str, headers: &[(&str, &str)], body: &[u8], per_connection: Option<u64>) -> Request {
+        let url: Endpoint = "http://example.com:81/a?b".parse().unwrap();
+        let headers: Vec<_> = headers.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        Request::new(method, &url, &headers, body, per_connection).unwrap()
+    }
+
+    fn text(bytes: &[u8]) -> &str {
+        std::str::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn plain() {
+        let r = request("GET", &[("X-A", "1")], b"", None);
+        assert_eq!(text(&r.keep), "GET /a?b HTTP/1.1\r\nHost: example.com:81\r\nX-A: 1\r\n\r\n");
+        assert_eq!(r.last, r.keep);
+    }
+
+    #[test]
+    fn a_body_has_its_length_and_the_last_request_says_close() {
+        let r = request("POST", &[], b"hello", Some(3));
+        assert_eq!(text(&r.keep), "POST /a?b HTTP/1.1\r\nHost: example.com:81\r\nContent-Length: 5\r\n\r\nhello");
+        assert_eq!(
+            text(&r.last),
+            "POST /a?b HTTP/1.1\r\nHost: example.com:81\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
+        );
+    }
+
+    #[test]
+    fn the_users_own_headers_take_precedence() {
+        let r = request("GET", &[("host", "other"), ("connection", "Close")], b"", Some(1));
+        assert_eq!(text(&r.last), "GET /a?b HTTP/1.1\r\nhost: other\r\nconnection: Close\r\n\r\n");
+        assert!(r.closes);
+    }
+
+    #[test]
+    fn what_would_split_the_head_is_refused() {
+        let url: Endpoint = "http://h/".parse().unwrap();
+        for (name, value) in [("A", "b\r\nC: d"), ("A b", "c"), ("", "x")] {
+            let headers = vec![(name.to_owned(), value.to_owned())];
+            let error = Request::new("GET", &url, &headers, b"", None).unwrap_err();
+            assert!(matches!(error, RequestError::Encode { what: "header", .. }), "{error}");
+        }
+        assert!(Request::new("GE T", &url, &[], b"", None).is_err());
+        assert!(matches!(Request::new("CONNECT", &url, &[], b"", None), Err(RequestError::Connect)));
+    }
+}

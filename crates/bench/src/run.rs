@@ -1,0 +1,308 @@
+//! A run from beginning to end: prepare, start the workers, listen to them, put the record together.
+
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier, OnceLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use oroshi_net::connect::ConnectError;
+use oroshi_net::cores::CoresError;
+use oroshi_net::endpoint::ResolveError;
+use oroshi_net::limits::{DescriptorError, ensure_descriptors};
+use oroshi_net::{Connector, Cores, CoresOptions, Peer};
+
+use crate::environment::{Environment, NetCounters, StealMeter};
+use crate::failure::Failure;
+use crate::follow::{Listener, Observer};
+use crate::grade::{Evidence, ServerEvidence, grade};
+use crate::plan::{Load, Origin, Plan, Watching};
+use crate::ports;
+use crate::record::{Connections, Generator, PlanRecord, Rates, Record, Requests, SCHEMA};
+use crate::tally::Tally;
+use crate::watch::{ServerUsage, Watch};
+use crate::worker::{Outcome, Shared, work};
+
+/// A thread's runtime and its two timers.
+const DESCRIPTORS_PER_THREAD: usize = 8;
+
+/// Why a run did not take place.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A name does not resolve: correct the URL, or use --connect-to.
+    #[error("dns: {0}")]
+    Dns(#[source] ResolveError),
+    /// The first connection could not be made: is the server running, and is it there?
+    #[error("{}: cannot connect to {origin}", crate::connection::connect_failure(source))]
+    Connect {
+        /// Where to.
+        origin: String,
+        /// What kept it.
+        source: ConnectError,
+    },
+    /// Too few file descriptors for the connections asked for: the text says how to get more.
+    #[error(transparent)]
+    Descriptors(#[from] DescriptorError),
+    /// Threads could not be started, pinned or joined.
+    #[error(transparent)]
+    Cores(#[from] CoresError),
+    /// The kernel gave no timer.
+    #[error("a timer could not be made")]
+    Timer(#[source] io::Error),
+    /// `--watch PID` names no process that can be watched.
+    #[error("cannot watch process {pid}: {why}")]
+    Watch {
+        /// The process.
+        pid: u32,
+        /// What kept it.
+        why: String,
+    },
+}
+
+/// Carries out a plan.
+///
+/// # Errors
+/// When it cannot begin: a name, a port, a socket, a limit. Once requests flow, whatever happens is in the record.
+pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> {
+    let wanted = plan.connections + plan.hold + DESCRIPTORS_PER_THREAD * plan.threads;
+    ensure_descriptors(wanted as u64)?;
+    let mut warnings: Vec<String> = ports::forecast(&plan).into_iter().collect();
+    warnings.iter().for_each(|w| observer.warning(w));
+    let environment = Environment::capture();
+
+    let found = find(&plan)?;
+    let (mut watch, mut server_unknown) = match found.watch {
+        Ok(watch) => (Some(watch), None),
+        Err(why) => (None, Some(why)),
+    };
+    let threads = plan.threads;
+    let warmup = plan.warmup;
+    let shared = Arc::new(Shared {
+        peers: found.peers,
+        ready: Barrier::new(threads + 1),
+        start: OnceLock::new(),
+        stop: AtomicBool::new(false),
+        plan,
+    });
+    let (sender, reports) = channel();
+    let options = CoresOptions {
+        cpus: shared.plan.cpus.clone(),
+        event_interval: Some(1024),
+        ..CoresOptions::new("load", threads)
+    };
+    let cores = {
+        let shared = Arc::clone(&shared);
+        Cores::start(&options, move |core| work(Arc::clone(&shared), core.index, sender.clone()))?
+    };
+    let started = SystemTime::now();
+    // Taken while the workers wait: in a run without warm-up nothing of it is missed.
+    let mut machine = Machine::begin(watch.as_mut());
+    let start = shared.meet();
+    let mut listener = Listener::new(&shared, start);
+    if !warmup.is_zero() {
+        listener.listen(&reports, &shared, observer, Some(warmup), watch.as_mut());
+        machine = Machine::begin(watch.as_mut());
+    }
+    listener.listen(&reports, &shared, observer, None, watch.as_mut());
+    let machine = machine.finish(watch.as_mut());
+    drop(reports);
+    let outcomes = cores.join()?.into_iter().collect::<Result<Vec<Outcome>, RunError>>()?;
+    listener.last_second(observer);
+    if machine.server.is_none() && server_unknown.is_none() {
+        server_unknown = Some("its processes ended during the run".into());
+    }
+    warnings.extend(machine.warnings);
+    let plan = &shared.plan;
+    Ok(assemble(plan, &outcomes, &listener, machine.server, server_unknown, started, environment, warnings))
+}
+
+/// What is known before the run: where to connect, and who listens there.
+struct Found {
+    peers: Vec<Vec<Peer>>,
+    watch: Result<Watch, String>,
+}
+
+/// Resolves every name, makes one connection to each place, and finds the server's processes.
+fn find(plan: &Plan) -> Result<Found, RunError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Timer)?;
+    runtime.block_on(async {
+        let mut peers = Vec::new();
+        let mut watch = None;
+        for origin in &plan.origins {
+            let mut found = origin.peers().await.map_err(RunError::Dns)?;
+            let pid = probe(plan, origin, &mut found).await?;
+            if watch.is_none() {
+                watch = Some(match plan.watch {
+                    Watching::Auto => look_for(&found[0], pid),
+                    Watching::Pid(pid) => {
+                        Ok(Watch::for_pid(pid).map_err(|e| RunError::Watch { pid, why: e.to_string() })?)
+                    }
+                    Watching::None => Err("not watched (--watch none)".to_owned()),
+                });
+            }
+            peers.push(found);
+        }
+        Ok(Found { peers, watch: watch.unwrap_or_else(|| Err("nothing to watch".into())) })
+    })
+}
+
+/// One connection before the run: a closed port, a path that is no socket or a bad certificate ends it here, with a reason.
+/// Addresses of a name that do not answer, such as `::1` of a server on IPv4, are left out. Gives the listener's process
+/// where the kernel tells it.
+async fn probe(plan: &Plan, origin: &Origin, peers: &mut Vec<Peer>) -> Result<Option<u32>, RunError> {
+    let connector = Connector::new(plan.connector_options(origin));
+    let mut pid = None;
+    let mut answered = Vec::new();
+    let mut first_error = None;
+    for peer in peers.iter() {
+        match connector.connect(peer, Some(Instant::now() + plan.timeout)).await {
+            Ok(connected) => {
+                pid = pid.or(connected.stream.peer_pid());
+                answered.push(peer.clone());
+            }
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+    }
+    match first_error {
+        Some(source) if answered.is_empty() => Err(RunError::Connect { origin: origin.name(), source }),
+        _ => {
+            *peers = answered;
+            Ok(pid)
+        }
+    }
+}
+
+fn look_for(peer: &Peer, pid: Option<u32>) -> Result<Watch, String> {
+    match (peer, pid) {
+        (Peer::Tcp(address), _) => Watch::for_tcp(*address).map_err(|e| e.to_string()),
+        (Peer::Unix(address), pid) => Watch::for_unix(address, pid).map_err(|e| e.to_string()),
+    }
+}
+
+/// Meters of the machine over the measured part.
+struct Machine {
+    began: Instant,
+    steal: Option<StealMeter>,
+    net: Option<NetCounters>,
+}
+
+struct MachineUse {
+    server: Option<ServerUsage>,
+    warnings: Vec<String>,
+}
+
+impl Machine {
+    fn begin(watch: Option<&mut Watch>) -> Self {
+        let steal = StealMeter::begin();
+        let net = NetCounters::read();
+        if let Some(watch) = watch {
+            watch.begin();
+        }
+        Self { began: Instant::now(), steal, net }
+    }
+
+    fn finish(self, watch: Option<&mut Watch>) -> MachineUse {
+        let server = watch.and_then(|watch| watch.finish(self.began.elapsed()));
+        let mut warnings = Vec::new();
+        if let Some(steal) = self.steal.and_then(StealMeter::finish) {
+            let worst = steal.worst_share();
+            if worst > 0.02 {
+                warnings.push(format!(
+                    "another machine on this host took {:.0} % of a CPU's time (steal): absolute figures are too low by about as much",
+                    worst * 100.0
+                ));
+            }
+        }
+        if let (Some(before), Some(after)) = (self.net, NetCounters::read()) {
+            let delta = after.since(&before);
+            if delta.listen_overflows > 0 {
+                warnings.push(format!(
+                    "{} connections found a listen backlog full (ListenOverflows): the server accepts too slowly, or its backlog is too short",
+                    delta.listen_overflows
+                ));
+            }
+        }
+        MachineUse { server, warnings }
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "the parts of a record, each used once")]
+fn assemble(
+    plan: &Plan,
+    outcomes: &[Outcome],
+    listener: &Listener,
+    server: Option<ServerUsage>,
+    server_unknown: Option<String>,
+    started: SystemTime,
+    environment: Environment,
+    warnings: Vec<String>,
+) -> Record {
+    let mut tally = Tally::default();
+    outcomes.iter().for_each(|outcome| tally.merge(&outcome.tally));
+    let elapsed_s = outcomes.iter().map(|o| o.elapsed).max().unwrap_or(0) as f64 / 1e9;
+    let per_second = |n: u64| if elapsed_s > 0.0 { n as f64 / elapsed_s } else { 0.0 };
+    let thread_cpu: Vec<f64> =
+        outcomes.iter().map(|o| if o.elapsed > 0 { o.cpu as f64 / o.elapsed as f64 } else { 0.0 }).collect();
+    let cpu: u64 = outcomes.iter().map(|o| o.cpu).sum();
+    let evidence = Evidence {
+        generator_busiest: thread_cpu.iter().copied().fold(0.0, f64::max),
+        server: server
+            .as_ref()
+            .map(|s| ServerEvidence { busiest_thread: s.busiest_thread, of_allowed: s.of_allowed_cpus }),
+        started: tally.started,
+        ports_exhausted: tally.failures.get(Failure::PortsExhausted),
+        achieved: match plan.load {
+            Load::Open { .. } if tally.started > 0 => {
+                // What was sent and is still young at the end was on time as well.
+                Some((tally.completed + tally.cut_off.min(plan.connections as u64)) as f64 / tally.started as f64)
+            }
+            _ => None,
+        },
+        connections: plan.connections,
+    };
+    let alive_at_end = outcomes.iter().map(|o| o.alive).sum();
+    Record {
+        schema: SCHEMA.to_owned(),
+        started_unix_s: started.duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64()),
+        plan: PlanRecord::of(plan),
+        elapsed_s,
+        cut_short: outcomes.iter().any(|o| o.stopped_early),
+        requests: Requests {
+            started: tally.started,
+            completed: tally.completed,
+            failed: tally.failed,
+            cut_off: tally.cut_off,
+            unsent: tally.unsent,
+            waited: tally.waited,
+        },
+        rates: Rates {
+            requests_per_s: per_second(tally.answered),
+            read_bytes_per_s: per_second(tally.bytes_read),
+            written_bytes_per_s: per_second(tally.bytes_written),
+            read_bytes: tally.bytes_read,
+            written_bytes: tally.bytes_written,
+        },
+        failures: tally.failures.iter().collect(),
+        errors: tally.failures.errors(),
+        statuses: tally.statuses.iter().enumerate().filter(|s| *s.1 > 0).map(|(s, &n)| (s as u16, n)).collect(),
+        connections: Connections {
+            opened: tally.opened,
+            closed_by_server: tally.closed_by_server,
+            alive_at_end,
+            fewest_alive: listener.fewest_alive.unwrap_or(alive_at_end),
+            held_at_end: outcomes.iter().map(|o| o.held).sum(),
+        },
+        series: listener.series(),
+        generator: Generator {
+            cpu_us_per_request: (tally.answered > 0).then(|| cpu as f64 / 1e3 / tally.answered as f64),
+            thread_cpu,
+            lag: tally.lag.summary(),
+        },
+        latency: tally.clocks.into(),
+        server,
+        server_unknown,
+        grade: grade(&evidence),
+        warnings,
+        environment,
+    }
+}

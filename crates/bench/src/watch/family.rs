@@ -1,0 +1,352 @@
+//! The watched processes and their descendants, and an account that stays right while they come and go.
+//!
+//! The difficulty is processes that end. Their CPU time goes over to their parent, but all of it: also what they used
+//! before the run. So for each process that is gone its parent keeps two figures: what was before, to be taken off from
+//! what it collected; and what was seen of it during the run, in case the parent collected nothing.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Add;
+
+use super::Precision;
+use super::process::{self, Look, Snapshot, Thread, Ticks};
+
+/// Watched processes. Parents stand before their children.
+#[derive(Debug)]
+pub(super) struct Family {
+    members: Vec<Member>,
+    /// Processes known not to be of the family, so that they need not be looked at each time.
+    strangers: HashSet<u32>,
+    own_pid: u32,
+    /// When the run began, in ticks since the machine did.
+    begun: u64,
+    /// What was used in the run by processes that are gone and whose parent is none of ours.
+    orphans: Ticks,
+    exited: u64,
+}
+
+/// One watched process.
+#[derive(Debug)]
+pub(super) struct Member {
+    now: Snapshot,
+    /// At the beginning of the run; all zero for a process that was born in it.
+    own_before: Ticks,
+    collected_before: Ticks,
+    threads_before: Vec<Thread>,
+    born_in_run: bool,
+    /// Of children that are gone: what they had used before the run, and what they were seen to use in it.
+    children_before: Ticks,
+    children_seen: Ticks,
+}
+
+impl Family {
+    /// The family of these processes, as far as they are there. Its account starts with [`begin`](Self::begin).
+    pub(super) fn of(pids: Vec<u32>) -> Self {
+        let mut found: Vec<Snapshot> = pids.into_iter().filter_map(here).collect();
+        found.sort_by_key(|snapshot| (snapshot.started, snapshot.pid));
+        Self {
+            members: found.into_iter().map(Member::born_in_the_run).collect(),
+            strangers: HashSet::new(),
+            own_pid: std::process::id(),
+            begun: u64::MAX,
+            orphans: Ticks::default(),
+            exited: 0,
+        }
+    }
+
+    /// The run begins now.
+    pub(super) fn begin(&mut self) {
+        self.refresh();
+        for member in &mut self.members {
+            *member = Member::older_than_the_run(member.now.clone());
+        }
+        self.begun = ticks_since_boot();
+        (self.orphans, self.exited) = (Ticks::default(), 0);
+    }
+
+    /// Looks at every member again, books those that are gone, and takes in new descendants.
+    pub(super) fn refresh(&mut self) {
+        let mut gone = Vec::new();
+        for (index, member) in self.members.iter_mut().enumerate() {
+            match process::look(member.now.pid) {
+                Look::Here(now) if now.started == member.now.started => member.now = now,
+                // Another process has its pid by now.
+                Look::Here(_) | Look::Gone => gone.push(index),
+                Look::Unknown => {}
+            }
+        }
+        // Children stand behind their parents: one that ended together with its parent is booked with it first.
+        for index in gone.into_iter().rev() {
+            let member = self.members.remove(index);
+            self.book(&member);
+        }
+        self.take_in_descendants();
+    }
+
+    /// Those that are there, parents before their children.
+    pub(super) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// How many ended in the run.
+    pub(super) fn exited(&self) -> u64 {
+        self.exited
+    }
+
+    /// What processes used in the run that are gone.
+    pub(super) fn ended(&self) -> Ticks {
+        self.members.iter().map(Member::children).fold(self.orphans, Ticks::add)
+    }
+
+    /// What all processes used in the run, in ticks.
+    pub(super) fn ticks(&self) -> Ticks {
+        self.members.iter().map(|member| member.now.own - member.own_before).fold(self.ended(), Ticks::add)
+    }
+
+    /// Resident memory of all members together.
+    pub(super) fn rss_bytes(&self) -> u64 {
+        self.members.iter().filter_map(|member| process::rss_bytes(member.now.pid)).sum()
+    }
+
+    /// Keeps the account of a member that is gone.
+    fn book(&mut self, gone: &Member) {
+        self.exited += 1;
+        let seen = gone.now.own - gone.own_before + gone.children();
+        match self.members.iter_mut().find(|member| member.now.pid == gone.now.parent) {
+            Some(parent) => {
+                parent.children_seen = parent.children_seen + seen;
+                parent.children_before =
+                    parent.children_before + gone.own_before + gone.collected_before + gone.children_before;
+            }
+            None => self.orphans = self.orphans + seen,
+        }
+    }
+
+    /// Finds processes whose parent is a member, to any depth.
+    fn take_in_descendants(&mut self) {
+        let Ok(pids) = process::all_pids() else { return };
+        let listed: HashSet<u32> = pids.iter().copied().collect();
+        self.strangers.retain(|pid| listed.contains(pid));
+        let mut family: HashSet<u32> = self.members.iter().map(|member| member.now.pid).collect();
+        let unknown = |pid: &u32| !family.contains(pid) && !self.strangers.contains(pid) && *pid != self.own_pid;
+        let mut new: HashMap<u32, Snapshot> =
+            pids.into_iter().filter(unknown).filter_map(|pid| Some((pid, here(pid)?))).collect();
+        loop {
+            let mut children: Vec<u32> =
+                new.iter().filter(|(_, snapshot)| family.contains(&snapshot.parent)).map(|(pid, _)| *pid).collect();
+            if children.is_empty() {
+                break;
+            }
+            children.sort_unstable();
+            for pid in children {
+                family.insert(pid);
+                let snapshot = new.remove(&pid).expect("it was just found there");
+                let born_in_run = snapshot.started >= self.begun;
+                self.members.push(if born_in_run {
+                    Member::born_in_the_run(snapshot)
+                } else {
+                    Member::older_than_the_run(snapshot)
+                });
+            }
+        }
+        // A process whose parent was not listed may have come between: it is looked at again next time.
+        let parent_is_known = |parent: u32| parent == 0 || listed.contains(&parent);
+        self.strangers.extend(new.values().filter(|one| parent_is_known(one.parent)).map(|one| one.pid));
+    }
+}
+
+impl Member {
+    pub(super) fn pid(&self) -> u32 {
+        self.now.pid
+    }
+
+    pub(super) fn parent(&self) -> u32 {
+        self.now.parent
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.now.name
+    }
+
+    pub(super) fn thread_at_begin(&self, tid: u32) -> Option<&Thread> {
+        self.threads_before.iter().find(|thread| thread.tid == tid)
+    }
+
+    /// The CPU time it used in the run, without its children's, given its threads now.
+    pub(super) fn cpu_seconds(&self, threads: &[Thread]) -> (f64, Precision) {
+        let by_threads: f64 = threads
+            .iter()
+            .map(|now| now.seconds_since(self.thread_at_begin(now.tid).unwrap_or(&Thread::unborn(now.tid))))
+            .sum();
+        let by_ticks = (self.now.own - self.own_before).seconds();
+        let exact = threads.iter().chain(&self.threads_before).all(|thread| thread.exact);
+        // The process's own account has threads that ended, in ticks: at two ends, user and system time are each cut off, so
+        // without such threads it may exceed the others' sum by up to two ticks, or by none if it began at zero.
+        let slack = if self.born_in_run { 0 } else { 2 * process::tick_ns() };
+        let complete = by_ticks <= by_threads + slack as f64 / 1e9
+            && !threads.is_empty()
+            && (self.born_in_run
+                || threads.iter().map(|now| now.tid).eq(self.threads_before.iter().map(|then| then.tid)));
+        if exact && complete {
+            (by_threads, Precision::Nanoseconds)
+        } else {
+            // Neither is ever too much: ticks are cut off, and threads that ended are missing from the other.
+            (by_ticks.max(by_threads), Precision::Ticks)
+        }
+    }
+
+    /// What its children that are gone used in the run. Children that nobody ever saw are among them.
+    fn children(&self) -> Ticks {
+        let collected = self.now.collected - self.collected_before - self.children_before;
+        if collected.total() >= self.children_seen.total() { collected } else { self.children_seen }
+    }
+
+    /// What it used until now does not count.
+    fn older_than_the_run(now: Snapshot) -> Self {
+        Self {
+            own_before: now.own,
+            collected_before: now.collected,
+            threads_before: process::threads(now.pid),
+            born_in_run: false,
+            ..Self::born_in_the_run(now)
+        }
+    }
+
+    fn born_in_the_run(now: Snapshot) -> Self {
+        Self {
+            own_before: Ticks::default(),
+            collected_before: Ticks::default(),
+            threads_before: Vec::new(),
+            born_in_run: true,
+            children_before: Ticks::default(),
+            children_seen: Ticks::default(),
+            now,
+        }
+    }
+}
+
+fn here(pid: u32) -> Option<Snapshot> {
+    match process::look(pid) {
+        Look::Here(snapshot) => Some(snapshot),
+        Look::Gone | Look::Unknown => None,
+    }
+}
+
+fn ticks_since_boot() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (seconds, ns) = (now.tv_sec.max(0) as u64, now.tv_nsec.max(0) as u64);
+    seconds * procfs::ticks_per_second() + ns / process::tick_ns()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticks(user: u64, system: u64) -> Ticks {
+        Ticks { user, system }
+    }
+
+    fn snapshot(pid: u32, parent: u32, own: Ticks, collected: Ticks) -> Snapshot {
+        Snapshot { pid, parent, started: 1, name: String::new(), own, collected }
+    }
+
+    /// A process that had used `before` when the run began.
+    fn member(pid: u32, parent: u32, before: Ticks) -> Member {
+        Member { own_before: before, ..Member::born_in_the_run(snapshot(pid, parent, before, Ticks::default())) }
+    }
+
+    fn family(members: Vec<Member>) -> Family {
+        Family { members, strangers: HashSet::new(), own_pid: 0, begun: 0, orphans: Ticks::default(), exited: 0 }
+    }
+
+    fn book(family: &mut Family, pid: u32) {
+        let index = family.members.iter().position(|member| member.now.pid == pid).unwrap();
+        let gone = family.members.remove(index);
+        family.book(&gone);
+    }
+
+    #[test]
+    fn a_child_that_ended_counts_without_what_it_used_before() {
+        let mut family = family(vec![member(1, 0, ticks(50, 50)), member(2, 1, ticks(300, 40))]);
+        family.members[1].now.own = ticks(310, 41);
+        book(&mut family, 2);
+        // Until the parent has collected it, what was seen counts.
+        assert_eq!(family.ended(), ticks(10, 1));
+        family.members[0].now.collected = ticks(317, 43);
+        assert_eq!(family.ended(), ticks(17, 3));
+        assert_eq!((family.ticks(), family.exited()), (ticks(17, 3), 1));
+    }
+
+    /// With SIGCHLD ignored, the kernel adds an ended child to nobody's account.
+    #[test]
+    fn a_parent_that_collects_nothing_leaves_what_was_seen() {
+        let mut family = family(vec![member(1, 0, ticks(0, 0)), member(2, 1, ticks(300, 0))]);
+        family.members[1].now.own = ticks(390, 7);
+        book(&mut family, 2);
+        assert_eq!(family.ended(), ticks(90, 7));
+    }
+
+    #[test]
+    fn children_that_nobody_saw_count() {
+        let mut family = family(vec![member(1, 0, ticks(0, 0))]);
+        family.members[0].now.collected = ticks(4, 4);
+        assert_eq!(family.ended(), ticks(4, 4));
+    }
+
+    /// 1 forked 2 forked 3; 3 ends, then 2. In the end 1 has collected all that 2 and 3 ever used.
+    #[test]
+    fn grandchildren_are_taken_off_too() {
+        let mut family =
+            family(vec![member(1, 0, ticks(0, 0)), member(2, 1, ticks(100, 0)), member(3, 2, ticks(1000, 0))]);
+        family.members[2].now.own = ticks(1005, 0);
+        book(&mut family, 3);
+        family.members[1].now.own = ticks(107, 0);
+        family.members[1].now.collected = ticks(1006, 0);
+        assert_eq!(family.ticks(), ticks(7 + 6, 0));
+        book(&mut family, 2);
+        family.members[0].now.collected = ticks(108 + 1006, 0);
+        assert_eq!(family.ended(), ticks(8 + 6, 0));
+    }
+
+    #[test]
+    fn an_orphan_counts_as_it_was_last_seen() {
+        let mut family = family(vec![member(2, 1, ticks(100, 0)), member(3, 2, ticks(10, 0))]);
+        family.members[1].now.parent = 1;
+        family.members[1].now.own = ticks(14, 0);
+        book(&mut family, 3);
+        assert_eq!(family.ended(), ticks(4, 0));
+    }
+
+    fn thread(tid: u32, ns: u64) -> Thread {
+        Thread { ns, ..Thread::unborn(tid) }
+    }
+
+    #[test]
+    fn nanoseconds_are_used_while_the_threads_stay_the_same() {
+        let mut one = member(1, 0, ticks(100, 0));
+        one.born_in_run = false;
+        one.threads_before = vec![thread(1, 600_000_000), thread(2, 400_000_000)];
+        one.now.own = ticks(103, 0);
+        let near = |(found, precision): (f64, Precision), expected: (f64, Precision)| {
+            assert!((found - expected.0).abs() < 1e-9 && precision == expected.1, "{found} {precision:?} {expected:?}");
+        };
+        let same = [thread(1, 601_234_567), thread(2, 430_000_000)];
+        near(one.cpu_seconds(&same), (0.031_234_567, Precision::Nanoseconds));
+        // A thread ended that used most of it: only the ticks know.
+        near(one.cpu_seconds(&same[..1]), (0.03, Precision::Ticks));
+        // One came: what the threads say is more precise, but may lack one that came and went.
+        let more = [same[0].clone(), same[1].clone(), thread(3, 7_000_000)];
+        near(one.cpu_seconds(&more), (0.038_234_567, Precision::Ticks));
+        near(one.cpu_seconds(&[]), (0.03, Precision::Ticks));
+        // A thread for each request leaves the same threads behind.
+        one.now.own = ticks(150, 6);
+        near(one.cpu_seconds(&same), (0.56, Precision::Ticks));
+    }
+
+    #[test]
+    fn a_process_born_in_the_run_is_exact_if_no_thread_of_it_ended() {
+        let mut one = member(1, 0, Ticks::default());
+        one.now.own = ticks(3, 1);
+        assert_eq!(one.cpu_seconds(&[thread(1, 45_000_000)]), (0.045, Precision::Nanoseconds));
+        assert_eq!(one.cpu_seconds(&[thread(1, 25_000_000)]), (0.04, Precision::Ticks));
+    }
+}

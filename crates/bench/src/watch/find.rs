@@ -1,0 +1,237 @@
+//! From an address to the processes that accept its connections.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use oroshi_net::UnixAddress;
+use procfs::FromBufReadSI;
+use procfs::net::{TcpNetEntries, TcpNetEntry, TcpState};
+
+use super::process::{self, Look};
+
+/// Why there is no process to watch. None of it keeps a benchmark from running: the report then lacks the server's side.
+#[derive(Debug, thiserror::Error)]
+pub enum NotFound {
+    /// The server is on another machine: watch it there.
+    #[error("{0} is not an address of this machine")]
+    Remote(IpAddr),
+    /// No socket listens there in this network namespace. A server in a container, or behind a port forward, is found by its
+    /// process id: `--watch PID`.
+    #[error("no socket of this network namespace listens on {0}")]
+    NoListener(String),
+    /// The processes that hold the socket belong to somebody else: run as that user or as root, or name one: `--watch PID`.
+    #[error("whoever listens on {0} belongs to another user, and may not be looked at")]
+    Permission(String),
+    /// The socket is held by a service manager only, which starts the server when the first connection comes: connect
+    /// once, then try again.
+    #[error("{0} is held by process 1, which has not started a server for it yet")]
+    NotStarted(String),
+    /// Our own process listens there: its CPU time is the load's as much as the server's.
+    #[error("the server is this very process")]
+    OwnProcess,
+    /// It ended, or is in another pid namespace: look up its id again.
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+    /// `/proc` cannot be read: it must be mounted.
+    #[error("{path} cannot be read")]
+    Unreadable {
+        /// What could not be read.
+        path: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The process of this id.
+pub(super) fn pid(pid: u32) -> Result<Vec<u32>, NotFound> {
+    if pid == std::process::id() {
+        return Err(NotFound::OwnProcess);
+    }
+    match process::look(pid) {
+        // Process 0 is what the kernel calls one in another pid namespace.
+        Look::Here(_) if pid != 0 => Ok(vec![pid]),
+        Look::Unknown => Err(NotFound::Permission(format!("process {pid}"))),
+        _ => Err(NotFound::NoProcess(pid)),
+    }
+}
+
+/// The processes that hold the socket to which the kernel gives connections to `address`.
+pub(super) fn tcp(address: SocketAddr) -> Result<Vec<u32>, NotFound> {
+    let address = SocketAddr::new(reached(address.ip()), address.port());
+    if !is_local(address.ip()) {
+        return Err(NotFound::Remote(address.ip()));
+    }
+    let mut listeners = listening("/proc/net/tcp")?;
+    match listening("/proc/net/tcp6") {
+        Ok(more) => listeners.extend(more),
+        // A kernel without IPv6.
+        Err(NotFound::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let best = listeners.iter().filter_map(|socket| score(socket.local_address, address)).max();
+    let inodes = listeners
+        .iter()
+        .filter(|socket| best.is_some() && score(socket.local_address, address) == best)
+        .map(|socket| socket.inode)
+        .collect();
+    holders(&inodes, &address.to_string())
+}
+
+/// The processes that hold the listening socket of this name.
+pub(super) fn unix(address: &UnixAddress) -> Result<Vec<u32>, NotFound> {
+    let path = "/proc/net/unix";
+    let table = fs::read(path).map_err(|source| NotFound::Unreadable { path, source })?;
+    let inodes = table
+        .split(|byte| *byte == b'\n')
+        .skip(1)
+        .filter_map(listening_unix)
+        .filter(|(_, name)| is_same(name, address))
+        .map(|(inode, _)| inode)
+        .collect();
+    holders(&inodes, &address.to_string())
+}
+
+/// Where a connection to this address arrives: to no address in particular means to this machine.
+fn reached(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    }
+}
+
+/// Only an address of this machine can be bound to.
+fn is_local(ip: IpAddr) -> bool {
+    ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+}
+
+/// The listening sockets of a table. They stand before all others, of which there may be hundreds of thousands.
+fn listening(path: &'static str) -> Result<Vec<TcpNetEntry>, NotFound> {
+    let read = || -> io::Result<String> {
+        let mut lines = BufReader::new(File::open(path)?).lines();
+        let mut text = lines.next().transpose()?.unwrap_or_default() + "\n";
+        for line in lines {
+            let line = line?;
+            match line.split_whitespace().nth(3) {
+                Some("0A") => text.extend([&line, "\n"]),
+                // Half-open connections used to stand among the listeners.
+                Some("03") => {}
+                _ => break,
+            }
+        }
+        Ok(text)
+    };
+    let text = read().map_err(|source| NotFound::Unreadable { path, source })?;
+    let entries = TcpNetEntries::from_buf_read(text.as_bytes(), procfs::current_system_info())
+        .map_err(|error| NotFound::Unreadable { path, source: io::Error::other(error) })?;
+    Ok(entries.0.into_iter().filter(|entry| entry.state == TcpState::Listen).collect())
+}
+
+/// How well a listening socket fits an address, as the kernel judges: its own address before any address, and for any
+/// address IPv4 before an IPv6 socket that takes both. `None` when it does not fit.
+fn score(listener: SocketAddr, wanted: SocketAddr) -> Option<u8> {
+    if listener.port() != wanted.port() {
+        return None;
+    }
+    match (listener.ip(), wanted.ip()) {
+        (listener, wanted) if listener.to_canonical() == wanted => Some(3),
+        (IpAddr::V4(listener), IpAddr::V4(_)) if listener.is_unspecified() => Some(2),
+        (IpAddr::V6(listener), _) if listener.is_unspecified() => Some(1),
+        _ => None,
+    }
+}
+
+/// Inode and name of a line of `/proc/net/unix`, if it is a listening stream socket. By hand, because names are bytes
+/// with spaces in them, and neither is seen to by the reader in `procfs`.
+fn listening_unix(line: &[u8]) -> Option<(u64, &[u8])> {
+    let mut fields = line.splitn(7, |byte| *byte == b' ');
+    let (flags, kind) = (fields.nth(3)?, fields.next()?);
+    let rest = fields.nth(1)?.trim_ascii_start();
+    let (inode, name) = rest.split_at(rest.iter().position(|byte| *byte == b' ')?);
+    // __SO_ACCEPTCON in include/linux/net.h; SOCK_STREAM.
+    let listens = u32::from_str_radix(std::str::from_utf8(flags).ok()?, 16).ok()? & 0x10000 != 0 && kind == b"0001";
+    let inode = std::str::from_utf8(inode).ok()?.parse().ok()?;
+    listens.then_some((inode, &name[1..]))
+}
+
+/// Whether a name in `/proc/net/unix` is this address. An abstract name has `@` for each NUL there. A path is the one that the
+/// server bound: it may lead to the same place by another way. A server's relative path is not resolved: it would
+/// have to be known whose folder it is relative to.
+fn is_same(name: &[u8], address: &UnixAddress) -> bool {
+    if let Some(wanted) = address.as_abstract() {
+        return name.first() == Some(&b'@')
+            && name[1..].iter().copied().eq(wanted.iter().map(|byte| if *byte == 0 { b'@' } else { *byte }));
+    }
+    let Some(wanted) = address.as_path() else { return false };
+    let bound = Path::new(std::ffi::OsStr::from_bytes(name));
+    let real = |path: &Path| -> Option<PathBuf> { path.canonicalize().ok() };
+    bound == wanted
+        || (bound.is_absolute()
+            && bound.file_name().is_some()
+            && real(wanted).is_some_and(|wanted| real(bound) == Some(wanted)))
+}
+
+/// The processes that hold one of these sockets.
+fn holders(inodes: &HashSet<u64>, place: &str) -> Result<Vec<u32>, NotFound> {
+    if inodes.is_empty() {
+        return Err(NotFound::NoListener(place.to_owned()));
+    }
+    let pids =
+        process::all_pids().map_err(|error| NotFound::Unreadable { path: "/proc", source: io::Error::other(error) })?;
+    let (mut found, mut hidden) = (Vec::new(), false);
+    for pid in pids {
+        match holds(pid, inodes) {
+            Ok(true) => found.push(pid),
+            Ok(false) => {}
+            Err(error) => hidden |= error.kind() == io::ErrorKind::PermissionDenied,
+        }
+    }
+    let own = std::process::id();
+    let ours = found.contains(&own);
+    found.retain(|pid| *pid != own);
+    // A service manager holds the sockets of its services and is the parent of everything: it is not the server. But in a
+    // container the server itself may be process 1.
+    let manager = found.contains(&1) && (found.len() > 1 || is_ancestor_of_ours(1));
+    found.retain(|pid| !(manager && *pid == 1));
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    Err(match (ours, hidden, manager) {
+        (true, _, _) => NotFound::OwnProcess,
+        (_, true, _) => NotFound::Permission(place.to_owned()),
+        (_, _, true) => NotFound::NotStarted(place.to_owned()),
+        // Its last holder has just gone, or is in another pid namespace.
+        _ => NotFound::NoListener(place.to_owned()),
+    })
+}
+
+fn holds(pid: u32, inodes: &HashSet<u64>) -> io::Result<bool> {
+    for descriptor in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        // One that was closed meanwhile is no reason to stop.
+        let Ok(target) = descriptor.and_then(|descriptor| fs::read_link(descriptor.path())) else { continue };
+        let inode = target.to_str().and_then(|target| target.strip_prefix("socket:[")?.strip_suffix(']'));
+        if inode.and_then(|inode| inode.parse().ok()).is_some_and(|inode: u64| inodes.contains(&inode)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn is_ancestor_of_ours(ancestor: u32) -> bool {
+    let mut pid = std::process::id();
+    while let Look::Here(process) = process::look(pid) {
+        if process.parent == ancestor {
+            return true;
+        }
+        if process.parent == 0 {
+            return false;
+        }
+        pid = process.parent;
+    }
+    false
+}

@@ -1,0 +1,182 @@
+//! What `/proc` says of one process at one moment.
+
+use std::io;
+use std::ops::{Add, Sub};
+
+use procfs::process::{Process, Task};
+use procfs::{ProcError, ProcResult};
+use rustix::process::Pid;
+
+/// CPU time in clock ticks, as `/proc/PID/stat` has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ticks {
+    pub(super) user: u64,
+    pub(super) system: u64,
+}
+
+impl Ticks {
+    pub(super) fn total(self) -> u64 {
+        self.user + self.system
+    }
+
+    pub(super) fn seconds(self) -> f64 {
+        self.user_seconds() + self.system_seconds()
+    }
+
+    pub(super) fn user_seconds(self) -> f64 {
+        self.user as f64 / procfs::ticks_per_second() as f64
+    }
+
+    pub(super) fn system_seconds(self) -> f64 {
+        self.system as f64 / procfs::ticks_per_second() as f64
+    }
+}
+
+impl Add for Ticks {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { user: self.user + other.user, system: self.system + other.system }
+    }
+}
+
+/// Never below zero: the sums on either side were read at different moments.
+impl Sub for Ticks {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self { user: self.user.saturating_sub(other.user), system: self.system.saturating_sub(other.system) }
+    }
+}
+
+/// A process as `/proc/PID/stat` shows it.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    pub(super) pid: u32,
+    pub(super) parent: u32,
+    /// When it began, in ticks since the machine did: with the pid, the identity of a process.
+    pub(super) started: u64,
+    pub(super) name: String,
+    /// Its own, of all its threads that are or were.
+    pub(super) own: Ticks,
+    /// What it collected of its children that ended, and they of theirs.
+    pub(super) collected: Ticks,
+}
+
+/// What became of an attempt to look at a process.
+#[derive(Debug)]
+pub(super) enum Look {
+    Here(Snapshot),
+    Gone,
+    /// It may well be there: we ran out of descriptors, or were not allowed to look.
+    Unknown,
+}
+
+pub(super) fn look(pid: u32) -> Look {
+    match Process::new(pid as i32).and_then(|process| process.stat()) {
+        Ok(stat) => Look::Here(Snapshot {
+            pid,
+            parent: stat.ppid.max(0) as u32,
+            started: stat.starttime,
+            name: stat.comm,
+            own: Ticks { user: stat.utime, system: stat.stime },
+            collected: Ticks { user: stat.cutime.max(0) as u64, system: stat.cstime.max(0) as u64 },
+        }),
+        Err(error) if is_gone(&error) => Look::Gone,
+        Err(_) => Look::Unknown,
+    }
+}
+
+/// A thread's account.
+#[derive(Clone, Debug)]
+pub(super) struct Thread {
+    pub(super) tid: u32,
+    pub(super) ns: u64,
+    /// Whether `ns` is the scheduler's own figure. Without that (a kernel without SCHED_INFO) it is made of ticks.
+    pub(super) exact: bool,
+    pub(super) voluntary: u64,
+    pub(super) involuntary: u64,
+}
+
+impl Thread {
+    /// A thread before it was.
+    pub(super) fn unborn(tid: u32) -> Self {
+        Self { tid, ns: 0, exact: true, voluntary: 0, involuntary: 0 }
+    }
+
+    pub(super) fn seconds_since(&self, earlier: &Self) -> f64 {
+        self.ns.saturating_sub(earlier.ns) as f64 / 1e9
+    }
+}
+
+/// The threads of a process that are there now, in the order of their ids. Those that end meanwhile are left out.
+pub(super) fn threads(pid: u32) -> Vec<Thread> {
+    let tasks = Process::new(pid as i32).and_then(|process| process.tasks());
+    let mut threads: Vec<Thread> = tasks.into_iter().flatten().flatten().filter_map(|task| thread(&task)).collect();
+    threads.sort_by_key(|thread| thread.tid);
+    threads
+}
+
+fn thread(task: &Task) -> Option<Thread> {
+    let (ns, exact) = match task.schedstat() {
+        Ok(schedstat) => (schedstat.sum_exec_runtime, true),
+        Err(_) => {
+            let stat = task.stat().ok()?;
+            ((stat.utime + stat.stime) * tick_ns(), false)
+        }
+    };
+    let status = task.status().ok();
+    let switches = |of: fn(&procfs::process::Status) -> Option<u64>| status.as_ref().and_then(of).unwrap_or(0);
+    Some(Thread {
+        tid: task.tid as u32,
+        ns,
+        exact,
+        voluntary: switches(|status| status.voluntary_ctxt_switches),
+        involuntary: switches(|status| status.nonvoluntary_ctxt_switches),
+    })
+}
+
+/// Resident memory; shared pages count in full.
+pub(super) fn rss_bytes(pid: u32) -> Option<u64> {
+    let statm = Process::new(pid as i32).and_then(|process| process.statm()).ok()?;
+    Some(statm.resident * procfs::page_size())
+}
+
+/// Resident memory with shared pages divided among those who share them. `None` without the right to trace the process.
+pub(super) fn pss_bytes(pid: u32) -> Option<u64> {
+    if rss_bytes(pid).unwrap_or(0) == 0 {
+        // It ended, or is a zombie: no memory, and nothing to read it from.
+        return Some(0);
+    }
+    let rollup = Process::new(pid as i32).and_then(|process| process.smaps_rollup()).ok()?;
+    Some(rollup.memory_map_rollup.into_iter().filter_map(|map| map.extension.map.get("Pss").copied()).sum())
+}
+
+/// The CPUs that a thread may run on; empty when that cannot be told.
+pub(super) fn cpus_allowed(tid: u32) -> Vec<usize> {
+    let set = Pid::from_raw(tid as i32).and_then(|tid| rustix::thread::sched_getaffinity(Some(tid)).ok());
+    set.map_or_else(Vec::new, |set| (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
+}
+
+/// The ids of all processes that can be seen.
+pub(super) fn all_pids() -> ProcResult<Vec<u32>> {
+    let entries = std::fs::read_dir("/proc").map_err(|error| ProcError::Io(error, Some("/proc".into())))?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// The length of a clock tick.
+pub(super) fn tick_ns() -> u64 {
+    1_000_000_000 / procfs::ticks_per_second().max(1)
+}
+
+fn is_gone(error: &ProcError) -> bool {
+    match error {
+        ProcError::NotFound(_) => true,
+        // Reading a file of a process that ended after the file was opened.
+        ProcError::Io(error, _) => {
+            error.kind() == io::ErrorKind::NotFound
+                || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,319 @@
+//! One core's part in a run: it opens its connections, keeps the time, and hands over what it counted.
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Barrier, OnceLock};
+use std::time::Duration;
+
+use oroshi_http1::Limits;
+use oroshi_net::{Connector, Peer, Timer, monotonic_ns};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::arrivals::Arrivals;
+use crate::connection::{fill_slot, hold};
+use crate::core::{Core, OriginState, Phase, Rules, Source};
+use crate::plan::{Load, Plan, shares};
+use crate::run::RunError;
+use crate::tally::{Interval, Tally};
+
+/// How often a core reports, and the width of the finest time series.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+/// Connections that are being opened at once before the start: fewer than any usual backlog, so that no SYN is dropped.
+const OPENING: usize = 64;
+/// The dispatcher looks up at least this often, nanoseconds: a timetable's next arrival may be years away.
+const LONG_SLEEP: u64 = 1_000_000_000;
+
+/// What all workers of a run share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) plan: Plan,
+    /// Where each origin's name led.
+    pub(crate) peers: Vec<Vec<Peer>>,
+    /// Everybody's connections are open when all have met here.
+    pub(crate) ready: Barrier,
+    /// When the first request may be sent, on the monotonic clock.
+    pub(crate) start: OnceLock<u64>,
+    /// Set when the user wants the run to end.
+    pub(crate) stop: AtomicBool,
+}
+
+impl Shared {
+    /// Waits for all workers; they agree on the moment to start.
+    pub(crate) fn meet(&self) -> u64 {
+        if self.ready.wait().is_leader() {
+            self.start.set(monotonic_ns()).expect("one leader");
+        }
+        self.ready.wait();
+        *self.start.get().expect("set by the leader")
+    }
+}
+
+/// What a worker tells while it runs.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// When the interval ended, nanoseconds of the monotonic clock, and its length.
+    pub(crate) until: u64,
+    pub(crate) length: u64,
+    pub(crate) worker: usize,
+    pub(crate) interval: Interval,
+    pub(crate) alive: usize,
+    /// Whether the interval lies in the measured part.
+    pub(crate) measured: bool,
+    /// The worker's part is over.
+    pub(crate) last: bool,
+}
+
+/// What a worker has at the end.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) tally: Tally,
+    /// Length of the measured part on this core, nanoseconds.
+    pub(crate) elapsed: u64,
+    /// CPU time of this thread over the measured part, nanoseconds.
+    pub(crate) cpu: u64,
+    /// Connections up when the run ended.
+    pub(crate) alive: usize,
+    pub(crate) held: usize,
+    pub(crate) stopped_early: bool,
+}
+
+/// Carries out worker `index`'s share.
+pub(crate) async fn work(shared: Arc<Shared>, index: usize, reports: Sender<Report>) -> Result<Outcome, RunError> {
+    let (timer, dispatch_timer) = match Timer::new().and_then(|timer| Ok((timer, Timer::new()?))) {
+        Ok(timers) => timers,
+        Err(error) => {
+            // The others wait for this one, and then need not go on.
+            shared.stop.store(true, Ordering::Relaxed);
+            shared.meet();
+            return Err(RunError::Timer(error));
+        }
+    };
+    let share = Share::new(&shared, index);
+    share.open_connections(&shared).await;
+    // Blocking the thread is right: nothing is to happen before everybody is here.
+    let start = shared.meet();
+    let core = Rc::clone(&share.core);
+    core.start(start);
+    if core.rules.open {
+        tokio::task::spawn_local(dispatch(Rc::clone(&core), dispatch_timer));
+    }
+    let outcome = share.keep_time(&shared, start, timer, &reports).await;
+    while core.ended.get() < core.slots.len() {
+        core.progress.notified().await;
+    }
+    Ok(Outcome { tally: core.tally.take(), ..outcome })
+}
+
+/// Gives arrivals to free connections when they are due.
+async fn dispatch(core: Rc<Core>, mut timer: Timer) {
+    while core.phase.get() != Phase::Over {
+        match core.dispatch(monotonic_ns()) {
+            // A slot that takes an arrival by itself only makes this wake up early.
+            Some(due) => {
+                tokio::select! {
+                    _ = timer.sleep_until(due.min(monotonic_ns() + LONG_SLEEP)) => {}
+                    () = core.freed.notified() => {}
+                }
+            }
+            None => core.freed.notified().await,
+        }
+    }
+}
+
+/// A worker's share of the plan.
+struct Share {
+    core: Rc<Core>,
+    index: usize,
+    /// The origin of each connection under load; then of each that is held.
+    slots: Vec<usize>,
+    held: Vec<usize>,
+    requests: Option<u64>,
+}
+
+impl Share {
+    fn new(shared: &Shared, index: usize) -> Self {
+        let plan = &shared.plan;
+        // Connections are dealt out like cards, so that each worker has its share of each origin.
+        let dealt = |total: usize, weights: &[usize]| -> Vec<usize> {
+            let counts = shares(total, weights);
+            let all = counts.iter().enumerate().flat_map(|(origin, &n)| std::iter::repeat_n(origin, n));
+            all.enumerate().filter(|(i, _)| i % plan.threads == index).map(|(_, origin)| origin).collect()
+        };
+        let weights: Vec<usize> = plan.origins.iter().map(|o| o.connections).collect();
+        let slots = dealt(plan.connections, &weights);
+        let held = dealt(plan.hold, &weights);
+        let (each, more) = (plan.connections / plan.threads, plan.connections % plan.threads);
+        let per_worker: Vec<usize> = (0..plan.threads).map(|w| each + usize::from(w < more)).collect();
+        debug_assert_eq!(per_worker[index], slots.len());
+        let requests = plan.requests.map(|n| share_of(n, &per_worker, index));
+        let source = match &plan.load {
+            Load::Closed => Source::Closed,
+            Load::Open { stages, spacing, seed } => {
+                let part = slots.len() as f64 / plan.connections as f64;
+                let seed = seed.wrapping_add(index as u64);
+                let phase = index as f64 / plan.threads as f64;
+                Source::Open(Arrivals::stages(stages, part, *spacing, seed).phase(phase))
+            }
+        };
+        let origins = plan
+            .origins
+            .iter()
+            .zip(&shared.peers)
+            .map(|(origin, peers)| {
+                let connector = Connector::new(plan.connector_options(origin));
+                OriginState::new(connector, peers.clone(), origin.requests.clone(), index)
+            })
+            .collect();
+        let connect_per_request = plan.connects_per_request();
+        let rules = Rules {
+            timeout: nanos(plan.timeout),
+            pipeline: plan.pipeline,
+            per_connection: if connect_per_request { 1 } else { plan.requests_per_connection.unwrap_or(u64::MAX) },
+            connect_per_request,
+            checks: plan.checks.clone().into(),
+            limits: Limits::default(),
+            interval_histograms: plan.interval_histograms,
+            open: plan.load != Load::Closed,
+        };
+        let core = Core::new(rules, origins, slots.len() + held.len(), source);
+        Self { core, index, slots, held, requests }
+    }
+
+    /// Starts every slot, a few at a time, and waits until each has connected or failed to, or the timeout has passed.
+    async fn open_connections(&self, shared: &Shared) {
+        let core = &self.core;
+        let give_up = tokio::time::Instant::now() + shared.plan.timeout;
+        let mut started = 0;
+        let loads = self.slots.iter().map(|&origin| (origin, false));
+        let held = self.held.iter().map(|&origin| (origin, true));
+        for (id, (origin, held)) in loads.chain(held).enumerate() {
+            if held {
+                tokio::task::spawn_local(hold(Rc::clone(core), id, origin));
+            } else {
+                tokio::task::spawn_local(fill_slot(Rc::clone(core), id, origin));
+            }
+            started += 1;
+            self.wait_for_attempts((started + 1usize).saturating_sub(OPENING), give_up).await;
+        }
+        self.wait_for_attempts(started, give_up).await;
+    }
+
+    async fn wait_for_attempts(&self, n: usize, give_up: tokio::time::Instant) {
+        while self.core.attempted.get() < n {
+            // Deadlines of the attempts themselves are not swept yet; this bound is the same.
+            if tokio::time::timeout_at(give_up, self.core.progress.notified()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// From the start to the end: warm-up, measured part, ticks, deadlines.
+    async fn keep_time(&self, shared: &Shared, start: u64, mut timer: Timer, reports: &Sender<Report>) -> Outcome {
+        let (core, plan) = (&self.core, &shared.plan);
+        let sweep = nanos(TICK).min(nanos(plan.timeout) / 4).max(1_000_000);
+        let warm = start + nanos(plan.warmup);
+        let mut measured: Option<Measured> = None;
+        let mut next_sweep = start + sweep;
+        let mut reported = start;
+        let stopped_early = loop {
+            let now = monotonic_ns();
+            if measured.is_none() && now >= warm {
+                self.report(reports, reported, now, false, false);
+                core.measure(now, self.requests);
+                let end = plan.duration.map_or(u64::MAX, |d| now + nanos(d));
+                measured = Some(Measured { from: now, end, cpu: thread_cpu() });
+                reported = now;
+            }
+            let end = measured.as_ref().map_or(u64::MAX, |m| m.end);
+            // Held connections end with the phase only: what has ended earlier is load, out of requests.
+            if now >= end || core.ended.get() >= self.slots.len() && measured.is_some() {
+                break false;
+            }
+            if shared.stop.load(Ordering::Relaxed) {
+                break true;
+            }
+            if now >= next_sweep {
+                core.tally.borrow_mut().lag.record(now - next_sweep);
+                next_sweep = now + sweep;
+            }
+            let earliest = core.expire(now);
+            if now - reported >= nanos(TICK) {
+                self.report(reports, reported, now, measured.is_some(), false);
+                reported = now;
+            }
+            let boundary = if measured.is_some() { end } else { warm };
+            let wake = next_sweep.min(earliest).min(boundary);
+            tokio::select! {
+                _ = timer.sleep_until(wake) => {}
+                () = core.progress.notified() => {}
+            }
+        };
+        let now = monotonic_ns();
+        let cpu = thread_cpu();
+        let measured = measured.unwrap_or_else(|| {
+            core.measure(now, Some(0));
+            Measured { from: now, end: now, cpu }
+        });
+        let (alive, held) = (core.alive.get(), core.held.get());
+        self.report(reports, reported, now, measured.from < now, true);
+        core.finish(now);
+        Outcome {
+            tally: Tally::default(),
+            elapsed: now - measured.from,
+            cpu: cpu - measured.cpu,
+            alive,
+            held,
+            stopped_early,
+        }
+    }
+
+    fn report(&self, reports: &Sender<Report>, from: u64, until: u64, measured: bool, last: bool) {
+        let core = &self.core;
+        let interval = core.interval.replace(Interval::new(core.rules.interval_histograms));
+        let alive = core.alive.get();
+        // Nobody listens any more only when the run is being given up.
+        let _ =
+            reports.send(Report { until, length: until - from, worker: self.index, interval, alive, measured, last });
+    }
+}
+
+/// The measured part, while it lasts.
+struct Measured {
+    from: u64,
+    end: u64,
+    /// The thread's CPU time at its beginning.
+    cpu: u64,
+}
+
+/// This worker's part of `n` requests, in proportion to its connections; the parts add up to `n`.
+fn share_of(n: u64, connections: &[usize], index: usize) -> u64 {
+    let total: u128 = connections.iter().map(|&c| c as u128).sum();
+    let upto = |i: usize| u128::from(n) * connections[..i].iter().map(|&c| c as u128).sum::<u128>() / total;
+    (upto(index + 1) - upto(index)) as u64
+}
+
+fn nanos(duration: Duration) -> u64 {
+    duration.as_nanos().try_into().unwrap_or(u64::MAX / 4)
+}
+
+/// CPU time of this thread so far, nanoseconds.
+fn thread_cpu() -> u64 {
+    let t = clock_gettime(ClockId::ThreadCPUTime);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_split_without_loss() {
+        for n in [0, 1, 2, 3, 10, 1_000_001, u64::MAX] {
+            for connections in [&[1, 1][..], &[3, 2, 2], &[1000, 1, 5], &[7]] {
+                let sum: u64 = (0..connections.len()).map(|i| share_of(n, connections, i)).sum();
+                assert_eq!(sum, n);
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The latency histogram of a run.
+//!
+//! Two kinds of values go in. A *recorded* value is the latency of a request that was answered. A *censored* value is
+//! how long an unanswered request had been waiting when the run ended, or when it was given up: its latency is at
+//! least that. Leaving the censored ones out would make a server that stops answering look fast, so quantiles are
+//! estimated from both by the product-limit method (Kaplan and Meier, "Nonparametric Estimation from Incomplete
+//! Observations", 1958); where even that cannot say, the answer is a bound.
+//!
+//! Resolution: counts are kept in HdrHistogram buckets of three significant digits (a bucket is narrower than 0.1 % of
+//! its values; below 2048 ns it is one nanosecond). Minimum, maximum, mean and standard deviation do not come from the
+//! buckets: they are exact.
+
+use std::fmt;
+use std::iter::Peekable;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::quantile::Quantile;
+use crate::stored::Stored;
+use crate::summary::LatencySummary;
+
+/// Latencies in nanoseconds, from 0 to [`Latency::MAX_NS`] (one hour); a greater one counts as that.
+///
+/// Takes about 270 KiB when made, the same again with the first censored value, and nothing afterwards:
+/// [`record`](Self::record) never allocates.
+///
+/// It serialises whole, with blobs that HdrHistogram tools read and the exact figures beside them.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(into = "Stored", try_from = "Stored")]
+pub struct Latency {
+    pub(crate) recorded: Histogram<u64>,
+    /// Made with the first censored value: most runs end without any.
+    pub(crate) censored: Option<Histogram<u64>>,
+    pub(crate) min: u64,
+    pub(crate) max: u64,
+    pub(crate) sum: u128,
+    /// Sum of squares, modulo 2^128; see [`stdev`](Self::stdev) for why that is enough.
+    pub(crate) squares: u128,
+    pub(crate) censored_max: u64,
+}
+
+impl Latency {
+    /// The greatest latency told apart: one hour, in nanoseconds.
+    pub const MAX_NS: u64 = 3_600_000_000_000;
+
+    /// An empty histogram.
+    pub fn new() -> Self {
+        Self { recorded: empty_histogram(), censored: None, min: u64::MAX, max: 0, sum: 0, squares: 0, censored_max: 0 }
+    }
+
+    /// Counts the latency of an answered request. Never fails and never allocates.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        self.record_n(ns, 1);
+    }
+
+    /// Counts a request that was not answered within `ns`: its latency is that or more.
+    pub fn record_censored(&mut self, ns: u64) {
+        let ns = ns.min(Self::MAX_NS);
+        self.censored.get_or_insert_with(empty_histogram).saturating_record(ns);
+        self.censored_max = self.censored_max.max(ns);
+    }
+
+    /// Adds what `other` holds; the order in which histograms are merged makes no difference.
+    pub fn merge(&mut self, other: &Self) {
+        add(&mut self.recorded, &other.recorded);
+        if let Some(censored) = &other.censored {
+            add(self.censored.get_or_insert_with(empty_histogram), censored);
+        }
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+        self.sum += other.sum;
+        self.squares = self.squares.wrapping_add(other.squares);
+        self.censored_max = self.censored_max.max(other.censored_max);
+    }
+
+    /// Forgets every value and keeps the memory.
+    pub fn clear(&mut self) {
+        self.recorded.reset();
+        if let Some(censored) = &mut self.censored {
+            censored.reset();
+        }
+        (self.min, self.max, self.sum, self.squares, self.censored_max) = (u64::MAX, 0, 0, 0, 0);
+    }
+
+    /// How many values were recorded; censored ones are not among them.
+    pub fn len(&self) -> u64 {
+        self.recorded.len()
+    }
+
+    /// How many values are censored.
+    pub fn censored(&self) -> u64 {
+        self.censored.as_ref().map_or(0, Histogram::len)
+    }
+
+    /// Whether nothing is in it, neither recorded nor censored.
+    pub fn is_empty(&self) -> bool {
+        self.recorded.is_empty() && self.censored() == 0
+    }
+
+    /// The least recorded value, exactly; 0 when there is none.
+    pub fn min(&self) -> u64 {
+        if self.recorded.is_empty() { 0 } else { self.min }
+    }
+
+    /// The greatest recorded value, exactly; 0 when there is none.
+    pub fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// The greatest censored value, exactly; 0 when there is none.
+    pub fn censored_max(&self) -> u64 {
+        self.censored_max
+    }
+
+    /// The sum of the recorded values, exactly, in nanoseconds.
+    pub fn sum(&self) -> u128 {
+        self.sum
+    }
+
+    /// The mean of the recorded values in nanoseconds; 0 when there is none.
+    pub fn mean(&self) -> f64 {
+        if self.recorded.is_empty() { 0.0 } else { self.sum as f64 / self.len() as f64 }
+    }
+
+    /// The sample standard deviation (n - 1) of the recorded values in nanoseconds; 0 when there are fewer than two.
+    pub fn stdev(&self) -> f64 {
+        let count = self.len();
+        if count < 2 {
+            return 0.0;
+        }
+        // Around the whole part of the mean the sum of squared differences is small, and integer arithmetic finds it
+        // exactly even if the terms wrap: it is right modulo 2^128 and far below that.
+        let (n, whole) = (u128::from(count), self.sum / u128::from(count));
+        let cross = whole.wrapping_mul(self.sum).wrapping_mul(2);
+        let around_whole = self.squares.wrapping_sub(cross).wrapping_add(n.wrapping_mul(whole).wrapping_mul(whole));
+        let rest = (self.sum % n) as f64 / count as f64;
+        ((around_whole as f64 - rest * rest * count as f64).max(0.0) / (count - 1) as f64).sqrt()
+    }
+
+    /// The `q`-quantile (0 to 1; values outside are taken as the nearer end) of recorded and censored values together.
+    ///
+    /// It is the least latency at which the product-limit curve, the estimated share of requests that take longer,
+    /// has come down to `1 - q`; without censored values that is the value of rank `ceil(q * n)`. The value is the
+    /// upper end of its bucket, as HdrHistogram tools give it, held within the exact minimum and maximum. Where the
+    /// curve never comes down that far, the answer is [`Quantile::AtLeast`] the greatest censored value.
+    ///
+    /// `None` when the histogram is empty or `q` is not a number.
+    pub fn quantile(&self, q: f64) -> Option<Quantile> {
+        if self.is_empty() || q.is_nan() {
+            return None;
+        }
+        if q <= 0.0 && !self.recorded.is_empty() {
+            return Some(Quantile::Exact(self.min));
+        }
+        let longer = 1.0 - q.clamp(0.0, 1.0);
+        let reached = self.survival().find(|step| step.longer <= longer + ROUNDING);
+        Some(match reached {
+            Some(step) => Quantile::Exact(step.value.clamp(self.min, self.max)),
+            None => Quantile::AtLeast(self.censored_max),
+        })
+    }
+
+    /// The share (0 to 1) of recorded values from `lo` to `hi` inclusive, to the resolution of the buckets at the two
+    /// ends, which count whole; 0 when there is none.
+    pub fn fraction_within(&self, lo: u64, hi: u64) -> f64 {
+        if self.recorded.is_empty() || lo > hi {
+            return 0.0;
+        }
+        self.recorded.count_between(lo, hi) as f64 / self.len() as f64
+    }
+
+    /// The share (0 to 1) of recorded values within `k` standard deviations of the mean: wrk's `+/- Stdev` column
+    /// with `k` = 1.
+    pub fn fraction_within_stdev(&self, k: f64) -> f64 {
+        let (mean, reach) = (self.mean(), self.stdev() * k);
+        if reach.is_nan() || reach < 0.0 {
+            return 0.0;
+        }
+        // The mean is rounded: without some slack, values that are all the same could miss it.
+        let reach = reach + mean * 1e-12;
+        // From float to integer saturates, so a lower end below zero becomes zero.
+        self.fraction_within((mean - reach).ceil() as u64, (mean + reach).floor() as u64)
+    }
+
+    /// The recorded values as wrk would report them: after its correction for coordinated omission, which it always
+    /// applies.
+    ///
+    /// wrk takes `expected_interval_ns` = run time / (requests / connections), and for each value of at least twice that
+    /// adds made-up values: value - interval, value - 2 * interval, and so on while they are greater than the interval.
+    /// (HdrHistogram's own correction also adds the one that equals it.) The figures that come out are not what was
+    /// measured; they exist to be compared with wrk's. Censored values are left behind: wrk has none.
+    ///
+    /// An interval of 0 adds nothing.
+    pub fn backfilled(&self, expected_interval_ns: u64) -> Self {
+        let mut filled = Self { censored: None, censored_max: 0, ..self.clone() };
+        if expected_interval_ns == 0 {
+            return filled;
+        }
+        for (value, count) in buckets(&self.recorded) {
+            let value = self.recorded.median_equivalent(value).clamp(self.min, self.max);
+            filled.backfill(value, count, expected_interval_ns);
+        }
+        filled
+    }
+
+    /// The recorded values as an HdrHistogram, for its iterators and for other formats. The unit is the nanosecond.
+    pub fn histogram(&self) -> &Histogram<u64> {
+        &self.recorded
+    }
+
+    /// The figures a report carries.
+    pub fn summary(&self) -> LatencySummary {
+        LatencySummary::of(self)
+    }
+
+    #[inline]
+    pub(crate) fn record_n(&mut self, ns: u64, count: u64) {
+        let ns = ns.min(Self::MAX_NS);
+        self.recorded.saturating_record_n(ns, count);
+        self.min = self.min.min(ns);
+        self.max = self.max.max(ns);
+        let (value, count) = (u128::from(ns), u128::from(count));
+        self.sum += value * count;
+        self.squares = self.squares.wrapping_add((value * value).wrapping_mul(count));
+    }
+
+    /// Adds `count` times the made-up values that wrk derives from `value`. They are equally spaced, so all those that
+    /// fall into one bucket are added at once: the work is bounded by the number of buckets, however small the interval.
+    fn backfill(&mut self, value: u64, count: u64, interval: u64) {
+        let mut next = value.saturating_sub(interval);
+        while next > interval {
+            let floor = self.recorded.lowest_equivalent(next).max(interval + 1);
+            let terms = (next - floor) / interval + 1;
+            let last = next - (terms - 1) * interval;
+            self.add_progression(last, next, terms, count);
+            next = last.saturating_sub(interval);
+        }
+    }
+
+    /// Adds `count` times each of `terms` equally spaced values from `first` to `last`, which share a bucket.
+    fn add_progression(&mut self, first: u64, last: u64, terms: u64, count: u64) {
+        self.recorded.saturating_record_n(last, terms.saturating_mul(count));
+        self.min = self.min.min(first);
+        let step = if terms > 1 { u128::from((last - first) / (terms - 1)) } else { 0 };
+        let (first, last, n, times) = (u128::from(first), u128::from(last), u128::from(terms), u128::from(count));
+        let sum = n * (first + last) / 2;
+        // The squares of first, first + step, first + 2 * step, ...
+        let squares = n * first * first + first * step * n * (n - 1) + step * step * (n * (n - 1) * (2 * n - 1) / 6);
+        self.sum = self.sum.saturating_add(sum.saturating_mul(times));
+        self.squares = self.squares.wrapping_add(squares.wrapping_mul(times));
+    }
+
+    /// The product-limit curve: one step per bucket that holds recorded values.
+    fn survival(&self) -> Survival<impl Iterator<Item = (u64, u64)> + '_, impl Iterator<Item = (u64, u64)> + '_> {
+        let at_risk = self.len() + self.censored();
+        Survival {
+            recorded: buckets(&self.recorded),
+            censored: self.censored.iter().flat_map(buckets).peekable(),
+            at_risk,
+            since: at_risk,
+            longer_since: 1.0,
+        }
+    }
+}
+
+/// What a step of the curve may miss its level by: the levels are sums and products of rounded numbers. It moves a
+/// quantile by less than one rank as long as there are fewer than 10^12 values.
+const ROUNDING: f64 = 1e-12;
+
+/// After the answers that took up to `value` nanoseconds, the share of requests that take longer is estimated as `longer`.
+struct Step {
+    value: u64,
+    longer: f64,
+}
+
+/// Walks the buckets of recorded and censored values together, from the shortest latency on.
+///
+/// The textbook form multiplies (1 - answered / at risk) over all steps. Between two censored buckets that product
+/// telescopes to (still at risk) / (at risk at the last censoring), which this uses: without censored values the
+/// levels are then plain ranks, with no rounding to pile up.
+struct Survival<R, C: Iterator> {
+    recorded: R,
+    censored: Peekable<C>,
+    /// Requests that took at least as long as where the walk stands.
+    at_risk: u64,
+    /// `at_risk` right after the last censored bucket, and the level of the curve there.
+    since: u64,
+    longer_since: f64,
+}
+
+impl<R, C> Iterator for Survival<R, C>
+where
+    R: Iterator<Item = (u64, u64)>,
+    C: Iterator<Item = (u64, u64)>,
+{
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        let (value, answered) = self.recorded.next()?;
+        // Within one bucket answers come before censoring, as is usual for ties: hence "less", not "less or equal".
+        while let Some((_, count)) = self.censored.next_if(|(censored, _)| *censored < value) {
+            self.longer_since *= self.at_risk as f64 / self.since as f64;
+            self.at_risk = self.at_risk.saturating_sub(count);
+            self.since = self.at_risk;
+        }
+        self.at_risk = self.at_risk.saturating_sub(answered);
+        Some(Step { value, longer: self.longer_since * self.at_risk as f64 / self.since as f64 })
+    }
+}
+
+/// The buckets in use, from the least value on: (upper end of the bucket, count).
+pub(crate) fn buckets(histogram: &Histogram<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
+    histogram.iter_recorded().map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
+}
+
+/// Every histogram has the same bounds: they merge bucket by bucket, and none is ever resized.
+pub(crate) fn empty_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, Latency::MAX_NS, 3).expect("the bounds are valid")
+}
+
+fn add(to: &mut Histogram<u64>, from: &Histogram<u64>) {
+    to.add(from).expect("both have the same bounds");
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Counts and ends only: the buckets are tens of thousands.
+impl fmt::Debug for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Latency")
+            .field("len", &self.len())
+            .field("censored", &self.censored())
+            .field("min", &self.min())
+            .field("max", &self.max())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,131 @@
+//! How a histogram is written down: as the compressed V2 blob that HdrHistogram tools read, and within JSON.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{DeserializeError, Deserializer, Serializer as _, V2DeflateSerializer};
+use serde::{Deserialize, Serialize};
+
+use crate::latency::{Latency, buckets, empty_histogram};
+
+impl Latency {
+    /// The recorded values (not the censored ones) as other HdrHistogram tools read them: the V2 encoding, DEFLATE, base64.
+    /// The unit is the nanosecond.
+    pub fn to_base64_v2(&self) -> String {
+        blob_of(self.histogram())
+    }
+
+    /// Reads what [`to_base64_v2`](Self::to_base64_v2), or another HdrHistogram tool, wrote. All values become recorded ones, in the unit
+    /// in which they were written; the blob has buckets only, so the ends, the mean and the standard deviation are those
+    /// of the buckets (0.1 %). For a copy that lacks nothing, [`Latency`] is `Serialize` and `Deserialize`.
+    ///
+    /// Meant for files of one's own: a hostile blob can ask for gigabytes of memory.
+    ///
+    /// # Errors
+    ///
+    /// [`BlobError`] when the text is not base64 or the bytes are not such a histogram.
+    pub fn from_base64(text: &str) -> Result<Self, BlobError> {
+        let read = histogram_of(text)?;
+        let mut latency = Self::new();
+        for (value, count) in buckets(&read) {
+            // The middle stands for the bucket. Past our range there is no need of one, and it might overflow.
+            let value = if value < Self::MAX_NS { read.median_equivalent(value) } else { value };
+            latency.record_n(value, count);
+        }
+        if !latency.recorded.is_empty() {
+            latency.min = read.min().min(Self::MAX_NS);
+            latency.max = read.max().min(Self::MAX_NS);
+        }
+        Ok(latency)
+    }
+}
+
+/// A blob that is no histogram.
+#[derive(Debug, thiserror::Error)]
+pub enum BlobError {
+    /// The text is not base64: check that it was copied whole, without quotes or line breaks.
+    #[error("a histogram blob is not valid base64")]
+    Base64(#[source] base64::DecodeError),
+    /// The bytes are not a V2 histogram: blobs of the older V0 and V1 encodings must be converted first.
+    #[error("a histogram blob is not in HdrHistogram's V2 encoding")]
+    Encoding(#[source] DeserializeError),
+    /// A figure stored beside the blobs is not a number, or contradicts them: the file was edited or cut.
+    #[error("a stored histogram's {field} is {value:?}, which does not fit its buckets")]
+    Figure {
+        /// Which figure.
+        field: &'static str,
+        /// What was found.
+        value: String,
+    },
+}
+
+/// A [`Latency`] in JSON: the two blobs, and the exact figures that they lack. The sums exceed what JSON numbers carry
+/// safely, hence text.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Stored {
+    recorded: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    censored: Option<String>,
+    min_ns: u64,
+    max_ns: u64,
+    censored_max_ns: u64,
+    sum_ns: String,
+    squares: String,
+}
+
+impl From<Latency> for Stored {
+    fn from(latency: Latency) -> Self {
+        Self {
+            recorded: blob_of(&latency.recorded),
+            censored: latency.censored.as_ref().filter(|censored| !censored.is_empty()).map(blob_of),
+            min_ns: latency.min(),
+            max_ns: latency.max(),
+            censored_max_ns: latency.censored_max(),
+            sum_ns: latency.sum.to_string(),
+            squares: latency.squares.to_string(),
+        }
+    }
+}
+
+impl TryFrom<Stored> for Latency {
+    type Error = BlobError;
+
+    fn try_from(stored: Stored) -> Result<Self, BlobError> {
+        let mut latency = Self::from_base64(&stored.recorded)?;
+        if let Some(blob) = &stored.censored {
+            let mut censored = empty_histogram();
+            let read = histogram_of(blob)?;
+            buckets(&read).for_each(|(value, count)| censored.saturating_record_n(value, count));
+            latency.censored = Some(censored);
+        }
+        latency.censored_max = stored.censored_max_ns.min(Self::MAX_NS);
+        if !latency.recorded.is_empty() {
+            let fits = |value, bucket_value| latency.recorded.equivalent(value, bucket_value);
+            if !fits(stored.min_ns, latency.min) {
+                return Err(BlobError::Figure { field: "min_ns", value: stored.min_ns.to_string() });
+            }
+            if !fits(stored.max_ns, latency.max) {
+                return Err(BlobError::Figure { field: "max_ns", value: stored.max_ns.to_string() });
+            }
+            (latency.min, latency.max) = (stored.min_ns, stored.max_ns);
+        }
+        latency.sum = figure("sum_ns", &stored.sum_ns)?;
+        latency.squares = figure("squares", &stored.squares)?;
+        Ok(latency)
+    }
+}
+
+fn figure(field: &'static str, text: &str) -> Result<u128, BlobError> {
+    text.parse().map_err(|_| BlobError::Figure { field, value: text.to_owned() })
+}
+
+fn blob_of(histogram: &Histogram<u64>) -> String {
+    let mut bytes = Vec::new();
+    V2DeflateSerializer::new().serialize(histogram, &mut bytes).expect("writing to memory does not fail");
+    STANDARD.encode(bytes)
+}
+
+fn histogram_of(text: &str) -> Result<Histogram<u64>, BlobError> {
+    let bytes = STANDARD.decode(text.trim()).map_err(BlobError::Base64)?;
+    Deserializer::new().deserialize(&mut bytes.as_slice()).map_err(BlobError::Encoding)
+}

@@ -1,0 +1,123 @@
+//! The figures of a latency histogram that reports carry.
+
+use serde::{Deserialize, Serialize};
+
+use crate::latency::Latency;
+use crate::quantile::Quantile;
+
+/// What a report says of a latency histogram. All values in nanoseconds.
+///
+/// Minimum, mean, standard deviation and maximum are of the recorded values alone; the percentiles take the censored
+/// ones into account (see [`Latency::quantile`]).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencySummary {
+    /// Recorded values: answered requests.
+    pub count: u64,
+    /// Censored values: requests of which only a lower bound is known.
+    pub censored: u64,
+    /// The least recorded value, exactly; 0 when there is none.
+    pub min_ns: u64,
+    /// The mean of the recorded values; 0 when there is none.
+    pub mean_ns: f64,
+    /// Their sample standard deviation; 0 when there are fewer than two.
+    pub stdev_ns: f64,
+    /// The greatest recorded value, exactly; 0 when there is none.
+    pub max_ns: u64,
+    /// The median. This and the other percentiles are `None` when the histogram is empty.
+    pub p50: Option<Percentile>,
+    /// The 75th percentile.
+    pub p75: Option<Percentile>,
+    /// The 90th percentile.
+    pub p90: Option<Percentile>,
+    /// The 95th percentile.
+    pub p95: Option<Percentile>,
+    /// The 99th percentile.
+    pub p99: Option<Percentile>,
+    /// The 99.9th percentile.
+    #[serde(rename = "p99.9")]
+    pub p99_9: Option<Percentile>,
+    /// The 99.99th percentile.
+    #[serde(rename = "p99.99")]
+    pub p99_99: Option<Percentile>,
+}
+
+/// A percentile as it is written down: a [`Quantile`] in two fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Percentile {
+    /// The value, or the bound.
+    pub value_ns: u64,
+    /// Whether the true percentile may be greater: it lies among requests that were never answered.
+    pub at_least: bool,
+}
+
+impl LatencySummary {
+    /// The figures of `latency`.
+    pub fn of(latency: &Latency) -> Self {
+        let percentile = |q| latency.quantile(q).map(Percentile::from);
+        Self {
+            count: latency.len(),
+            censored: latency.censored(),
+            min_ns: latency.min(),
+            mean_ns: latency.mean(),
+            stdev_ns: latency.stdev(),
+            max_ns: latency.max(),
+            p50: percentile(0.50),
+            p75: percentile(0.75),
+            p90: percentile(0.90),
+            p95: percentile(0.95),
+            p99: percentile(0.99),
+            p99_9: percentile(0.999),
+            p99_99: percentile(0.9999),
+        }
+    }
+
+    /// The percentiles in order, each with its name as reports write it: `p50` to `p99.99`.
+    pub fn percentiles(&self) -> [(&'static str, Option<Percentile>); 7] {
+        [
+            ("p50", self.p50),
+            ("p75", self.p75),
+            ("p90", self.p90),
+            ("p95", self.p95),
+            ("p99", self.p99),
+            ("p99.9", self.p99_9),
+            ("p99.99", self.p99_99),
+        ]
+    }
+}
+
+impl From<Quantile> for Percentile {
+    fn from(quantile: Quantile) -> Self {
+        Self { value_ns: quantile.value(), at_least: quantile.is_bound() }
+    }
+}
+
+impl From<Percentile> for Quantile {
+    fn from(percentile: Percentile) -> Self {
+        if percentile.at_least { Self::AtLeast(percentile.value_ns) } else { Self::Exact(percentile.value_ns) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_histogram_has_no_percentiles() {
+        let summary = Latency::new().summary();
+        assert!(summary.percentiles().iter().all(|(_, percentile)| percentile.is_none()));
+        assert_eq!((summary.count, summary.min_ns, summary.max_ns), (0, 0, 0));
+    }
+
+    #[test]
+    fn unanswered_requests_turn_the_upper_percentiles_into_bounds() {
+        let mut latency = Latency::new();
+        (1..=98).for_each(|ms| latency.record(ms * 1_000_000));
+        latency.record_censored(2_000_000_000);
+        latency.record_censored(2_000_000_000);
+        let summary = latency.summary();
+        assert_eq!((summary.count, summary.censored), (98, 2));
+        assert!(!summary.p95.unwrap().at_least);
+        assert_eq!(summary.p99, Some(Percentile { value_ns: 2_000_000_000, at_least: true }));
+        assert_eq!(Quantile::from(summary.p99_99.unwrap()), Quantile::AtLeast(2_000_000_000));
+    }
+}

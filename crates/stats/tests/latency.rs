@@ -1,0 +1,294 @@
+//! `Latency` against naive implementations on sorted vectors.
+
+use oroshi_stats::{Latency, Quantile};
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+
+fn latency_of(recorded: &[u64], censored: &[u64]) -> Latency {
+    let mut latency = Latency::new();
+    recorded.iter().for_each(|ns| latency.record(*ns));
+    censored.iter().for_each(|ns| latency.record_censored(*ns));
+    latency
+}
+
+/// All that can be seen of a histogram.
+#[derive(Debug, PartialEq)]
+struct Figures {
+    buckets: Vec<(u64, u64)>,
+    counts_and_ends: [u64; 5],
+    sum: u128,
+    stdev: f64,
+    percentiles: Vec<Option<Quantile>>,
+}
+
+fn figures(latency: &Latency) -> Figures {
+    Figures {
+        buckets: latency.histogram().iter_recorded().map(|b| (b.value_iterated_to(), b.count_at_value())).collect(),
+        counts_and_ends: [latency.len(), latency.censored(), latency.min(), latency.max(), latency.censored_max()],
+        sum: latency.sum(),
+        stdev: latency.stdev(),
+        percentiles: (0..=100).map(|percent| latency.quantile(f64::from(percent) / 100.0)).collect(),
+    }
+}
+
+/// The textbook estimate, one factor per value: `recorded` and `censored` as they fell into buckets.
+fn naive_kaplan_meier(recorded: &[u64], censored: &[u64], q: f64) -> Quantile {
+    let mut times: Vec<u64> = recorded.to_vec();
+    times.sort_unstable();
+    times.dedup();
+    let mut longer = 1.0;
+    for time in times {
+        let at_risk = recorded.iter().chain(censored).filter(|value| **value >= time).count();
+        let answered = recorded.iter().filter(|value| **value == time).count();
+        longer *= 1.0 - answered as f64 / at_risk as f64;
+        if longer <= 1.0 - q + 1e-12 {
+            return Quantile::Exact(time);
+        }
+    }
+    Quantile::AtLeast(censored.iter().copied().max().unwrap_or(0))
+}
+
+/// wrk's `stats_correct`, value by value.
+fn naive_backfill(values: &[u64], interval: u64) -> Vec<u64> {
+    let mut all = values.to_vec();
+    for value in values.iter().filter(|value| **value >= 2 * interval) {
+        let mut made_up = value - interval;
+        while made_up > interval {
+            all.push(made_up);
+            made_up -= interval;
+        }
+    }
+    all
+}
+
+#[test]
+fn an_empty_histogram_says_nothing() {
+    let latency = Latency::new();
+    assert!(latency.is_empty());
+    assert_eq!(latency.quantile(0.5), None);
+    assert_eq!((latency.min(), latency.max(), latency.sum()), (0, 0, 0));
+    assert_eq!((latency.mean(), latency.stdev(), latency.fraction_within_stdev(1.0)), (0.0, 0.0, 0.0));
+}
+
+#[test]
+fn one_value_is_every_quantile() {
+    let latency = latency_of(&[123_456_789], &[]);
+    for q in [-1.0, 0.0, 0.5, 0.9999, 1.0, 7.0] {
+        assert_eq!(latency.quantile(q), Some(Quantile::Exact(123_456_789)));
+    }
+    assert_eq!(latency.quantile(f64::NAN), None);
+    assert_eq!(latency.stdev(), 0.0);
+}
+
+#[test]
+fn a_server_that_never_answers_is_a_bound_at_every_quantile() {
+    let latency = latency_of(&[], &[30 * MS, 50 * MS]);
+    assert!(!latency.is_empty());
+    for q in [0.0, 0.5, 1.0] {
+        assert_eq!(latency.quantile(q), Some(Quantile::AtLeast(50 * MS)));
+    }
+}
+
+/// The remission times of Freireich and others (1963), 6-mercaptopurine group: the worked example of survival
+/// analysis textbooks. The curve passes 0.5 at 23 weeks and stops at 0.448.
+#[test]
+fn the_textbook_example() {
+    let relapsed = [6, 6, 6, 7, 10, 13, 16, 22, 23];
+    let lost = [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35];
+    let latency = latency_of(&relapsed, &lost);
+    assert_eq!(latency.quantile(0.10), Some(Quantile::Exact(6)));
+    assert_eq!(latency.quantile(0.25), Some(Quantile::Exact(13)));
+    assert_eq!(latency.quantile(0.50), Some(Quantile::Exact(23)));
+    assert_eq!(latency.quantile(0.55), Some(Quantile::Exact(23)));
+    assert_eq!(latency.quantile(0.56), Some(Quantile::AtLeast(35)));
+}
+
+/// Requests given up early say little; leaving them out, or taking them for answers, would say p75 = 3 or 2 ms.
+#[test]
+fn censored_values_move_the_quantiles_up() {
+    let latency = latency_of(&[MS, 2 * MS, 3 * MS, 4 * MS], &[MS + MS / 2; 4]);
+    assert!(matches!(latency.quantile(0.75), Some(Quantile::Exact(value)) if value.abs_diff(4 * MS) < MS / 100));
+}
+
+#[test]
+fn quantiles_at_a_rank_are_not_moved_by_rounding() {
+    for n in 1..=300 {
+        let latency = latency_of(&(1..=n).collect::<Vec<_>>(), &[]);
+        for rank in 1..=n {
+            assert_eq!(latency.quantile(rank as f64 / n as f64), Some(Quantile::Exact(rank)), "{rank} of {n}");
+        }
+    }
+}
+
+#[test]
+fn values_past_the_range_count_as_its_end() {
+    let latency = latency_of(&[u64::MAX, 0], &[u64::MAX]);
+    assert_eq!((latency.min(), latency.max(), latency.censored_max()), (0, Latency::MAX_NS, Latency::MAX_NS));
+    assert_eq!(latency.sum(), u128::from(Latency::MAX_NS));
+    assert_eq!(latency.quantile(1.0), Some(Quantile::AtLeast(Latency::MAX_NS)));
+}
+
+#[test]
+fn the_spread_of_close_values_far_from_zero_is_exact() {
+    let far = 3_000_000_000_000;
+    let latency = latency_of(&[far - 1, far, far, far + 1], &[]);
+    assert!((latency.stdev() - (2.0_f64 / 3.0).sqrt()).abs() < 1e-9);
+}
+
+#[test]
+fn equal_values_lie_within_no_deviation_at_all() {
+    for value in [0, 1, 777, 123_456_789, Latency::MAX_NS] {
+        let mut latency = Latency::new();
+        (0..10_001).for_each(|_| latency.record(value));
+        assert_eq!((latency.stdev(), latency.fraction_within_stdev(1.0)), (0.0, 1.0), "{value}");
+    }
+}
+
+#[test]
+fn a_range_counts_both_ends() {
+    let latency = latency_of(&[1, 2, 3, 4], &[2; 9]);
+    assert_eq!(latency.fraction_within(2, 3), 0.5);
+    assert_eq!(latency.fraction_within(4, u64::MAX), 0.25);
+    assert_eq!(latency.fraction_within(3, 2), 0.0);
+    assert_eq!(latency.fraction_within_stdev(-1.0), 0.0);
+}
+
+/// Where no histogram is ever resized, recording cannot allocate.
+#[test]
+fn recording_never_grows_a_histogram() {
+    let mut latency = Latency::new();
+    let before = latency.histogram().distinct_values();
+    (0..64).for_each(|bit| latency.record(1 << bit));
+    assert_eq!(latency.histogram().distinct_values(), before);
+}
+
+#[test]
+fn clearing_forgets_everything() {
+    let mut latency = latency_of(&[5, 6], &[7]);
+    latency.clear();
+    assert!(latency.is_empty());
+    latency.record(9);
+    assert_eq!(figures(&latency), figures(&latency_of(&[9], &[])));
+}
+
+#[test]
+fn backfilling_leaves_out_what_wrk_leaves_out() {
+    let latency = latency_of(&[100, 20, 19, 10], &[500]);
+    let filled = latency.backfilled(10);
+    // From 100: 90, 80, ... 20, but not 10. From 20: nothing, since 10 is not greater than the interval.
+    assert_eq!((filled.len(), filled.censored()), (4 + 8, 0));
+    assert_eq!(filled.sum(), latency.sum() + (20..=90).step_by(10).sum::<u128>());
+    assert_eq!(figures(&latency.backfilled(0)).buckets, figures(&latency).buckets);
+}
+
+/// Term by term this would take an hour's worth of nanoseconds.
+#[test]
+fn backfilling_by_a_tiny_interval_ends() {
+    let filled = latency_of(&[Latency::MAX_NS], &[]).backfilled(1);
+    assert_eq!(filled.len(), Latency::MAX_NS - 1);
+    let uniform = Latency::MAX_NS as f64 / 12_f64.sqrt();
+    assert!((filled.stdev() / uniform - 1.0).abs() < 1e-9);
+}
+
+fn values() -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec(prop_oneof![0_u64..100, 0_u64..2048, 0_u64..5_000_000_000, 0..=Latency::MAX_NS], 0..60)
+}
+
+proptest! {
+    #[test]
+    fn without_censoring_quantiles_are_ranks(mut exact in values(), per_mille in 1_usize..=1000) {
+        prop_assume!(!exact.is_empty());
+        exact.sort_unstable();
+        let latency = latency_of(&exact, &[]);
+        let rank = (per_mille * exact.len()).div_ceil(1000);
+        let (found, naive) = (latency.quantile(per_mille as f64 / 1000.0).unwrap(), exact[rank - 1]);
+        prop_assert!(!found.is_bound());
+        prop_assert!(latency.histogram().equivalent(found.value(), naive), "{found:?} for {naive}");
+        prop_assert!(found.value().abs_diff(naive) as f64 <= naive as f64 / 1000.0);
+        prop_assert!((latency.min()..=latency.max()).contains(&found.value()));
+    }
+
+    #[test]
+    fn with_censoring_quantiles_are_kaplan_and_meier_s(
+        recorded in values(), censored in values(), per_mille in 1_u32..=1000,
+    ) {
+        prop_assume!(!recorded.is_empty() || !censored.is_empty());
+        let latency = latency_of(&recorded, &censored);
+        let in_buckets = |values: &[u64]| -> Vec<u64> {
+            values.iter().map(|value| latency.histogram().highest_equivalent(*value)).collect()
+        };
+        let q = f64::from(per_mille) / 1000.0;
+        let found = latency.quantile(q).unwrap();
+        match naive_kaplan_meier(&in_buckets(&recorded), &in_buckets(&censored), q) {
+            Quantile::Exact(value) => {
+                prop_assert_eq!(found, Quantile::Exact(value.clamp(latency.min(), latency.max())));
+            }
+            Quantile::AtLeast(_) => prop_assert_eq!(found, Quantile::AtLeast(*censored.iter().max().unwrap())),
+        }
+    }
+
+    #[test]
+    fn a_higher_quantile_is_not_less(recorded in values(), censored in values()) {
+        let quantiles = figures(&latency_of(&recorded, &censored)).percentiles;
+        prop_assert!(quantiles.is_sorted());
+    }
+
+    #[test]
+    fn moments_are_those_of_the_values(exact in values()) {
+        let latency = latency_of(&exact, &[3, 4, 5]);
+        let n = exact.len() as f64;
+        prop_assert_eq!(latency.sum(), exact.iter().map(|value| u128::from(*value)).sum::<u128>());
+        prop_assert_eq!(latency.min(), exact.iter().copied().min().unwrap_or(0));
+        prop_assert_eq!(latency.max(), exact.iter().copied().max().unwrap_or(0));
+        if exact.len() > 1 {
+            let mean = exact.iter().map(|value| *value as f64).sum::<f64>() / n;
+            let squares: f64 = exact.iter().map(|value| (*value as f64 - mean).powi(2)).sum();
+            let stdev = (squares / (n - 1.0)).sqrt();
+            prop_assert!((latency.mean() - mean).abs() <= mean * 1e-12);
+            prop_assert!((latency.stdev() - stdev).abs() <= stdev * 1e-9, "{} for {stdev}", latency.stdev());
+        }
+    }
+
+    #[test]
+    fn the_share_within_deviations_is_that_of_the_values(exact in prop::collection::vec(0_u64..2048, 1..60)) {
+        let latency = latency_of(&exact, &[]);
+        let (mean, stdev) = (latency.mean(), latency.stdev());
+        let within = exact.iter().filter(|value| (**value as f64 - mean).abs() <= stdev + mean * 1e-12).count();
+        prop_assert_eq!(latency.fraction_within_stdev(1.0), within as f64 / exact.len() as f64);
+    }
+
+    #[test]
+    fn merging_is_associative_and_commutative(
+        a in (values(), values()), b in (values(), values()), c in (values(), values()),
+    ) {
+        let [a, b, c] = [&a, &b, &c].map(|(recorded, censored)| latency_of(recorded, censored));
+        let merged = |parts: [&Latency; 2]| {
+            let mut all = parts[0].clone();
+            all.merge(parts[1]);
+            all
+        };
+        let left = merged([&merged([&a, &b]), &c]);
+        prop_assert_eq!(figures(&left), figures(&merged([&a, &merged([&b, &c])])));
+        prop_assert_eq!(figures(&left), figures(&merged([&c, &merged([&b, &a])])));
+    }
+
+    #[test]
+    fn backfilling_is_wrk_s(exact in prop::collection::vec(0_u64..2048, 0..40), interval in 1_u64..500) {
+        let filled = latency_of(&exact, &[]).backfilled(interval);
+        prop_assert_eq!(figures(&filled), figures(&latency_of(&naive_backfill(&exact, interval), &[])));
+    }
+
+    /// A larger value is spread from the middle of its bucket, unless the exact minimum and maximum narrow it.
+    #[test]
+    fn backfilling_large_values_is_wrk_s_on_the_buckets(value in 2048_u64..5_000_000_000, part in 1_u64..3_000) {
+        let interval = value / part + 1;
+        let one = latency_of(&[value], &[]);
+        prop_assert_eq!(figures(&one.backfilled(interval)), figures(&latency_of(&naive_backfill(&[value], interval), &[])));
+        let (low, high) = (one.histogram().lowest_equivalent(value), one.histogram().highest_equivalent(value));
+        let middle = one.histogram().median_equivalent(value);
+        let whole = latency_of(&[low, high], &[]).backfilled(interval);
+        let made_up = naive_backfill(&[middle, middle], interval).split_off(2);
+        prop_assert_eq!(figures(&whole), figures(&latency_of(&[vec![low, high], made_up].concat(), &[])));
+    }
+}
