@@ -1,0 +1,195 @@
+//! The words of this crate: version, framing, header fields, limits.
+
+/// The protocol version of a message. No other is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// HTTP/1.0: no chunked coding, no Host needed, closes unless `Connection: keep-alive`.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+}
+
+/// How a message's body ends (RFC 9112 section 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Framing {
+    /// No body: the message ends with its head.
+    None,
+    /// This many bytes (at most 2^63-1), from Content-Length. Zero is possible.
+    Length(u64),
+    /// The chunked transfer coding, with trailers.
+    Chunked,
+    /// A response whose body ends when the server closes.
+    UntilClose,
+    /// After 101, or 2xx to CONNECT: what follows the head is not HTTP. The decoder gives no further event and takes
+    /// no further byte; the rest of the input is the tunnel's.
+    Tunnel,
+}
+
+/// The most header fields a head can be allowed to have: the size of the table on the stack.
+pub const MAX_HEADERS: usize = 256;
+
+/// What a decoder accepts at most. Passed to each call, so that thousands of idle connections share one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one head, from its first line to the empty line included. Default 65,536. At most `u32::MAX` counts.
+    pub head_bytes: usize,
+    /// Header fields of one head. Default 100; more than [`MAX_HEADERS`] counts as that.
+    pub headers: usize,
+    /// Bytes of a request target. Default 8,192.
+    pub target_bytes: usize,
+    /// Bytes of one chunk line, size and extensions, without its CRLF. Default 256.
+    pub chunk_line_bytes: usize,
+    /// Bytes of all chunk extensions of one message. Default 16,384.
+    pub extension_bytes: usize,
+    /// Bytes of a trailer section, the empty line included. Default 8,192. At most `u32::MAX` counts.
+    pub trailer_bytes: usize,
+    /// Trailer fields of one message. Default 32.
+    pub trailers: usize,
+    /// Bytes of one body, decoded. Default `u64::MAX`: whoever stores bodies sets it.
+    pub body_bytes: u64,
+    /// Interim (1xx) responses before a final one. Default 16.
+    pub informational: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            head_bytes: 65_536,
+            headers: 100,
+            target_bytes: 8_192,
+            chunk_line_bytes: 256,
+            extension_bytes: 16_384,
+            trailer_bytes: 8_192,
+            trailers: 32,
+            body_bytes: u64::MAX,
+            informational: 16,
+        }
+    }
+}
+
+/// A validated header or trailer section: field lines as they came, read on demand.
+///
+/// There is no table behind it and nothing is allocated: each call walks the lines again. Names compare without
+/// regard to case.
+#[derive(Clone, Copy, Default)]
+pub struct Headers<'b> {
+    /// Field lines, each with its CRLF, without the final empty line.
+    lines: &'b [u8],
+}
+
+/// One field of a [`Headers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header<'b> {
+    /// The name, a token, spelled as it came.
+    pub name: &'b str,
+    /// The value without the white space around it. No control character but HTAB; bytes over 0x7f are possible.
+    pub value: &'b [u8],
+}
+
+impl<'b> Headers<'b> {
+    /// `lines` must have passed this crate's checks: every line `token ":" value CRLF`.
+    pub(crate) const fn validated(lines: &'b [u8]) -> Self {
+        Headers { lines }
+    }
+
+    /// The fields in the order they came.
+    pub fn iter(&self) -> impl Iterator<Item = Header<'b>> + use<'b> {
+        Lines { rest: self.lines }.filter_map(|line| {
+            let colon = memchr::memchr(b':', line)?;
+            Some(Header { name: str::from_utf8(&line[..colon]).ok()?, value: trim(&line[colon + 1..]) })
+        })
+    }
+
+    /// The value of the first field of this name.
+    pub fn get(&self, name: &str) -> Option<&'b [u8]> {
+        self.get_all(name).next()
+    }
+
+    /// The values of all fields of this name, in the order they came.
+    pub fn get_all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'b [u8]> + use<'b, 'n> {
+        let name = name.as_bytes();
+        Lines { rest: self.lines }.filter_map(move |line| {
+            let same = line.get(name.len()) == Some(&b':') && line[..name.len()].eq_ignore_ascii_case(name);
+            // The colon found must be the line's first: a name asked for can be anything.
+            (same && !name.contains(&b':')).then(|| trim(&line[name.len() + 1..]))
+        })
+    }
+
+    /// The field lines as they came, each with its CRLF, without the empty line that ends the section.
+    pub const fn as_bytes(&self) -> &'b [u8] {
+        self.lines
+    }
+
+    /// Whether there is no field.
+    pub const fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+}
+
+impl std::fmt::Debug for Headers<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(self.iter().map(|field| (field.name, field.value.escape_ascii().to_string()))).finish()
+    }
+}
+
+/// Two sections are equal when their bytes are.
+impl PartialEq for Headers<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.lines == other.lines
+    }
+}
+
+impl Eq for Headers<'_> {}
+
+/// Lines without their CRLF.
+struct Lines<'b> {
+    rest: &'b [u8],
+}
+
+impl<'b> Iterator for Lines<'b> {
+    type Item = &'b [u8];
+
+    fn next(&mut self) -> Option<&'b [u8]> {
+        let end = memchr::memchr(b'\n', self.rest)?;
+        let (line, rest) = self.rest.split_at(end + 1);
+        self.rest = rest;
+        Some(&line[..line.len().saturating_sub(2)])
+    }
+}
+
+/// Takes optional white space (SP, HTAB: RFC 9110 section 5.6.3) off both ends.
+pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECTION: Headers<'_> =
+        Headers::validated(b"Host: a\r\nX-Empty:\r\nX-Two:  1 \t\r\nx-two: 2\r\nX-Colon: a:b\r\n");
+
+    #[test]
+    fn fields_come_in_order_and_trimmed() {
+        let all: Vec<_> = SECTION.iter().map(|field| (field.name, field.value)).collect();
+        let expected: [(&str, &[u8]); 5] =
+            [("Host", b"a"), ("X-Empty", b""), ("X-Two", b"1"), ("x-two", b"2"), ("X-Colon", b"a:b")];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn lookups_ignore_case_and_match_whole_names() {
+        assert_eq!(SECTION.get("HOST"), Some(&b"a"[..]));
+        assert_eq!(SECTION.get("X-Empty"), Some(&b""[..]));
+        assert_eq!(SECTION.get("X-Tw"), None);
+        assert_eq!(SECTION.get("X-Colon: a"), None);
+        assert_eq!(SECTION.get_all("x-two").collect::<Vec<_>>(), [b"1", b"2"]);
+        assert!(Headers::default().is_empty());
+    }
+}

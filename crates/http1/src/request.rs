@@ -1,0 +1,274 @@
+//! Requests: from bytes to events.
+
+use std::mem::MaybeUninit;
+
+use crate::body::{Body, BodyEvent};
+use crate::fields::Fields;
+use crate::head::Headers;
+use crate::syntax::{self, METHOD_BYTES};
+use crate::target::{Authority, Target};
+use crate::{DecodeError, Framing, Limits, MAX_HEADERS, Version, scan};
+
+/// The head of a request, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHead<'b> {
+    /// The method, a token of at most 32 bytes, as it came: methods are case-sensitive.
+    pub method: &'b str,
+    /// The request target in a form that the method allows (RFC 9112 section 3.2): usually `/path?query`, but
+    /// `http://host/path` from a client that takes us for a proxy, `*` for OPTIONS, `host:port` for CONNECT.
+    pub target: &'b str,
+    /// The version.
+    pub version: Version,
+    /// The header section.
+    pub headers: Headers<'b>,
+    /// How the body ends: `None`, `Length` or `Chunked`.
+    pub framing: Framing,
+    /// Whether the client lets the connection stay open after the response.
+    pub keep_alive: bool,
+    /// The authority the request is for: from the target if it has one (Host then agrees), else Host. `host [":" port]`, checked,
+    /// spelled as it came. Empty if the client says so; `None` only in HTTP/1.0.
+    pub host: Option<&'b [u8]>,
+    /// Whether the client waits for a 100 before it sends the body: HTTP/1.1, `Expect: 100-continue`, and a body to come.
+    pub expect_continue: bool,
+    /// The (first) Upgrade value, if the version is 1.1 and Connection lists `upgrade` (RFC 9110 section 7.8).
+    pub upgrade: Option<&'b [u8]>,
+}
+
+/// What a [`RequestDecoder`] gives, in this order: `Head`, any number of `Data`, perhaps `Trailers`, `End`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestEvent<'b> {
+    /// A request begins.
+    Head(RequestHead<'b>),
+    /// Bytes of its body, without any framing. Never empty.
+    Data(&'b [u8]),
+    /// The fields after a chunked body. Never empty.
+    Trailers(Headers<'b>),
+    /// The request is complete; the next call reads the next one.
+    End,
+}
+
+/// Decodes the requests of one connection. Small, without heap; [`Default`] is the start of a connection.
+///
+/// Behind a CONNECT or an Upgrade request the bytes may be no HTTP at all. It is the server that decides: it must not call
+/// [`decode`](RequestDecoder::decode) again until it has answered such a request, and not at all if it agreed.
+#[derive(Clone, Debug, Default)]
+pub struct RequestDecoder {
+    body: Body,
+    /// How far the search for the end of the head came.
+    scanned: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Before or in a head.
+    #[default]
+    Head,
+    /// As `Head`, and the one empty line before it is gone.
+    HeadAfterEmptyLine,
+    /// As `Head`, and its first line is checked.
+    HeadAfterFirstLine,
+    Body,
+    Failed(DecodeError),
+}
+
+impl RequestDecoder {
+    /// The next event, or `None` when more bytes are needed.
+    ///
+    /// Advances `input` past what it used. After `None` the caller keeps what is left in `input`, appends what it
+    /// receives and calls again: the rest must come back unchanged at the front. Call until `None`, for events can be due without
+    /// further input.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong with the bytes. An error is final: every later call returns it again.
+    pub fn decode<'b>(
+        &mut self,
+        limits: &Limits,
+        input: &mut &'b [u8],
+    ) -> Result<Option<RequestEvent<'b>>, DecodeError> {
+        let result = match self.state {
+            State::Body => self.body.decode(limits, input).map(|event| event.map(|event| self.body_event(event))),
+            State::Failed(error) => Err(error),
+            _ => self.head(limits, input).map(|head| head.map(RequestEvent::Head)),
+        };
+        if let Err(error) = result {
+            self.state = State::Failed(error);
+        }
+        result
+    }
+
+    /// To be called when the peer has closed, after the last [`decode`](RequestDecoder::decode).
+    ///
+    /// # Errors
+    ///
+    /// [`UnexpectedEof`](DecodeError::UnexpectedEof) within a request; the error of `decode` if there was one.
+    pub fn eof(&self) -> Result<(), DecodeError> {
+        match self.state {
+            State::Failed(error) => Err(error),
+            State::Body if self.body.ends_at_eof() => Ok(()),
+            _ if self.is_idle() => Ok(()),
+            _ => Err(DecodeError::UnexpectedEof),
+        }
+    }
+
+    /// Whether the decoder stands between two requests: no byte of the next one has been seen.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.state, State::Head | State::HeadAfterEmptyLine) && self.scanned == 0
+    }
+
+    fn head<'b>(&mut self, limits: &Limits, input: &mut &'b [u8]) -> Result<Option<RequestHead<'b>>, DecodeError> {
+        // A lone CR, seen before, may turn out to be that empty line.
+        if self.scanned <= 1 && !self.skip_empty_line(input)? {
+            return Ok(None);
+        }
+        let most = limits.head_bytes.min(u32::MAX as usize);
+        let window = &input[..input.len().min(most)];
+        // The usual case first: the whole head is here, and nothing is wrong with it.
+        if self.scanned == 0
+            && let Some((head, length)) = parse(window, limits)?
+        {
+            return self.accept(head, length, limits, input).map(Some);
+        }
+        match scan::find_end(window, &mut self.scanned) {
+            Ok(Some(end)) => match parse(&window[..end], limits)? {
+                Some((head, length)) => self.accept(head, length, limits, input).map(Some),
+                None => Err(syntax::explain_request(&window[..end], limits)),
+            },
+            unfinished => {
+                self.check_first_line(window, limits)?;
+                unfinished?;
+                if window.len() == most { Err(DecodeError::HeadTooLarge) } else { Ok(None) }
+            }
+        }
+    }
+
+    fn accept<'b>(
+        &mut self,
+        head: RequestHead<'b>,
+        length: usize,
+        limits: &Limits,
+        input: &mut &'b [u8],
+    ) -> Result<RequestHead<'b>, DecodeError> {
+        self.body = Body::new(head.framing, limits)?;
+        self.state = State::Body;
+        self.scanned = 0;
+        *input = &input[length..];
+        Ok(head)
+    }
+
+    /// Looks at the first byte: whether a head begins here. Takes one empty line before it (RFC 9112 section 2.2: some old clients
+    /// send one after a body).
+    fn skip_empty_line(&mut self, input: &mut &[u8]) -> Result<bool, DecodeError> {
+        match **input {
+            [] => Ok(false),
+            [byte, ..] if syntax::is_token_byte(byte) => Ok(true),
+            [b'\r', ..] if self.state == State::HeadAfterEmptyLine => Err(DecodeError::BadRequestLine),
+            [b'\r', b'\n', ref rest @ ..] => {
+                *input = rest;
+                self.scanned = 0;
+                self.state = State::HeadAfterEmptyLine;
+                self.skip_empty_line(input)
+            }
+            [b'\r'] => {
+                self.scanned = 1;
+                Ok(false)
+            }
+            [b'\r', ..] => Err(DecodeError::BareCr),
+            [b'\n', ..] => Err(DecodeError::BareLf),
+            [0, ..] => Err(DecodeError::Nul),
+            _ => Err(DecodeError::BadRequestLine),
+        }
+    }
+
+    /// Checks the first line of an unfinished head as far as it has come, and once more when it is complete.
+    #[cold]
+    fn check_first_line(&mut self, window: &[u8], limits: &Limits) -> Result<(), DecodeError> {
+        if self.state == State::HeadAfterFirstLine {
+            return Ok(());
+        }
+        match memchr::memchr(b'\n', window) {
+            Some(end) if end > 0 && window[end - 1] == b'\r' => {
+                self.state = State::HeadAfterFirstLine;
+                syntax::request_line(&window[..end], limits)
+            }
+            Some(end) => syntax::request_line_lengths(&window[..end], limits),
+            None => syntax::request_line_lengths(window, limits),
+        }
+    }
+
+    fn body_event<'b>(&mut self, event: BodyEvent<'b>) -> RequestEvent<'b> {
+        match event {
+            BodyEvent::Data(data) => RequestEvent::Data(data),
+            BodyEvent::Trailers(trailers) => RequestEvent::Trailers(trailers),
+            BodyEvent::End => {
+                self.state = State::Head;
+                RequestEvent::End
+            }
+        }
+    }
+}
+
+/// Reads the head that `input` begins with, and tells its length; `None` if it is incomplete or its lines are not sound: which
+/// of the two, and what is wrong, the slow way finds out.
+fn parse<'b>(input: &'b [u8], limits: &Limits) -> Result<Option<(RequestHead<'b>, usize)>, DecodeError> {
+    let mut table = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut []);
+    let parsed = request.parse_with_uninit_headers(input, &mut table[..limits.headers.min(MAX_HEADERS)]);
+    let (Ok(httparse::Status::Complete(length)), Some(method), Some(target), Some(minor)) =
+        (parsed, request.method, request.path, request.version)
+    else {
+        return Ok(None);
+    };
+    let Some(lines) = scan::field_lines(&input[..length], request.headers) else { return Ok(None) };
+    if method.len() > METHOD_BYTES || target.len() > limits.target_bytes {
+        return Ok(None);
+    }
+    let version = if minor == 0 { Version::Http10 } else { Version::Http11 };
+    let form = Target::parse(method, target)?;
+    let fields = Fields::collect::<true>(request.headers, version)?;
+    let host = host(&form, &fields, version)?;
+    let framing = fields.framing(Framing::None);
+    let has_body = !matches!(framing, Framing::None | Framing::Length(0));
+    if has_body && matches!(form, Target::Authority(_)) {
+        return Err(DecodeError::BodyOnConnect);
+    }
+    let head = RequestHead {
+        method,
+        target,
+        version,
+        headers: Headers::validated(lines),
+        framing,
+        keep_alive: fields.keep_alive(version),
+        host,
+        expect_continue: fields.expect_continue && has_body,
+        upgrade: fields.upgrade.filter(|_| fields.connection_upgrade && version == Version::Http11),
+    };
+    Ok(Some((head, length)))
+}
+
+/// Whom the request is for (RFC 9112 section 3.2).
+fn host<'b>(form: &Target<'b>, fields: &Fields<'b>, version: Version) -> Result<Option<&'b [u8]>, DecodeError> {
+    let from_target = match form {
+        Target::Absolute(authority, _) | Target::Authority(authority) => Some(authority),
+        Target::Origin | Target::Asterisk => None,
+    };
+    let Some(text) = fields.host else {
+        return match version {
+            Version::Http11 => Err(DecodeError::MissingHost),
+            Version::Http10 => Ok(from_target.map(|authority| authority.text)),
+        };
+    };
+    // For CONNECT a Host without a port is taken to mean the target's: clients differ in whether they repeat it.
+    let default_port = match form {
+        Target::Absolute(_, port) => *port,
+        Target::Authority(authority) => authority.port(),
+        _ => 0,
+    };
+    let host = Authority::parse(text, default_port).ok_or(DecodeError::BadHost)?;
+    match from_target {
+        Some(authority) if !authority.is_same_as(&host) => Err(DecodeError::HostMismatch),
+        Some(authority) => Ok(Some(authority.text)),
+        None => Ok(Some(text)),
+    }
+}

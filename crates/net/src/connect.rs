@@ -1,0 +1,234 @@
+//! Opening connections, fast enough that a new one per request costs little more than the kernel's own work.
+
+mod error;
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
+use tokio::io::Interest;
+use tokio::net::{TcpStream, UnixStream};
+
+pub use error::ConnectError;
+
+use crate::address::{Peer, UnixAddress};
+use crate::ports::LocalPorts;
+use crate::stream::Stream;
+use crate::sys;
+use crate::tls::{ClientTls, TlsError};
+
+/// How connections are made.
+#[derive(Debug, Clone)]
+pub struct ConnectorOptions {
+    /// Source addresses of TCP connections, used in turn; empty lets the kernel choose. Those of the other family than
+    /// the peer's are passed over. On loopback every address in 127.0.0.0/8 works, and each brings a port range of its
+    /// own.
+    pub sources: Vec<IpAddr>,
+    /// TCP_NODELAY: on by default. A connection that carries one small request needs none, as nothing unacknowledged is
+    /// ever in its way; leaving it out there saves a system call.
+    pub nodelay: bool,
+    /// SO_RCVBUF in bytes; None leaves the kernel's automatic sizing on.
+    pub recv_buffer: Option<usize>,
+    /// SO_SNDBUF in bytes; None leaves the kernel's automatic sizing on.
+    pub send_buffer: Option<usize>,
+    /// TLS on every connection, over TCP and unix alike.
+    pub tls: Option<ClientTls>,
+}
+
+impl Default for ConnectorOptions {
+    fn default() -> Self {
+        ConnectorOptions { sources: Vec::new(), nodelay: true, recv_buffer: None, send_buffer: None, tls: None }
+    }
+}
+
+/// Opens connections for one core.
+///
+/// A TCP connection costs `socket`, `setsockopt(TCP_NODELAY)` unless switched off, `connect`, one `epoll_ctl` and a wait
+/// for the handshake; with sources also `setsockopt(IP_BIND_ADDRESS_NO_PORT)` and `bind`. A unix connection costs
+/// `socket`, `connect`, `epoll_ctl`, and waits for nothing. Closing costs `epoll_ctl` and `close`.
+#[derive(Debug)]
+pub struct Connector {
+    options: ConnectorOptions,
+    sources_v4: Vec<IpAddr>,
+    sources_v6: Vec<IpAddr>,
+    turn: Cell<usize>,
+    ephemeral: RangeInclusive<u16>,
+}
+
+/// A new connection, and how long it took.
+#[derive(Debug)]
+pub struct Connected {
+    /// The connection, after the TLS handshake if there is one.
+    pub stream: Stream,
+    /// From the call to the connected socket.
+    pub connect: Duration,
+    /// From the connected socket to the end of the TLS handshake; None without TLS.
+    pub tls: Option<Duration>,
+}
+
+impl Connector {
+    /// A connector with these options. Reads the machine's port range once.
+    pub fn new(options: ConnectorOptions) -> Self {
+        let (sources_v4, sources_v6) = options.sources.iter().copied().partition(IpAddr::is_ipv4);
+        Connector {
+            options,
+            sources_v4,
+            sources_v6,
+            turn: Cell::new(0),
+            ephemeral: LocalPorts::read_or_default().range,
+        }
+    }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &ConnectorOptions {
+        &self.options
+    }
+
+    /// Connects, and does the TLS handshake if there is one, before `deadline` (std's clock). With None it waits as
+    /// long as the kernel does, and no timer is ever set: for a caller that ends what takes too long by dropping the
+    /// future, which closes the socket; [`ConnectError::overdue`] then names the failure. With a deadline a timer is
+    /// set only when the connection is not there after one round of the runtime's poll.
+    ///
+    /// A unix socket whose backlog is full is asked again after 1 ms, then 2 ms, up to every 20 ms, until the deadline:
+    /// the kernel gives no sign when there is room (connect(2), EAGAIN).
+    ///
+    /// # Errors
+    /// [`ConnectError`]; each names one cause. The connector stays usable.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O (and time) enabled.
+    pub async fn connect(&self, peer: &Peer, deadline: Option<Instant>) -> Result<Connected, ConnectError> {
+        let started = Instant::now();
+        let stream = match peer {
+            Peer::Tcp(address) => self.tcp(*address, deadline).await?,
+            Peer::Unix(address) => self.unix(address, deadline).await?,
+        };
+        let connect = started.elapsed();
+        match &self.options.tls {
+            None => Ok(Connected { stream, connect, tls: None }),
+            // Boxed, so that connections without TLS do not carry the room for its handshake.
+            Some(tls) => {
+                let handshake = Box::pin(within(deadline, tls.connect(stream)));
+                let stream = handshake.await.unwrap_or(Err(TlsError::Timeout))?;
+                Ok(Connected { stream, connect, tls: Some(started.elapsed() - connect) })
+            }
+        }
+    }
+
+    async fn tcp(&self, address: SocketAddr, deadline: Option<Instant>) -> Result<Stream, ConnectError> {
+        let socket = self.begin_tcp(address)?;
+        let stream = TcpStream::from_std(socket.into()).map_err(ConnectError::from_io)?;
+        within(deadline, poll_fn(|cx| stream.poll_write_ready(cx)))
+            .await
+            .ok_or(ConnectError::Timeout)?
+            .map_err(ConnectError::from_io)?;
+        // Asks the socket only when epoll reported an error: a connection that succeeded makes no system call here.
+        match stream.try_io(Interest::ERROR, || stream.take_error()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) | Ok(Some(error)) => return Err(ConnectError::from_tcp(error, address)),
+            Ok(None) => {}
+        }
+        // With nobody listening on a port of the ephemeral range, the kernel can choose that very port as the source,
+        // and the connection meets itself (RFC 9293, section 3.5, simultaneous open).
+        if self.ephemeral.contains(&address.port()) && stream.local_addr().is_ok_and(|local| local == address) {
+            return Err(ConnectError::Refused);
+        }
+        Ok(Stream::Tcp(stream))
+    }
+
+    /// A socket whose connection is on its way.
+    fn begin_tcp(&self, address: SocketAddr) -> Result<OwnedFd, ConnectError> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = new_socket(family)?;
+        if self.options.nodelay {
+            sockopt::set_tcp_nodelay(&socket, true).map_err(ConnectError::from_errno)?;
+        }
+        self.set_buffers(&socket)?;
+        if !self.options.sources.is_empty() {
+            self.bind_source(&socket, address)?;
+        }
+        loop {
+            match connect(&socket, &address) {
+                Ok(()) | Err(Errno::INPROGRESS) => return Ok(socket),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(ConnectError::from_tcp(errno.into(), address)),
+            }
+        }
+    }
+
+    fn set_buffers(&self, socket: &OwnedFd) -> Result<(), ConnectError> {
+        if let Some(bytes) = self.options.recv_buffer {
+            sockopt::set_socket_recv_buffer_size(socket, bytes).map_err(ConnectError::from_errno)?;
+        }
+        if let Some(bytes) = self.options.send_buffer {
+            sockopt::set_socket_send_buffer_size(socket, bytes).map_err(ConnectError::from_errno)?;
+        }
+        Ok(())
+    }
+
+    fn bind_source(&self, socket: &OwnedFd, address: SocketAddr) -> Result<(), ConnectError> {
+        let sources = if address.is_ipv4() { &self.sources_v4 } else { &self.sources_v6 };
+        let Some(turn) = self.turn.get().checked_rem(sources.len()) else {
+            return Err(ConnectError::NoSource { peer: address });
+        };
+        self.turn.set(turn + 1);
+        let source = sources[turn];
+        sys::set_bind_address_no_port(socket).map_err(ConnectError::from_io)?;
+        bind(socket, &SocketAddr::new(source, 0))
+            .map_err(|errno| ConnectError::Source { address: source, source: errno.into() })
+    }
+
+    async fn unix(&self, address: &UnixAddress, deadline: Option<Instant>) -> Result<Stream, ConnectError> {
+        const FIRST_PAUSE: Duration = Duration::from_millis(1);
+        const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+        let socket = new_socket(AddressFamily::UNIX)?;
+        self.set_buffers(&socket)?;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match connect(&socket, address.kernel()) {
+                Ok(()) => break,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => {}
+                Err(errno) => return Err(ConnectError::from_unix(errno, address)),
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(ConnectError::Backlog);
+            }
+            let again = deadline.map_or(now + pause, |deadline| deadline.min(now + pause));
+            tokio::time::sleep_until(again.into()).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
+        }
+        Ok(Stream::Unix(UnixStream::from_std(socket.into()).map_err(ConnectError::from_io)?))
+    }
+}
+
+fn new_socket(family: AddressFamily) -> Result<OwnedFd, ConnectError> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    socket_with(family, SocketType::STREAM, flags, None).map_err(ConnectError::from_errno)
+}
+
+/// The future's value, or None when the deadline passes first.
+async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
+    let Some(deadline) = deadline else { return Some(future.await) };
+    let mut future = std::pin::pin!(future);
+    // On loopback the connection is there at the next poll of the runtime: let that poll happen before a timer is set.
+    if let Some(value) = poll_fn(|cx| std::task::Poll::Ready(ready(future.as_mut().poll(cx)))).await {
+        return Some(value);
+    }
+    tokio::task::yield_now().await;
+    tokio::time::timeout_at(deadline.into(), future).await.ok()
+}
+
+fn ready<T>(poll: std::task::Poll<T>) -> Option<T> {
+    match poll {
+        std::task::Poll::Ready(value) => Some(value),
+        std::task::Poll::Pending => None,
+    }
+}

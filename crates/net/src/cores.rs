@@ -1,0 +1,214 @@
+//! One thread per core, each with a runtime of its own.
+
+mod cpu_list;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use thiserror::Error;
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+
+pub use cpu_list::{CpuList, CpuListError, available_cpus};
+
+use crate::signal::Shutdown;
+
+/// How many threads, where, and under what name.
+#[derive(Debug, Clone)]
+pub struct CoresOptions {
+    /// The number of threads, at least 1.
+    pub count: usize,
+    /// The threads' names: `name-0`, `name-1`... Linux shows 15 bytes of it.
+    pub name: String,
+    /// Pins thread `i` to the `i`-th CPU of the list, beginning anew where the list is shorter. None leaves the choice
+    /// to the scheduler.
+    pub cpus: Option<CpuList>,
+    /// How many tasks run between two looks at the sockets while tasks are ready; None is tokio's default, 61. Lower
+    /// answers new events sooner under load, higher calls epoll less often.
+    pub event_interval: Option<u32>,
+    /// Requested when a thread panics, so that the others can end instead of being waited for without end.
+    pub stop: Option<Shutdown>,
+}
+
+impl CoresOptions {
+    /// `count` threads named `name-0`...; all else as by default.
+    pub fn new(name: impl Into<String>, count: usize) -> Self {
+        CoresOptions { count, name: name.into(), cpus: None, event_interval: None, stop: None }
+    }
+}
+
+/// What a thread knows about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Core {
+    /// 0 for the first thread.
+    pub index: usize,
+    /// The number of threads.
+    pub count: usize,
+    /// The CPUs on which the thread may run, as the kernel says after any pinning.
+    pub cpus: CpuList,
+}
+
+/// Threads at work. Dropping it lets them run on; [`Cores::join`] waits for them.
+#[derive(Debug)]
+pub struct Cores<T> {
+    threads: Vec<JoinHandle<Option<T>>>,
+    cores: Vec<Core>,
+}
+
+impl<T: Send + 'static> Cores<T> {
+    /// Starts the threads. Each makes a [`LocalRuntime`] and runs the future that `work` gives for it to the end; the
+    /// future need not be `Send`, and may use [`tokio::task::spawn_local`]. Tasks that are left when it ends are
+    /// dropped.
+    ///
+    /// # Errors
+    /// When a thread or its runtime cannot be made, or a CPU of the list is not available. Then no thread has called
+    /// `work`.
+    pub fn start<F, W>(options: &CoresOptions, work: W) -> Result<Self, CoresError>
+    where
+        F: Future<Output = T>,
+        W: Fn(Core) -> F + Send + Sync + 'static,
+    {
+        if let Some(cpus) = &options.cpus {
+            let available = available_cpus().map_err(CoresError::Affinity)?;
+            if let Some(cpu) = cpus.iter().find(|&cpu| !available.contains(cpu)) {
+                return Err(CoresError::Cpu { cpu, available });
+            }
+        }
+        let work = Arc::new(work);
+        let mut started = Cores { threads: Vec::new(), cores: Vec::new() };
+        let mut gates = Vec::new();
+        for index in 0..options.count.max(1) {
+            let (thread_options, work) = (options.clone(), Arc::clone(&work));
+            let (ready, is_ready) = mpsc::channel();
+            let (go, may_go) = mpsc::channel();
+            let thread = thread::Builder::new()
+                .name(format!("{}-{index}", options.name))
+                .spawn(move || run(index, &thread_options, &*work, &ready, &may_go))
+                .map_err(CoresError::Thread)?;
+            started.threads.push(thread);
+            gates.push((is_ready, go));
+        }
+        // A thread begins when all are ready. Leaving early drops the gates, and with them every thread ends.
+        for (is_ready, _) in &gates {
+            started.cores.push(is_ready.recv().unwrap_or(Err(CoresError::Panicked { index: started.cores.len() }))?);
+        }
+        for (_, go) in &gates {
+            // A thread that is ready waits for this.
+            let _ = go.send(());
+        }
+        Ok(started)
+    }
+
+    /// Starts the threads and waits for them: [`Cores::start`], then [`Cores::join`].
+    pub fn run<F, W>(options: &CoresOptions, work: W) -> Result<Vec<T>, CoresError>
+    where
+        F: Future<Output = T>,
+        W: Fn(Core) -> F + Send + Sync + 'static,
+    {
+        Self::start(options, work)?.join()
+    }
+
+    /// What each thread was given, in order.
+    pub fn cores(&self) -> &[Core] {
+        &self.cores
+    }
+
+    /// Whether every thread has ended.
+    pub fn is_finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits for every thread, and gives back what each returned, in order.
+    ///
+    /// # Errors
+    /// [`CoresError::Panicked`] names the first thread that panicked, after all have ended.
+    pub fn join(self) -> Result<Vec<T>, CoresError> {
+        let ended: Vec<_> = self.threads.into_iter().map(JoinHandle::join).collect();
+        let values = ended.into_iter().enumerate();
+        values.map(|(index, value)| value.ok().flatten().ok_or(CoresError::Panicked { index })).collect()
+    }
+}
+
+/// Why the threads could not be started, or did not end well.
+#[derive(Debug, Error)]
+pub enum CoresError {
+    /// The list names a CPU that this process may not use: choose among those that the message lists.
+    #[error("CPU {cpu} is not available to this process: available are {available}")]
+    Cpu {
+        /// The first such CPU.
+        cpu: usize,
+        /// What sched_getaffinity(2) allows.
+        available: CpuList,
+    },
+    /// The kernel refused to say or set where threads run: leave pinning out.
+    #[error("could not read or set the CPUs of a thread")]
+    Affinity(#[source] io::Error),
+    /// The system has no room for another thread: raise `ulimit -u` or the cgroup's pids.max, or use fewer threads.
+    #[error("could not start a thread")]
+    Thread(#[source] io::Error),
+    /// The thread's runtime needs three file descriptors: raise `ulimit -n` where they are used up.
+    #[error("could not start a thread's runtime")]
+    Runtime(#[source] io::Error),
+    /// A defect: the thread's own message went to standard error.
+    #[error("thread {index} panicked")]
+    Panicked {
+        /// The thread's number, from 0.
+        index: usize,
+    },
+}
+
+/// A thread's life: get ready, say so, wait for the others, work.
+fn run<T, F: Future<Output = T>>(
+    index: usize,
+    options: &CoresOptions,
+    work: &(impl Fn(Core) -> F + ?Sized),
+    ready: &Sender<Result<Core, CoresError>>,
+    may_go: &Receiver<()>,
+) -> Option<T> {
+    let (core, runtime) = match prepare(index, options) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            // The starter waits for this; if it has gone, nobody is left to tell.
+            let _ = ready.send(Err(error));
+            return None;
+        }
+    };
+    let _ = ready.send(Ok(core.clone()));
+    // An error means that another thread could not be made ready.
+    may_go.recv().ok()?;
+    let _stop = StopOnPanic(options.stop.clone());
+    let value = runtime.block_on(async { work(core).await });
+    // A look-up of a name that still hangs must not keep the thread.
+    runtime.shutdown_background();
+    Some(value)
+}
+
+fn prepare(index: usize, options: &CoresOptions) -> Result<(Core, LocalRuntime), CoresError> {
+    if let Some(cpus) = &options.cpus {
+        let cpu = cpus.at(index);
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        sched_setaffinity(None, &set).map_err(|errno| CoresError::Affinity(errno.into()))?;
+    }
+    let cpus = available_cpus().map_err(CoresError::Affinity)?;
+    let mut builder = Builder::new_current_thread();
+    builder.enable_io().enable_time();
+    if let Some(interval) = options.event_interval {
+        builder.event_interval(interval.max(1));
+    }
+    let runtime = builder.build_local(LocalOptions::default()).map_err(CoresError::Runtime)?;
+    Ok((Core { index, count: options.count.max(1), cpus }, runtime))
+}
+
+/// Requests the others' end when the thread unwinds.
+struct StopOnPanic(Option<Shutdown>);
+
+impl Drop for StopOnPanic {
+    fn drop(&mut self) {
+        if let (true, Some(stop)) = (thread::panicking(), &self.0) {
+            stop.request();
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Listening sockets that a supervisor opened and hands down through exec: Server::Starter (and `oroshi start`) names them in
+//! SERVER_STARTER_PORT, systemd in LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES (sd_listen_fds(3)).
+//!
+//! The variables stay set: removing one is not safe while other threads may read the environment. A child that this process
+//! starts sees SERVER_STARTER_PORT too, but not the sockets, which are closed on exec from here on; remove the variable from
+//! the child's environment (`Command::env_remove`).
+#![allow(unsafe_code)]
+
+use std::collections::HashSet;
+use std::env;
+use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd, ioctl_fionbio};
+use rustix::net::{SocketType, getsockname, sockopt};
+use thiserror::Error;
+
+use crate::address::{Peer, shown};
+use crate::listen::BoundListener;
+
+/// A listening socket from the process's parent.
+#[derive(Debug)]
+pub struct Inherited {
+    /// What the supervisor calls it: the address as its user wrote it (`127.0.0.1:80`, `8080`, `/run/app.sock`), or systemd's
+    /// FileDescriptorName, `unknown` where there is none.
+    pub name: String,
+    /// The variable that named it: SERVER_STARTER_PORT or LISTEN_FDS.
+    pub variable: &'static str,
+    /// The socket, now non-blocking and closed on exec. Dropping it leaves a unix socket's file alone.
+    pub listener: BoundListener,
+}
+
+/// The inherited sockets, in the supervisor's order; empty when there are none, or when LISTEN_PID says that systemd's are
+/// meant for another process. They can be taken once in a process's life.
+///
+/// Call it first thing, before anything else opens descriptors.
+///
+/// # Errors
+/// [`InheritError`] names the variable and what is wrong; then no socket was taken, and a server should not start.
+pub fn inherited() -> Result<Vec<Inherited>, InheritError> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    // A path outside UTF-8 may look odd in `name`; the socket itself says where it listens.
+    let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let named = named(variable, std::process::id())?;
+    for named in &named {
+        check(named)?;
+    }
+    if !named.is_empty() && TAKEN.swap(true, Ordering::Relaxed) {
+        return Err(InheritError::TakenBefore);
+    }
+    named.into_iter().map(take).collect()
+}
+
+/// Why the inherited sockets cannot be used.
+#[derive(Debug, Error)]
+pub enum InheritError {
+    /// The variable is not what the supervisor writes: is something else setting it?
+    #[error("{variable}=`{value}` is not understood: expected {expected}")]
+    Format {
+        /// The variable's name.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// The descriptor is not a listening stream socket from the parent: start this process by the supervisor itself, or, where the
+    /// variable is a leftover of another process, unset it.
+    #[error("{variable} names descriptor {descriptor} ({name}), which {what}")]
+    Descriptor {
+        /// The variable's name.
+        variable: &'static str,
+        /// The descriptor.
+        descriptor: RawFd,
+        /// What the supervisor calls it.
+        name: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// Two names for one descriptor: correct the supervisor's configuration.
+    #[error("{variable} names descriptor {descriptor}, which is named before")]
+    Twice {
+        /// The variable's name.
+        variable: &'static str,
+        /// The descriptor.
+        descriptor: RawFd,
+    },
+    /// A defect in this program: call [`inherited`] once and hand the sockets on.
+    #[error("the inherited sockets were taken before")]
+    TakenBefore,
+    /// The kernel refused to make the socket non-blocking or closed on exec.
+    #[error("descriptor {descriptor} could not be prepared")]
+    Prepare {
+        /// The descriptor.
+        descriptor: RawFd,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+const SERVER_STARTER: &str = "SERVER_STARTER_PORT";
+const SYSTEMD: &str = "LISTEN_FDS";
+
+/// A descriptor that a variable names.
+#[derive(Debug, PartialEq, Eq)]
+struct Named {
+    variable: &'static str,
+    name: String,
+    descriptor: RawFd,
+}
+
+/// What the environment names, Server::Starter's first.
+fn named(variable: impl Fn(&str) -> Option<String>, process: u32) -> Result<Vec<Named>, InheritError> {
+    let mut all = Vec::new();
+    if let Some(value) = variable(SERVER_STARTER) {
+        server_starter(&value, &mut all)?;
+    }
+    // sd_listen_fds(3): a process to which LISTEN_PID does not belong ignores both.
+    let meant = variable("LISTEN_PID").is_some_and(|pid| pid.parse() == Ok(process));
+    if let Some(value) = variable(SYSTEMD).filter(|_| meant) {
+        systemd(&value, &variable("LISTEN_FDNAMES").unwrap_or_default(), &mut all)?;
+    }
+    let mut seen = HashSet::new();
+    for Named { variable, descriptor, .. } in &all {
+        if !seen.insert(*descriptor) {
+            return Err(InheritError::Twice { variable, descriptor: *descriptor });
+        }
+    }
+    Ok(all)
+}
+
+/// `127.0.0.1:80=3;/path/with=sign=4`.
+fn server_starter(value: &str, all: &mut Vec<Named>) -> Result<(), InheritError> {
+    for part in value.split(';').filter(|part| !part.is_empty()) {
+        let named = part.rsplit_once('=').and_then(|(name, descriptor)| {
+            let descriptor = descriptor.parse().ok().filter(|&descriptor: &RawFd| descriptor >= 0)?;
+            Some(Named { variable: SERVER_STARTER, name: name.to_owned(), descriptor })
+        });
+        all.push(named.ok_or_else(|| InheritError::Format {
+            variable: SERVER_STARTER,
+            value: shown(value.as_bytes()),
+            expected: "addresses and descriptors such as 127.0.0.1:80=3;/run/app.sock=4",
+        })?);
+    }
+    Ok(())
+}
+
+/// A count of descriptors from 3 on, and their names between colons.
+fn systemd(value: &str, names: &str, all: &mut Vec<Named>) -> Result<(), InheritError> {
+    const FIRST: RawFd = 3;
+    let mut names = names.split(':').filter(|name| !name.is_empty());
+    let bad = || InheritError::Format {
+        variable: SYSTEMD,
+        value: shown(value.as_bytes()),
+        expected: "how many descriptors there are from 3 on",
+    };
+    let count: u16 = value.parse().map_err(|_| bad())?;
+    for descriptor in FIRST..FIRST + RawFd::from(count) {
+        let name = names.next().unwrap_or("unknown").to_owned();
+        all.push(Named { variable: SYSTEMD, name, descriptor });
+    }
+    Ok(())
+}
+
+/// Whether the descriptor is a listening stream socket that came through exec.
+fn check(named: &Named) -> Result<(), InheritError> {
+    let Named { variable, name, descriptor } = named;
+    let bad = |what| InheritError::Descriptor { variable, descriptor: *descriptor, name: name.clone(), what };
+    if *descriptor < 3 {
+        return Err(bad("is standard input, output or error"));
+    }
+    // SAFETY: nothing is done to the descriptor but asking the kernel about it, which answers EBADF when it is not open; the
+    // borrow ends with this function.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(*descriptor) };
+    let flags = fcntl_getfd(borrowed).map_err(|_| bad("is not open: it was not inherited"))?;
+    // What came through exec cannot have this flag, and what this process itself opens has it.
+    if flags.contains(FdFlags::CLOEXEC) {
+        return Err(bad("was opened by this process itself: it was not inherited"));
+    }
+    match sockopt::socket_acceptconn(borrowed) {
+        Ok(true) => {}
+        Ok(false) => return Err(bad("is a socket that does not listen")),
+        Err(Errno::NOTSOCK) => return Err(bad("is not a socket")),
+        Err(_) => return Err(bad("cannot be asked whether it listens")),
+    }
+    match sockopt::socket_type(borrowed) {
+        Ok(SocketType::STREAM) => {}
+        _ => return Err(bad("is not a stream socket")),
+    }
+    match getsockname(borrowed).ok().and_then(Peer::from_kernel) {
+        Some(_) => Ok(()),
+        None => Err(bad("is neither a TCP socket nor a unix socket with a name")),
+    }
+}
+
+/// Makes the descriptor, which [`check`] has found good, this process's own.
+fn take(named: Named) -> Result<Inherited, InheritError> {
+    let Named { variable, name, descriptor } = named;
+    // SAFETY: it is open and came through exec, so nothing in this process owns it yet but whoever reads the same variable;
+    // this function runs once for each descriptor, as `inherited` succeeds once and no descriptor is named twice.
+    let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let prepare = || -> rustix::io::Result<Option<Peer>> {
+        fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+        ioctl_fionbio(&socket, true)?;
+        Ok(Peer::from_kernel(getsockname(&socket)?))
+    };
+    let address = prepare().map_err(|errno| InheritError::Prepare { descriptor, source: errno.into() })?;
+    match address {
+        Some(address) => Ok(Inherited { name, variable, listener: BoundListener::from_listening(socket, address) }),
+        None => Err(InheritError::Descriptor { variable, descriptor, name, what: "has lost its address" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Vec<(&'static str, String, RawFd)>, InheritError> {
+        let value = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Ok(named(value, 7)?.into_iter().map(|named| (named.variable, named.name, named.descriptor)).collect())
+    }
+
+    #[test]
+    fn server_starter_names_addresses() {
+        let found = read(&[(SERVER_STARTER, "127.0.0.1:80=3;8080=4;[::1]:81=5;/run/a=b.sock=6")]).unwrap();
+        let expected = [("127.0.0.1:80", 3), ("8080", 4), ("[::1]:81", 5), ("/run/a=b.sock", 6)];
+        assert_eq!(found, expected.map(|(name, descriptor)| (SERVER_STARTER, name.to_owned(), descriptor)));
+    }
+
+    #[test]
+    fn systemd_counts_from_3() {
+        let found = read(&[(SYSTEMD, "3"), ("LISTEN_PID", "7"), ("LISTEN_FDNAMES", "web:admin")]).unwrap();
+        let expected = [("web", 3), ("admin", 4), ("unknown", 5)];
+        assert_eq!(found, expected.map(|(name, descriptor)| (SYSTEMD, name.to_owned(), descriptor)));
+    }
+
+    #[test]
+    fn what_is_meant_for_another_process_is_ignored() {
+        assert_eq!(read(&[(SYSTEMD, "3"), ("LISTEN_PID", "8")]).unwrap(), []);
+        assert_eq!(read(&[(SYSTEMD, "x")]).unwrap(), []);
+        assert_eq!(read(&[]).unwrap(), []);
+        assert_eq!(read(&[(SERVER_STARTER, "")]).unwrap(), []);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for value in ["80", "80=", "80=x", "80=-1", "80=3;x"] {
+            let message = read(&[(SERVER_STARTER, value)]).unwrap_err().to_string();
+            assert!(message.contains(&format!("SERVER_STARTER_PORT=`{value}`")), "{message}");
+        }
+        for value in ["", "x", "-1", "99999999"] {
+            let message = read(&[(SYSTEMD, value), ("LISTEN_PID", "7")]).unwrap_err().to_string();
+            assert!(message.contains(&format!("LISTEN_FDS=`{value}`")), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_descriptor_has_one_name() {
+        let error = read(&[(SERVER_STARTER, "80=3;81=3")]).unwrap_err();
+        assert!(matches!(error, InheritError::Twice { variable: SERVER_STARTER, descriptor: 3 }), "{error}");
+        let error = read(&[(SERVER_STARTER, "80=3"), (SYSTEMD, "1"), ("LISTEN_PID", "7")]).unwrap_err();
+        assert!(matches!(error, InheritError::Twice { variable: SYSTEMD, descriptor: 3 }), "{error}");
+    }
+}

@@ -1,0 +1,353 @@
+//! Listening sockets: bound once, then accepted from on every core.
+
+mod accept;
+mod unix_file;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with, sockopt};
+use thiserror::Error;
+
+pub use accept::{AcceptError, Listener};
+
+use crate::address::{Peer, UnixAddress, UnixAddressError, shown};
+use unix_file::UnixFile;
+
+/// How a socket listens.
+#[derive(Debug, Clone)]
+pub struct ListenOptions {
+    /// How many connections may wait to be accepted: 1024. The kernel takes no more than net.core.somaxconn.
+    pub backlog: u32,
+    /// SO_REUSEPORT: every core binds a socket of its own and the kernel spreads new TCP connections over them. Any process
+    /// of the same user can then join.
+    pub reuse_port: bool,
+    /// The mode of a unix socket's file, for example 0o600; None leaves it to the umask. Whoever may write may connect.
+    pub unix_mode: Option<u32>,
+    /// TCP_NODELAY on accepted connections, which they inherit from the listener without a system call: on.
+    pub nodelay: bool,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        ListenOptions { backlog: 1024, reuse_port: false, unix_mode: None, nodelay: true }
+    }
+}
+
+/// A socket that listens, not yet part of a runtime: it can be sent to the thread that will accept from it.
+///
+/// Dropping the last of a unix listener and its clones removes the socket's file, in the process that bound it: not in a
+/// process that inherited the socket, and not where another server has put its own file there since.
+#[derive(Debug)]
+pub struct BoundListener {
+    socket: OwnedFd,
+    address: Peer,
+    /// Held for its drop, which removes the file.
+    file: Option<Arc<UnixFile>>,
+}
+
+impl BoundListener {
+    /// Binds and listens. The address is `127.0.0.1:0` (port 0: a free one), `[::]:80` (IPv6, and IPv4 too),
+    /// `:8080` or `8080` (every address of this machine), `localhost:8080` (the first address that the name has),
+    /// `unix:/run/app.sock`, `unix:@abstract-name`; `/run/app.sock` and `@name` are read as unix sockets too.
+    ///
+    /// A unix socket's file that nobody listens on any more is replaced. Two servers that start in the same instant on the
+    /// same leftover file can still both do so; the later one then has the path.
+    ///
+    /// # Errors
+    /// [`ListenError`]; a live unix socket or anything else at the path is left alone.
+    pub fn bind(address: &str, options: &ListenOptions) -> Result<Self, ListenError> {
+        match parse(address)? {
+            Wanted::Unix(unix) => Self::bind_unix(unix, options),
+            Wanted::Tcp(tcp) => Self::bind_tcp(address, tcp, options),
+            Wanted::EveryAddress(port) => {
+                // One IPv6 socket takes IPv4 as well, unless IPv6 is switched off here.
+                match Self::bind_tcp(address, (Ipv6Addr::UNSPECIFIED, port).into(), options) {
+                    Err(ListenError::NoSuchAddress { .. }) => {
+                        Self::bind_tcp(address, (Ipv4Addr::UNSPECIFIED, port).into(), options)
+                    }
+                    bound => bound,
+                }
+            }
+        }
+    }
+
+    /// One listener for each of `count` cores: sockets of their own with `reuse_port` on TCP, else clones of one socket.
+    pub fn bind_for_cores(address: &str, options: &ListenOptions, count: usize) -> Result<Vec<Self>, ListenError> {
+        let first = Self::bind(address, options)?;
+        let mut all = Vec::with_capacity(count);
+        for _ in 1..count {
+            all.push(match &first.address {
+                // Bound by its address, which says the port that port 0 has become.
+                Peer::Tcp(tcp) if options.reuse_port => Self::bind_tcp(address, *tcp, options)?,
+                _ => first.try_clone().map_err(|source| ListenError::Other { address: address.to_owned(), source })?,
+            });
+        }
+        all.insert(0, first);
+        Ok(all)
+    }
+
+    /// A listener from a socket that listens already, made by someone else: its file is not this process's to remove.
+    pub(crate) fn from_listening(socket: OwnedFd, address: Peer) -> Self {
+        BoundListener { socket, address, file: None }
+    }
+
+    fn bind_tcp(text: &str, address: SocketAddr, options: &ListenOptions) -> Result<Self, ListenError> {
+        let fail = |errno| ListenError::from_errno(errno, text);
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = new_socket(family).map_err(fail)?;
+        // A server that comes back must not wait for the TIME_WAIT of its former connections.
+        sockopt::set_socket_reuseaddr(&socket, true).map_err(fail)?;
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, false).map_err(fail)?;
+        }
+        if options.reuse_port {
+            sockopt::set_socket_reuseport(&socket, true).map_err(fail)?;
+        }
+        if options.nodelay {
+            sockopt::set_tcp_nodelay(&socket, true).map_err(fail)?;
+        }
+        bind(&socket, &address).map_err(fail)?;
+        listen(&socket, backlog(options)).map_err(fail)?;
+        let bound = getsockname(&socket).map_err(fail)?;
+        let address = Peer::from_kernel(bound).unwrap_or(Peer::Tcp(address));
+        Ok(BoundListener { socket, address, file: None })
+    }
+
+    fn bind_unix(address: UnixAddress, options: &ListenOptions) -> Result<Self, ListenError> {
+        let text = format!("unix:{address}");
+        let fail = |errno| ListenError::from_errno(errno, &text);
+        let socket = new_socket(AddressFamily::UNIX).map_err(fail)?;
+        match bind(&socket, address.kernel()) {
+            Err(Errno::ADDRINUSE) if address.as_path().is_some() => {
+                unix_file::remove_stale(&address)?;
+                bind(&socket, address.kernel()).map_err(fail)?;
+            }
+            bound => bound.map_err(fail)?,
+        }
+        let file = match address.as_path() {
+            None => None,
+            Some(path) => {
+                let file =
+                    UnixFile::own(path).map_err(|source| ListenError::Other { address: text.clone(), source })?;
+                // Before `listen`, so that nobody can connect while the mode is still the umask's.
+                if let Some(mode) = options.unix_mode {
+                    file.set_mode(mode).map_err(|source| ListenError::Other { address: text.clone(), source })?;
+                }
+                Some(Arc::new(file))
+            }
+        };
+        listen(&socket, backlog(options)).map_err(fail)?;
+        Ok(BoundListener { socket, address: Peer::Unix(address), file })
+    }
+
+    /// Another handle on the same socket.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(BoundListener { socket: self.socket.try_clone()?, address: self.address.clone(), file: self.file.clone() })
+    }
+
+    /// Where it listens, with the port that port 0 has become.
+    pub fn address(&self) -> &Peer {
+        &self.address
+    }
+
+    /// Where it listens, as text: `127.0.0.1:8080` (the authority of a URL), `unix:/run/app.sock`.
+    pub fn local_address(&self) -> LocalAddress<'_> {
+        LocalAddress(&self.address)
+    }
+
+    /// Makes it part of the current runtime.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O enabled.
+    pub fn into_listener(self) -> io::Result<Listener> {
+        let BoundListener { socket, address, file } = self;
+        Listener::new(socket, address, file)
+    }
+}
+
+impl AsFd for BoundListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Where a listener can be reached from this machine, as text: the authority of a URL for TCP (an unspecified address
+/// becomes the loopback one), `unix:/run/app.sock` for a unix socket.
+#[derive(Debug, Clone, Copy)]
+pub struct LocalAddress<'a>(&'a Peer);
+
+impl LocalAddress<'_> {
+    /// The address as a URL with the path `/`: `http://127.0.0.1:8080/`, `unix:/run/app.sock`.
+    pub fn url(&self) -> String {
+        match self.0 {
+            Peer::Tcp(_) => format!("http://{self}/"),
+            Peer::Unix(_) => self.to_string(),
+        }
+    }
+
+    /// Where to connect to.
+    pub fn peer(&self) -> Peer {
+        match self.0 {
+            Peer::Tcp(address) if address.ip().is_unspecified() => {
+                let ip = if address.is_ipv4() {
+                    IpAddr::from(Ipv4Addr::LOCALHOST)
+                } else {
+                    IpAddr::from(Ipv6Addr::LOCALHOST)
+                };
+                Peer::Tcp(SocketAddr::new(ip, address.port()))
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+impl fmt::Display for LocalAddress<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.peer().fmt(f)
+    }
+}
+
+/// Why nothing listens.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    /// Write the address in one of the forms that the message lists.
+    #[error(
+        "`{address}` is no address to listen on: expected 127.0.0.1:8080, [::]:8080, :8080, unix:/run/app.sock \
+         or unix:@name"
+    )]
+    Address {
+        /// What was given.
+        address: String,
+    },
+    /// Correct the socket's name; the cause says what is wrong with it.
+    #[error("`{address}` names no unix socket")]
+    Unix {
+        /// What was given.
+        address: String,
+        /// What is wrong with the name.
+        source: UnixAddressError,
+    },
+    /// Check the spelling, or listen on an IP address.
+    #[error("could not resolve the host of `{address}`")]
+    Resolve {
+        /// What was given.
+        address: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// Another process listens there: stop it (`ss -ltnp` or `ss -lxp` names it), or choose another address.
+    #[error("another process already listens on {address}")]
+    InUse {
+        /// The address.
+        address: String,
+    },
+    /// A file that is no socket stands at the path: move it away, or choose another path.
+    #[error("cannot listen on {address}: {what}")]
+    NotASocket {
+        /// The address.
+        address: String,
+        /// A sentence that says what it is.
+        what: String,
+    },
+    /// Ports below 1024 want root or CAP_NET_BIND_SERVICE (or net.ipv4.ip_unprivileged_port_start); a unix socket wants a
+    /// folder that this user may write to.
+    #[error("not permitted to listen on {address}")]
+    Permission {
+        /// The address.
+        address: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The address is not one of this machine's: choose one that `ip address` lists, or `:PORT` for all of them.
+    #[error("{address} is not an address of this machine")]
+    NoSuchAddress {
+        /// The address.
+        address: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The folder of the unix socket does not exist: create it.
+    #[error("the folder of {address} does not exist")]
+    NoFolder {
+        /// The address.
+        address: String,
+    },
+    /// The process or the system has no file descriptor left: raise `ulimit -n`.
+    #[error("no file descriptor is left to listen on {address}: raise the limit (ulimit -n)")]
+    Descriptors {
+        /// The address.
+        address: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Anything else that the kernel can say.
+    #[error("could not listen on {address}")]
+    Other {
+        /// The address.
+        address: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl ListenError {
+    fn from_errno(errno: Errno, address: &str) -> Self {
+        let (address, source) = (address.to_owned(), io::Error::from(errno));
+        match errno {
+            Errno::ADDRINUSE => ListenError::InUse { address },
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => ListenError::Permission { address, source },
+            Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT => ListenError::NoSuchAddress { address, source },
+            Errno::NOENT | Errno::NOTDIR => ListenError::NoFolder { address },
+            Errno::MFILE | Errno::NFILE => ListenError::Descriptors { address, source },
+            _ => ListenError::Other { address, source },
+        }
+    }
+}
+
+enum Wanted {
+    Tcp(SocketAddr),
+    EveryAddress(u16),
+    Unix(UnixAddress),
+}
+
+fn parse(text: &str) -> Result<Wanted, ListenError> {
+    let address = || shown(text.as_bytes());
+    if text.starts_with(['/', '@']) || text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("unix:")) {
+        let name = if text.starts_with(['/', '@']) { text } else { &text[5..] };
+        // `unix:///run/app.sock` is the URL form of `unix:/run/app.sock`.
+        let name = if name.starts_with("///") { &name[2..] } else { name };
+        let unix = UnixAddress::parse(name).map_err(|source| ListenError::Unix { address: address(), source })?;
+        return Ok(Wanted::Unix(unix));
+    }
+    if let Ok(tcp) = text.parse() {
+        return Ok(Wanted::Tcp(tcp));
+    }
+    let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+    let bad = || ListenError::Address { address: address() };
+    if !port.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(bad());
+    }
+    let port = port.parse().map_err(|_| bad())?;
+    if host.is_empty() {
+        return Ok(Wanted::EveryAddress(port));
+    }
+    if !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
+        return Err(bad());
+    }
+    let mut found =
+        (host, port).to_socket_addrs().map_err(|source| ListenError::Resolve { address: address(), source })?;
+    found.next().map(Wanted::Tcp).ok_or_else(bad)
+}
+
+fn new_socket(family: AddressFamily) -> Result<OwnedFd, Errno> {
+    socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+}
+
+fn backlog(options: &ListenOptions) -> i32 {
+    i32::try_from(options.backlog).unwrap_or(i32::MAX)
+}

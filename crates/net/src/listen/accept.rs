@@ -1,0 +1,135 @@
+//! Accepting, without ever spinning or giving up.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use thiserror::Error;
+use tokio::net::{TcpListener, UnixListener};
+
+use super::LocalAddress;
+use super::unix_file::UnixFile;
+use crate::address::Peer;
+use crate::stream::Stream;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// A listening socket that is part of a runtime.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    address: Peer,
+    /// How long the next accept waits first; None when the last one went well.
+    pause: Cell<Option<Duration>>,
+    aborted: Cell<u64>,
+    /// Held for its drop, which removes the file.
+    _file: Option<Arc<UnixFile>>,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    pub(super) fn new(socket: OwnedFd, address: Peer, file: Option<Arc<UnixFile>>) -> io::Result<Self> {
+        let socket = match &address {
+            Peer::Tcp(_) => Socket::Tcp(TcpListener::from_std(socket.into())?),
+            Peer::Unix(_) => Socket::Unix(UnixListener::from_std(socket.into())?),
+        };
+        Ok(Listener { socket, address, pause: Cell::new(None), aborted: Cell::new(0), _file: file })
+    }
+
+    /// The next connection, non-blocking and closed on exec. Dropping the future loses nothing.
+    ///
+    /// A connection that its client has given up before it was accepted is passed over and counted
+    /// ([`Listener::aborted`]).
+    ///
+    /// # Errors
+    /// An error is news, not the end: log it and call again. When descriptors or memory run out, the first call says so, and
+    /// those that follow wait (5 ms, doubling up to 200 ms) and try until one succeeds; so a loop around this neither spins
+    /// nor floods a log. [`AcceptError::is_fatal`] tells the one error after which there is nothing left to accept from.
+    pub async fn accept(&self) -> Result<Stream, AcceptError> {
+        loop {
+            let in_trouble = self.pause.get();
+            if let Some(pause) = in_trouble {
+                tokio::time::sleep(pause).await;
+            }
+            let error = match self.next().await {
+                Ok(stream) => {
+                    self.pause.set(None);
+                    return Ok(stream);
+                }
+                Err(error) => error,
+            };
+            match Errno::from_io_error(&error) {
+                Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.pause.set(Some(in_trouble.map_or(FIRST_PAUSE, |pause| LONGEST_PAUSE.min(pause * 2))));
+                    if in_trouble.is_none() {
+                        return Err(AcceptError::Exhausted(error));
+                    }
+                }
+                Some(Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP) => {
+                    return Err(AcceptError::Closed(error));
+                }
+                // Whatever else there is concerns that one connection (accept(2) lists network errors it passes on).
+                _ => self.aborted.set(self.aborted.get() + 1),
+            }
+        }
+    }
+
+    /// How many connections failed before they were accepted.
+    pub fn aborted(&self) -> u64 {
+        self.aborted.get()
+    }
+
+    /// Where it listens, with the port that port 0 has become.
+    pub fn address(&self) -> &Peer {
+        &self.address
+    }
+
+    /// Where it listens, as text.
+    pub fn local_address(&self) -> LocalAddress<'_> {
+        LocalAddress(&self.address)
+    }
+
+    async fn next(&self) -> io::Result<Stream> {
+        match &self.socket {
+            Socket::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+            Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Socket::Tcp(listener) => listener.as_fd(),
+            Socket::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// Why no connection was accepted this time.
+#[derive(Debug, Error)]
+pub enum AcceptError {
+    /// No file descriptor or memory for another connection; those that wait stay in the backlog. Raise `ulimit -n`, or close
+    /// idle connections.
+    #[error("no file descriptor or memory is left to accept a connection: raise the limit (ulimit -n)")]
+    Exhausted(#[source] io::Error),
+    /// The socket listens no more: it was shut down. Stop accepting.
+    #[error("the listening socket is closed")]
+    Closed(#[source] io::Error),
+}
+
+impl AcceptError {
+    /// Whether every further call will fail too.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, AcceptError::Closed(_))
+    }
+}

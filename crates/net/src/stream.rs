@@ -1,0 +1,226 @@
+//! One type for every connection: TCP, unix, or TLS over either.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use rustix::net::{getpeername, getsockname, sockopt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::address::Peer;
+
+/// A connected stream socket. Without TLS it adds one jump to tokio's own stream and nothing else.
+///
+/// tokio registers a socket edge-triggered and remembers that it is ready, so a write or read tries the system call
+/// first and waits only after the kernel said that it must. After a read that filled less than the buffer tokio takes
+/// the socket for drained and the next read waits for the next event, without a system call to find out.
+///
+/// With TLS, one read of the socket can hold several records, so the caller reads until it is told to wait
+/// (`Poll::Pending`); and what was written may still stand in a buffer, so the caller flushes.
+#[derive(Debug)]
+pub enum Stream {
+    /// TCP.
+    Tcp(TcpStream),
+    /// A unix stream socket.
+    Unix(UnixStream),
+    /// TLS over one of the others. Boxed, as it is a hundred times their size.
+    Tls(Box<TlsStream>),
+}
+
+impl Stream {
+    /// Writes as much as fits at once: `WouldBlock` when the socket was not writable the last time it was asked.
+    /// For TLS the bytes taken may still stand in a buffer: follow it with a flush.
+    #[inline]
+    pub fn try_write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.try_write(buf),
+            Stream::Unix(stream) => stream.try_write(buf),
+            Stream::Tls(stream) => stream.try_write(buf),
+        }
+    }
+
+    /// Writes to the socket without asking tokio whether it is ready. tokio learns that a socket which was just
+    /// registered is writable only from the next round of epoll; this saves that round for the first bytes on a
+    /// connection that is known to be connected. For TLS it is [`Stream::try_write`].
+    ///
+    /// `WouldBlock` means what it says; then wait for writability as usual.
+    #[inline]
+    pub fn write_first(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tls(stream) => stream.try_write(buf),
+            plain => Ok(rustix::net::send(plain.as_fd(), buf, rustix::net::SendFlags::NOSIGNAL)?),
+        }
+    }
+
+    /// Whether this is TLS: then writes want a flush, and reads go on until they must wait.
+    #[inline]
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Stream::Tls(_))
+    }
+
+    /// The protocol agreed on by ALPN, for example `h2`; None without TLS or without agreement.
+    pub fn alpn(&self) -> Option<&[u8]> {
+        match self {
+            Stream::Tls(stream) => stream.session().alpn_protocol(),
+            _ => None,
+        }
+    }
+
+    /// The process at the other end of a unix socket when it connected or began to listen (SO_PEERCRED, unix(7));
+    /// None for TCP, or when the process is not visible in this process's PID namespace.
+    pub fn peer_pid(&self) -> Option<u32> {
+        match self {
+            Stream::Tcp(_) => None,
+            // The kernel says 0 for a process it cannot name here, which no process id can be.
+            Stream::Unix(stream) => {
+                let credentials = stream.peer_cred().ok()?;
+                credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0)
+            }
+            Stream::Tls(stream) => stream.socket().peer_pid(),
+        }
+    }
+
+    /// The address at this end; None for a unix socket without a name.
+    pub fn local_address(&self) -> io::Result<Option<Peer>> {
+        Ok(Peer::from_kernel(getsockname(self)?))
+    }
+
+    /// The address at the other end; None for a unix socket without a name, as clients are.
+    pub fn peer_address(&self) -> io::Result<Option<Peer>> {
+        Ok(getpeername(self)?.and_then(Peer::from_kernel))
+    }
+
+    /// Makes closing the socket send a reset instead of going through TIME_WAIT (SO_LINGER with zero); data not yet
+    /// sent is lost, and the peer sees an error.
+    pub fn reset_on_close(&self) -> io::Result<()> {
+        Ok(sockopt::set_socket_linger(self, Some(std::time::Duration::ZERO))?)
+    }
+}
+
+impl AsFd for Stream {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tls(stream) => stream.socket().as_fd(),
+        }
+    }
+}
+
+impl From<TcpStream> for Stream {
+    fn from(stream: TcpStream) -> Self {
+        Stream::Tcp(stream)
+    }
+}
+
+impl From<UnixStream> for Stream {
+    fn from(stream: UnixStream) -> Self {
+        Stream::Unix(stream)
+    }
+}
+
+impl AsyncRead for Stream {
+    #[inline]
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Tls(stream) => Pin::new(&mut stream.0).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    #[inline]
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Tls(stream) => Pin::new(&mut stream.0).poll_write(cx, buf),
+        }
+    }
+
+    #[inline]
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Stream::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Stream::Tls(stream) => Pin::new(&mut stream.0).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    #[inline]
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Stream::Tcp(stream) => stream.is_write_vectored(),
+            Stream::Unix(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.0.is_write_vectored(),
+        }
+    }
+
+    #[inline]
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(_) | Stream::Unix(_) => Poll::Ready(Ok(())),
+            Stream::Tls(stream) => Pin::new(&mut stream.0).poll_flush(cx),
+        }
+    }
+
+    #[inline]
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(&mut stream.0).poll_shutdown(cx),
+        }
+    }
+}
+
+/// A TLS session over a stream, at either end.
+pub struct TlsStream(pub(crate) tokio_rustls::TlsStream<Stream>);
+
+impl TlsStream {
+    /// The protocol version agreed on, for example `TLSv1_3`; None before the handshake's end.
+    pub fn version(&self) -> Option<String> {
+        self.session().protocol_version().map(|version| format!("{version:?}"))
+    }
+
+    /// Whether the handshake took up an earlier session instead of checking certificates anew.
+    pub fn is_resumed(&self) -> bool {
+        self.session().handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+    }
+
+    /// The stream that carries the records.
+    fn socket(&self) -> &Stream {
+        self.0.get_ref().0
+    }
+
+    fn session(&self) -> &rustls::CommonState {
+        match &self.0 {
+            tokio_rustls::TlsStream::Client(stream) => stream.get_ref().1,
+            tokio_rustls::TlsStream::Server(stream) => stream.get_ref().1,
+        }
+    }
+
+    /// One attempt that leaves no waker behind: what comes next, a poll, brings its own.
+    fn try_write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match Pin::new(&mut self.0).poll_write(&mut Context::from_waker(Waker::noop()), buf) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+impl fmt::Debug for TlsStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsStream").field("socket", self.socket()).field("version", &self.version()).finish()
+    }
+}

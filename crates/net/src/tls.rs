@@ -1,0 +1,34 @@
+//! TLS at either end, by rustls.
+
+mod client;
+mod error;
+mod server;
+
+pub use client::{ClientTls, ClientTlsOptions, Roots};
+pub use error::{TlsConfigError, TlsError};
+pub use server::{ServerTls, ServerTlsOptions};
+
+use std::path::Path;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// Every certificate in a PEM file, in order; at least one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {
+    let bad = |source| TlsConfigError::Pem { path: path.to_owned(), wanted: "a certificate", source };
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(bad)?.collect();
+    let certificates = certificates.map_err(bad)?;
+    if certificates.is_empty() {
+        return Err(bad(rustls::pki_types::pem::Error::NoItemsFound));
+    }
+    Ok(certificates)
+}
+
+/// The first private key in a PEM file.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsConfigError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|source| TlsConfigError::Pem {
+        path: path.to_owned(),
+        wanted: "a private key",
+        source,
+    })
+}

@@ -1,0 +1,63 @@
+//! What the tests of this folder share.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::process::Command;
+
+use oroshi_net::{BoundListener, ConnectError, Connected, Connector, ConnectorOptions, ListenOptions, Peer};
+use tokio::runtime::{Builder, LocalOptions};
+
+/// Runs a future on a runtime of its own, as a core does.
+pub(crate) fn on_a_core<F: Future>(future: F) -> F::Output {
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap().block_on(future)
+}
+
+/// A listener with default options.
+pub(crate) fn listener(address: &str) -> BoundListener {
+    BoundListener::bind(address, &ListenOptions::default()).unwrap()
+}
+
+/// A listener with room for few connections.
+pub(crate) fn narrow_listener(address: &str) -> BoundListener {
+    BoundListener::bind(address, &ListenOptions { backlog: 1, ..ListenOptions::default() }).unwrap()
+}
+
+/// One connect with default options and no deadline.
+pub(crate) async fn connect(peer: &Peer) -> Result<Connected, ConnectError> {
+    Connector::new(ConnectorOptions::default()).connect(peer, None).await
+}
+
+/// A socket's address in a temporary folder, which lives as long as the first value.
+pub(crate) fn unix_address() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    (folder, address)
+}
+
+/// A name in the abstract namespace that no other test has.
+pub(crate) fn abstract_address() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("unix:@oroshi-net-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Runs one ignored test of this binary in a process of its own, where it may change what belongs to a process: limits,
+/// signals, descriptors. `shell` is run by `sh` before, for example to set variables.
+pub(crate) fn in_a_process(test: &str, shell: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{shell} exec \"$@\""), "sh"]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "--nocapture", "--test-threads=1", test]);
+    command
+}
+
+/// Runs such a command to its end, which must be a success of exactly one test.
+pub(crate) fn must_pass(mut command: Command) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{}\n{text}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

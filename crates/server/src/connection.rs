@@ -1,0 +1,194 @@
+//! A connection's life: wait for a request, have it answered, and again; then close in a way that fits.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use oroshi_http1::{RequestDecoder, RequestEvent, RequestHead};
+use oroshi_net::{ServerTls, Stream};
+
+use crate::body::Leftover;
+use crate::core::Seated;
+use crate::counters::ErrorKind;
+use crate::error::{Error, Wait};
+use crate::exchange::{Exchange, Handler};
+use crate::reply::Reply;
+use crate::wire::Wire;
+
+/// Serves a connection to its end.
+pub(crate) async fn run<H: Handler>(seated: Seated, handler: Rc<H>, stream: Stream, tls: Option<ServerTls>) {
+    let core = Rc::clone(&seated.core);
+    if core.closing.get() {
+        // Accepted in the last moment: whether its request is there already is known after the next look at the sockets.
+        tokio::task::yield_now().await;
+    }
+    let stream = match tls {
+        None => stream,
+        Some(tls) => match handshake(&seated, &tls, stream).await {
+            Ok(stream) => stream,
+            Err(kind) => return core.counters.count_error(kind),
+        },
+    };
+    let wire = Wire::new(seated, stream);
+    if let Err(error) = serve(&wire, &*handler).await {
+        core.counters.count_error(error.kind());
+    }
+}
+
+async fn handshake(seated: &Seated, tls: &ServerTls, stream: Stream) -> Result<Stream, ErrorKind> {
+    let (core, limit) = (&seated.core, &seated.seat.read);
+    limit.set(core.now().saturating_add(core.ticks.head));
+    // Boxed, so that a connection's task is not as large as a handshake for the rest of its life.
+    let mut shaking = Box::pin(tls.accept(stream));
+    poll_fn(|context| {
+        if let Poll::Ready(result) = shaking.as_mut().poll(context) {
+            limit.clear();
+            return Poll::Ready(result.map_err(|_| ErrorKind::Tls));
+        }
+        if limit.poll_over(core.now(), context) {
+            return Poll::Ready(Err(ErrorKind::HeadTimeout));
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Serves requests until the connection is to be closed, which then is done by dropping it. An error is for counting:
+/// whatever could be said about it to the peer has been said.
+async fn serve<H: Handler>(wire: &Wire, handler: &H) -> Result<(), Error> {
+    let core = wire.core();
+    let mut decoder = RequestDecoder::default();
+    let mut input = Vec::new();
+    let mut at = 0; // where in `input` the next request begins
+    let mut head_due = None;
+    loop {
+        let mut rest = &input[at..];
+        match decoder.decode(&core.settings.limits, &mut rest) {
+            Ok(Some(RequestEvent::Head(head))) => {
+                head_due = None;
+                match exchange(wire, handler, &mut decoder, head, rest).await? {
+                    None => return Ok(()),
+                    Some(Leftover::Rest(length)) => at = input.len() - length,
+                    Some(Leftover::More(buffer, place)) => {
+                        core.spares.give(std::mem::replace(&mut input, buffer));
+                        at = place;
+                    }
+                }
+            }
+            // The events of a body come within its exchange.
+            Ok(Some(_)) => at = input.len() - rest.len(),
+            Ok(None) if rest.is_empty() => {
+                wire.flush().await?;
+                input.clear();
+                at = 0;
+                let due = core.now().saturating_add(core.ticks.idle);
+                match wire.read_idle(&mut input, due).await {
+                    Ok(Some(0)) | Ok(None) => return wire.finish().await,
+                    Ok(Some(_)) => {}
+                    // A peer that resets a connection between two requests has merely closed it.
+                    Err(_) => return Ok(()),
+                }
+            }
+            Ok(None) => {
+                let left = rest.len();
+                wire.flush().await?;
+                input.drain(..input.len() - left);
+                at = 0;
+                let due = *head_due.get_or_insert(core.now().saturating_add(core.ticks.head));
+                match wire.read(&mut input, Wait::Head, due).await {
+                    Ok(0) => {
+                        if let Err(error) = decoder.eof() {
+                            return refuse(wire, Error::Request(error)).await;
+                        }
+                        return wire.finish().await;
+                    }
+                    Ok(_) => {}
+                    Err(error @ Error::Timeout(_)) => return refuse(wire, error).await,
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(error) => return refuse(wire, Error::Request(error)).await,
+        }
+    }
+}
+
+/// One request and its answer. What comes after it on the connection, or `None` when nothing does.
+async fn exchange<H: Handler>(
+    wire: &Wire,
+    handler: &H,
+    decoder: &mut RequestDecoder,
+    head: RequestHead<'_>,
+    rest: &[u8],
+) -> Result<Option<Leftover>, Error> {
+    let core = wire.core();
+    core.counters.count_request();
+    let due = core.now().saturating_add(core.ticks.request);
+    let mut exchange = Exchange::new(wire, decoder, head, rest, due);
+    let handled = wire.drive(handler.handle(&mut exchange)).await?;
+    let Exchange { mut body, mut reply, .. } = exchange;
+    if reply.is_complete() {
+        core.counters.count_answer();
+    }
+    let failure = match handled {
+        Err(error) => Some(error),
+        Ok(()) if reply.is_complete() => None,
+        Ok(()) if reply.is_begun() => Some(Error::Misuse("the handler did not finish its answer")),
+        Ok(()) => Some(Error::Misuse("the handler gave no answer")),
+    };
+    if wire.with_stream(|_| ()).is_none() {
+        // Handed off, and none of this module's business any more.
+        return failure.map_or(Ok(None), Err);
+    }
+    if let Some(error) = failure {
+        fail(wire, &mut reply, &error).await;
+        return Err(error);
+    }
+    if !wire.close.get() {
+        let ended = match body.take_end() {
+            Ok(true) => true,
+            _ => wire.drive(body.drain(core.settings.drain_bytes)).await?.unwrap_or(false),
+        };
+        if ended {
+            return Ok(Some(body.into_leftover()));
+        }
+    }
+    let all_read = body.take_end().unwrap_or(false) && body.into_leftover().is_empty();
+    if all_read { wire.finish().await? } else { wire.linger().await? }
+    Ok(None)
+}
+
+/// Ends an exchange that failed: with an error's answer when none was begun, else by cutting it off.
+async fn fail(wire: &Wire, reply: &mut Reply<'_>, error: &Error) {
+    // Answers to earlier requests that still wait are whole, and are sent. Nobody is left to tell if that fails.
+    if !reply.is_begun() && error.status().is_some() {
+        answer_error(reply, error).await;
+        let _ = wire.linger().await;
+    } else if reply.is_complete() {
+        let _ = wire.linger().await;
+    } else {
+        let _ = wire.flush().await;
+        if reply.ends_with_connection() {
+            wire.reset_on_close();
+        }
+    }
+}
+
+/// Answers a request that never became an exchange.
+async fn refuse(wire: &Wire, error: Error) -> Result<(), Error> {
+    answer_error(&mut Reply::to_nobody(wire), &error).await;
+    let _ = wire.linger().await;
+    Err(error)
+}
+
+async fn answer_error(reply: &mut Reply<'_>, error: &Error) {
+    let Some(status) = error.status() else { return };
+    let text = match error {
+        // What is wrong with a request is its sender's to know; what is wrong with a handler is not.
+        Error::Request(defect) => format!("{defect}\n"),
+        Error::Timeout(_) => format!("{error}\n"),
+        _ => String::from("the server failed to answer this request\n"),
+    };
+    reply.close();
+    // Written with fields of our own: it fails only when the connection broke, which the caller is about to close.
+    let _ = reply.send(status, [("Content-Type", &b"text/plain"[..])], text.as_bytes()).await;
+}

@@ -1,0 +1,370 @@
+//! The writing side of an exchange: the answer, whole or piece by piece.
+
+use std::fmt;
+
+use oroshi_http1::encode::{self, EncodeError};
+use oroshi_http1::{RequestHead, Version};
+
+use crate::error::Error;
+use crate::wire::{Unread, Wire};
+
+/// The answer to a request.
+///
+/// How the body is framed follows from what is known: a length gives `Content-Length`; none gives the chunked coding,
+/// or, for an HTTP/1.0 client, a body that ends when the connection closes. `Connection` and `Date` are set here too.
+///
+/// What is written is sent once the handler waits for anything (or has written much), so that a head and a small body
+/// are one write. [`flush`](Self::flush) sends it before that.
+pub struct Reply<'a> {
+    wire: &'a Wire,
+    client: Version,
+    /// Whether the method was HEAD: everything is as for GET, without a body.
+    head_only: bool,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Untouched,
+    /// The head is written, and the body to come is framed like this.
+    Body(Transfer),
+    Complete,
+    /// A write was dropped halfway: what follows would stand in the wrong place.
+    Broken,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transfer {
+    /// This many bytes are still to come.
+    Length(u64),
+    Chunked,
+    UntilClose,
+    /// 204 and 304 have none.
+    None,
+    /// HEAD: what is written is thrown away.
+    Discard,
+}
+
+impl<'a> Reply<'a> {
+    pub(crate) fn new(wire: &'a Wire, head: &RequestHead<'_>) -> Self {
+        wire.close.set(!head.keep_alive);
+        wire.answered.set(false);
+        Reply { wire, client: head.version, head_only: head.method == "HEAD", state: State::Untouched }
+    }
+
+    /// For an answer to what never became a request.
+    pub(crate) fn to_nobody(wire: &'a Wire) -> Self {
+        wire.answered.set(false);
+        Reply { wire, client: Version::Http11, head_only: false, state: State::Untouched }
+    }
+
+    /// Answers with a whole message. The fields must not hold `Connection`, `Content-Length` or `Transfer-Encoding`.
+    /// To a HEAD request the body is not sent, but its length is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Header`] and [`Error::Misuse`] when this cannot be sent: nothing was written then, and another answer
+    /// can be given. Otherwise the connection broke.
+    pub async fn send<'f>(
+        &mut self,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+        body: &[u8],
+    ) -> Result<(), Error> {
+        if has_no_body(status) && !body.is_empty() {
+            return Err(NO_BODY);
+        }
+        self.begin(status, fields, Some(body.len() as u64))?;
+        if self.state != State::Body(Transfer::Discard) {
+            self.write(body).await?;
+        }
+        self.state = State::Complete;
+        Ok(())
+    }
+
+    /// Answers with a message that is already written out, head and body, and is sent as it is. Its framing is the
+    /// caller's to get right, for HEAD and HTTP/1.0 clients too (`Connection: keep-alive`), and so is `Date`. After it
+    /// the connection closes if [`closes`](Self::closes) says so, even if the message does not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] when an answer has begun; otherwise the connection broke.
+    pub async fn send_raw(&mut self, message: &[u8]) -> Result<(), Error> {
+        self.untouched()?;
+        self.wire.close.set(self.closes());
+        self.wire.answered.set(true);
+        self.state = State::Broken;
+        self.wire.write(message).await?;
+        self.state = State::Complete;
+        Ok(())
+    }
+
+    /// Begins an answer whose body is given with [`write`](Self::write) and ended with [`finish`](Self::finish).
+    /// `length` is the body's length in bytes, if it is known. Fields as for [`send`](Self::send).
+    ///
+    /// # Errors
+    ///
+    /// As for `send`.
+    pub fn begin<'f>(
+        &mut self,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+        length: Option<u64>,
+    ) -> Result<(), Error> {
+        self.untouched()?;
+        if status < 200 {
+            return Err(Error::Misuse("an answer needs a final status, 200 to 999"));
+        }
+        let transfer = match length {
+            _ if has_no_body(status) => Transfer::None,
+            _ if self.head_only => Transfer::Discard,
+            Some(length) => Transfer::Length(length),
+            None if self.client == Version::Http10 => Transfer::UntilClose,
+            None => Transfer::Chunked,
+        };
+        let close = self.closes() || transfer == Transfer::UntilClose;
+        let date = self.wire.core().settings.date.then(|| self.wire.core().date());
+        self.write_head(status, fields, |out, has_date| {
+            if let (Some(date), false) = (date, has_date) {
+                out.extend_from_slice(b"Date: ");
+                out.extend_from_slice(&date);
+                out.extend_from_slice(b"\r\n");
+            }
+            match (transfer, length) {
+                (Transfer::Length(length), _) | (Transfer::Discard, Some(length)) => encode::content_length(out, length),
+                (Transfer::Chunked, _) => encode::chunked(out),
+                _ => {}
+            }
+            if close {
+                out.extend_from_slice(b"Connection: close\r\n");
+            } else if self.client == Version::Http10 {
+                out.extend_from_slice(b"Connection: keep-alive\r\n");
+            }
+        })?;
+        self.wire.close.set(close);
+        self.wire.answered.set(true);
+        self.state = State::Body(transfer);
+        Ok(())
+    }
+
+    /// Writes a piece of the body of an answer that was begun. To a HEAD request it is not sent. Waits while the peer
+    /// does not keep up.
+    ///
+    /// Not to be dropped before its end when the piece is larger than 16 KiB: the answer is then cut off.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] when no answer was begun or the piece goes beyond its length; otherwise the connection broke.
+    pub async fn write(&mut self, piece: &[u8]) -> Result<(), Error> {
+        let State::Body(transfer) = self.state else { return Err(NOT_BEGUN) };
+        if piece.is_empty() || transfer == Transfer::Discard {
+            return Ok(());
+        }
+        let after = match transfer {
+            Transfer::None => return Err(NO_BODY),
+            Transfer::Length(left) => match left.checked_sub(piece.len() as u64) {
+                Some(left) => Transfer::Length(left),
+                None => return Err(Error::Misuse("the body is longer than was announced")),
+            },
+            other => other,
+        };
+        self.state = State::Broken;
+        if transfer == Transfer::Chunked {
+            let head = encode::ChunkHead::new(piece.len());
+            self.wire.append(|out| out.extend_from_slice(head.as_bytes()));
+        }
+        self.wire.add(piece).await?;
+        if transfer == Transfer::Chunked {
+            self.wire.append(|out| out.extend_from_slice(encode::CHUNK_END));
+        }
+        self.state = State::Body(after);
+        self.wire.relieve().await
+    }
+
+    /// Waits until everything written so far was handed to the kernel.
+    ///
+    /// # Errors
+    ///
+    /// When the connection broke.
+    pub async fn flush(&mut self) -> Result<(), Error> {
+        self.wire.flush().await
+    }
+
+    /// Ends an answer that was begun.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] when none was begun, or when its body is shorter than announced.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        self.finish_with([])
+    }
+
+    /// Ends an answer that was begun, with trailer fields. They are sent when the body is chunked, and left out
+    /// otherwise: nothing that matters may stand in them alone.
+    ///
+    /// # Errors
+    ///
+    /// As for [`finish`](Self::finish), and [`Error::Header`] for a field that cannot be sent.
+    pub fn finish_with<'f>(
+        &mut self,
+        trailers: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+    ) -> Result<(), Error> {
+        let State::Body(transfer) = self.state else { return Err(NOT_BEGUN) };
+        match transfer {
+            Transfer::Length(0) | Transfer::UntilClose | Transfer::None | Transfer::Discard => {}
+            Transfer::Length(_) => return Err(Error::Misuse("the body is shorter than was announced")),
+            Transfer::Chunked => {
+                let mut current = "";
+                let named = trailers.into_iter().inspect(|(name, _)| current = name);
+                self.wire.append(|out| encode::last_chunk(out, named)).map_err(|error| unsendable(error, current))?;
+            }
+        }
+        self.state = State::Complete;
+        Ok(())
+    }
+
+    /// Sends an interim answer, such as 103 with `Link` fields, before the final one. HTTP/1.0 clients do not know
+    /// these, and get none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] when the status is not 102 to 199 or the final answer has begun; [`Error::Header`].
+    pub fn inform<'f>(
+        &mut self,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+    ) -> Result<(), Error> {
+        self.untouched()?;
+        if !(102..200).contains(&status) {
+            return Err(Error::Misuse("an interim answer has a status of 102 to 199"));
+        }
+        if self.client == Version::Http11 {
+            self.write_head(status, fields, |_, _| ())?;
+        }
+        Ok(())
+    }
+
+    /// Has the connection close after this answer, and the answer say so. To be called before the answer begins.
+    pub fn close(&mut self) {
+        self.wire.close.set(true);
+    }
+
+    /// Whether the connection will close after this answer: because the client asked for it, [`close`](Self::close)
+    /// was called, a shutdown has begun, or more of the request's body is unread than is worth reading.
+    pub fn closes(&self) -> bool {
+        let core = self.wire.core();
+        let unwanted = match self.wire.unread.get() {
+            Unread::Nothing => false,
+            // Whether a client that waits for leave to send its body will still send it is not to be known.
+            _ if self.wire.expecting.get() => true,
+            Unread::Bytes(length) => length > core.settings.drain_bytes,
+            Unread::Unknown => false,
+        };
+        self.wire.close.get() || core.closing.get() || unwanted
+    }
+
+    /// Whether an answer was begun.
+    pub fn is_begun(&self) -> bool {
+        self.state != State::Untouched
+    }
+
+    /// Whether the answer is whole.
+    pub fn is_complete(&self) -> bool {
+        self.state == State::Complete
+    }
+
+    /// Whether only the end of the connection tells the peer where the body ends.
+    pub(crate) fn ends_with_connection(&self) -> bool {
+        self.state == State::Body(Transfer::UntilClose)
+    }
+
+    /// The head of an answer after which the connection is no longer HTTP. Its body, the tunnel, is not this type's.
+    pub(crate) fn begin_tunnel<'f>(
+        &mut self,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+    ) -> Result<(), Error> {
+        self.untouched()?;
+        self.write_head(status, fields, |out, _| {
+            if status == 101 {
+                out.extend_from_slice(b"Connection: upgrade\r\n");
+            }
+        })?;
+        self.wire.answered.set(true);
+        self.state = State::Broken;
+        Ok(())
+    }
+
+    /// The tunnel's head was sent.
+    pub(crate) fn tunnel_begun(&mut self) {
+        self.state = State::Complete;
+    }
+
+    fn untouched(&self) -> Result<(), Error> {
+        match self.state {
+            State::Untouched => Ok(()),
+            _ => Err(Error::Misuse("the request was answered already")),
+        }
+    }
+
+    /// Writes a head: whole, or not at all. `rest` adds what the connection sets, told whether there was a `Date`.
+    fn write_head<'f>(
+        &self,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+        rest: impl FnOnce(&mut Vec<u8>, bool),
+    ) -> Result<(), Error> {
+        self.wire.append(|out| {
+            let start = out.len();
+            let written = (|| {
+                encode::status_line(out, Version::Http11, status, None).map_err(|error| unsendable(error, ""))?;
+                let mut has_date = false;
+                for (name, value) in fields {
+                    if is_managed(name) {
+                        return Err(Error::Header(name.to_owned()));
+                    }
+                    has_date |= name.eq_ignore_ascii_case("date");
+                    encode::header(out, name, value).map_err(|error| unsendable(error, name))?;
+                }
+                rest(out, has_date);
+                encode::end_of_head(out);
+                Ok(())
+            })();
+            if written.is_err() {
+                out.truncate(start);
+            }
+            written
+        })
+    }
+}
+
+impl fmt::Debug for Reply<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Reply").field("client", &self.client).field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+const NO_BODY: Error = Error::Misuse("a 204 or a 304 has no body");
+const NOT_BEGUN: Error = Error::Misuse("no answer is begun and unfinished");
+
+/// RFC 9110 sections 15.3.5 and 15.4.5.
+fn has_no_body(status: u16) -> bool {
+    matches!(status, 204 | 304)
+}
+
+/// The fields that this module alone writes.
+fn is_managed(name: &str) -> bool {
+    match name.len() {
+        10 => name.eq_ignore_ascii_case("connection"),
+        14 => name.eq_ignore_ascii_case("content-length"),
+        17 => name.eq_ignore_ascii_case("transfer-encoding"),
+        _ => false,
+    }
+}
+
+fn unsendable(error: EncodeError, name: &str) -> Error {
+    match error {
+        EncodeError::Status => Error::Misuse("a status has three digits"),
+        _ => Error::Header(name.to_owned()),
+    }
+}

@@ -1,0 +1,143 @@
+//! Accepting connections on a core, and ending: the server as its user sees it.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use oroshi_net::{Listener, ServerTls, Stream};
+use tokio::task::JoinSet;
+
+use crate::connection;
+use crate::core::Core;
+use crate::counters::{Counters, ErrorKind};
+use crate::exchange::Handler;
+use crate::settings::Settings;
+
+/// The server of one core: a handler, and the connections it serves.
+///
+/// It lives on one thread, in a tokio [`LocalRuntime`](tokio::runtime::LocalRuntime) with I/O and time. For more cores,
+/// make one on each.
+#[derive(Debug)]
+pub struct Server<H> {
+    core: Rc<Core>,
+    handler: Rc<H>,
+}
+
+/// A listener, and the TLS that is spoken behind it, if any.
+#[derive(Debug)]
+pub struct Door {
+    /// Where connections come from.
+    pub listener: Listener,
+    /// The certificate and settings of an `https` listener.
+    pub tls: Option<ServerTls>,
+}
+
+impl From<Listener> for Door {
+    fn from(listener: Listener) -> Self {
+        Door { listener, tls: None }
+    }
+}
+
+impl<H: Handler> Server<H> {
+    /// A server that answers with this handler.
+    pub fn new(handler: H, settings: Settings) -> Self {
+        Server { core: Rc::new(Core::new(settings)), handler: Rc::new(handler) }
+    }
+
+    /// What this core counts, readable from any thread, during and after the work.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.core.counters)
+    }
+
+    /// Accepts connections and serves them until `shutdown` resolves; then ends in good order: no further connection is
+    /// accepted but those that already wait, idle connections are closed, requests in progress get their answer (with
+    /// `Connection: close`), within [`drain_timeout`](Settings::drain_timeout). Returns when no connection is left.
+    ///
+    /// When descriptors run out it pauses and goes on ([`ErrorKind::Accept`] counts it). Dropping the future cuts
+    /// everything off.
+    ///
+    /// # Panics
+    ///
+    /// Outside a `LocalRuntime` with I/O and time.
+    pub async fn serve(&self, doors: impl IntoIterator<Item = Door>, shutdown: impl Future<Output = ()>) {
+        let _cut = CutOff(&self.core);
+        let mut accepting = JoinSet::new();
+        for door in doors {
+            accepting.spawn_local(accept(Rc::clone(&self.core), Rc::clone(&self.handler), door));
+        }
+        let core = Rc::clone(&self.core);
+        let mut sweeping = JoinSet::new();
+        sweeping.spawn_local(async move { core.sweep().await });
+
+        shutdown.await;
+        // What arrived before this moment counts as arrived: it is noticed at the next look at the sockets.
+        tokio::task::yield_now().await;
+        self.core.close();
+        while accepting.join_next().await.is_some() {}
+        let drained = async {
+            while self.core.connections() > 0 {
+                self.core.seat_freed.notified().await;
+            }
+        };
+        if tokio::time::timeout(self.core.settings.drain_timeout, drained).await.is_err() {
+            for _ in 0..self.core.abort() {
+                self.core.counters.count_error(ErrorKind::Shutdown);
+            }
+            while self.core.connections() > 0 {
+                self.core.seat_freed.notified().await;
+            }
+        }
+    }
+}
+
+/// Accepts from one listener until the shutdown.
+async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
+    let seat = |stream: Stream| {
+        let seated = core.seat();
+        let seat = Rc::clone(&seated.seat);
+        let task = connection::run(seated, Rc::clone(&handler), stream, door.tls.clone());
+        seat.set_task(tokio::task::spawn_local(task).abort_handle());
+    };
+    loop {
+        while core.connections() >= core.settings.connections && !core.closing.get() {
+            core.seat_freed.notified().await;
+        }
+        match until(door.listener.accept(), core.until_closing()).await {
+            Some(Ok(stream)) => seat(stream),
+            Some(Err(error)) => {
+                core.counters.count_error(ErrorKind::Accept);
+                if error.is_fatal() {
+                    return;
+                }
+            }
+            None => break,
+        }
+    }
+    // Clients whose connection the kernel has completed believe to be connected; closing the listener would reset them.
+    while let Some(Ok(stream)) = until(door.listener.accept(), std::future::ready(())).await {
+        seat(stream);
+    }
+}
+
+/// The future's output, or `None` when `end` resolves first. The future goes first: what is there already is taken.
+async fn until<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {
+    let (mut future, mut end) = (pin!(future), pin!(end));
+    poll_fn(|context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
+        }
+        end.as_mut().poll(context).map(|()| None)
+    })
+    .await
+}
+
+/// Leaves no connection behind when `serve` is dropped before its end.
+struct CutOff<'a>(&'a Core);
+
+impl Drop for CutOff<'_> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

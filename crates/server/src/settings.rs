@@ -1,0 +1,142 @@
+//! What a user of this crate may set: time limits by phase, sizes, and the cap on connections.
+
+use std::time::Duration;
+
+use oroshi_http1::Limits;
+
+/// The settings of one core's server. `Default` gives values that suit a public service.
+///
+/// Every time limit may be [`Duration::MAX`], which means never. A limit fires at its time or a little later, never
+/// earlier: limits are looked at by a sweep over the core's connections that runs eight times within the shortest of
+/// them (at least every second, at most every 5 ms), so that no request pays for a timer.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Limits on the bytes of a request: head, header count, target, chunk lines, trailers, body.
+    /// What goes over is answered 431, 414, 400 or 413, and the connection is closed.
+    pub limits: Limits,
+    /// How long a connection may wait for the first byte of its next (or first) request. It is then closed silently.
+    pub idle_timeout: Duration,
+    /// How long the head of a request may take from its first byte to its last, however often bytes come.
+    /// It is then answered 408. A TLS handshake has the same limit.
+    pub head_timeout: Duration,
+    /// How long a body that is being read may pause. The handler's read then fails with
+    /// [`Error::Timeout`](crate::Error::Timeout); a handler that passes the error on has 408 answered for it.
+    pub body_timeout: Duration,
+    /// How long a request may take from its head to the last byte of its body, however often bytes come.
+    pub request_timeout: Duration,
+    /// How long a write may make no progress because the peer does not read. The connection is then dropped.
+    pub write_timeout: Duration,
+    /// How long a connection that is being closed while the peer still sends is kept to swallow what comes, so that
+    /// the peer gets to read the answer. (Closing a TCP socket with unread bytes resets it, which can destroy the answer.)
+    pub linger_timeout: Duration,
+    /// How long requests in progress may take to finish after a shutdown began. They are then cut off.
+    pub drain_timeout: Duration,
+    /// How much of a body that the handler left unread is read and thrown away to keep the connection, in bytes.
+    /// With more to come, the connection closes instead.
+    pub drain_bytes: u64,
+    /// How many connections a core holds at most. At the cap it stops accepting; others wait in the listener's backlog.
+    pub connections: usize,
+    /// Whether answers get a `Date` header (unless the handler gives one), as RFC 9110 section 6.6.1 asks of an origin
+    /// server. A gateway that forwards its upstream's `Date` may switch it off.
+    pub date: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            limits: Limits::default(),
+            idle_timeout: Duration::from_secs(60),
+            head_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(3600),
+            write_timeout: Duration::from_secs(30),
+            linger_timeout: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(30),
+            drain_bytes: 64 * 1024,
+            connections: 100_000,
+            date: true,
+        }
+    }
+}
+
+/// The time limits in ticks of the core's sweep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticks {
+    /// The length of one tick.
+    pub(crate) length: Duration,
+    pub(crate) idle: u64,
+    pub(crate) head: u64,
+    pub(crate) body: u64,
+    pub(crate) request: u64,
+    pub(crate) write: u64,
+    pub(crate) linger: u64,
+}
+
+impl Ticks {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let limits = [
+            settings.idle_timeout,
+            settings.head_timeout,
+            settings.body_timeout,
+            settings.request_timeout,
+            settings.write_timeout,
+            settings.linger_timeout,
+        ];
+        let shortest = limits.into_iter().min().unwrap_or(Duration::MAX);
+        let length = (shortest / 8).clamp(Duration::from_millis(5), Duration::from_secs(1));
+        // Rounded up, and one more because the tick that is under way has partly gone by: never early.
+        let ticks = |limit: Duration| {
+            let ticks = limit.as_nanos().div_ceil(length.as_nanos()).saturating_add(1);
+            u64::try_from(ticks).unwrap_or(u64::MAX)
+        };
+        Ticks {
+            length,
+            idle: ticks(settings.idle_timeout),
+            head: ticks(settings.head_timeout),
+            body: ticks(settings.body_timeout),
+            request: ticks(settings.request_timeout),
+            write: ticks(settings.write_timeout),
+            linger: ticks(settings.linger_timeout),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_never_shorter_than_the_limit() {
+        let settings = Settings { head_timeout: Duration::from_millis(100), ..Settings::default() };
+        let ticks = Ticks::new(&settings);
+        assert_eq!(ticks.length, Duration::from_micros(12_500));
+        // A limit set just before a tick loses that tick whole.
+        assert!(ticks.length * u32::try_from(ticks.head - 1).unwrap() >= Duration::from_millis(100));
+        assert!(ticks.length * u32::try_from(ticks.idle - 1).unwrap() >= Duration::from_secs(60));
+    }
+
+    #[test]
+    fn never_stays_never() {
+        let settings = Settings { idle_timeout: Duration::MAX, request_timeout: Duration::MAX, ..Settings::default() };
+        let ticks = Ticks::new(&settings);
+        // Five hundred thousand million years, at a second a tick.
+        assert!(ticks.idle > u64::MAX / 2 && ticks.request > u64::MAX / 2);
+    }
+
+    #[test]
+    fn the_sweep_is_bounded_both_ways() {
+        let short = Settings { write_timeout: Duration::from_nanos(1), ..Settings::default() };
+        assert_eq!(Ticks::new(&short).length, Duration::from_millis(5));
+        let never = Duration::MAX;
+        let long = Settings {
+            idle_timeout: never,
+            head_timeout: never,
+            body_timeout: never,
+            request_timeout: never,
+            write_timeout: never,
+            linger_timeout: never,
+            ..Settings::default()
+        };
+        assert_eq!(Ticks::new(&long).length, Duration::from_secs(1));
+    }
+}

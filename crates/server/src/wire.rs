@@ -1,0 +1,381 @@
+//! A connection's two directions: reads through the core's scratch buffer, and the bytes that wait to be sent.
+//!
+//! What a handler writes gathers in `output` and leaves in one write as soon as the handler waits for anything, ends
+//! with no further request at hand, or has gathered much: so a message is one write, and so are the answers to
+//! requests that came in one read. Nothing here is locked or counted; a `RefCell` is borrowed within one poll only.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use oroshi_net::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::core::{Core, Seat, Seated};
+use crate::error::{Error, Wait};
+
+/// A piece of a body up to this size is copied behind the bytes that wait; a larger one is written from where it is.
+const COPIED_BYTES: usize = 16 * 1024;
+
+/// With this many bytes waiting, whoever adds more waits until they are sent.
+const OUTPUT_BYTES: usize = 64 * 1024;
+
+/// What of the request's body has not been read yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    Nothing,
+    Bytes(u64),
+    Unknown,
+}
+
+/// A connection's stream, and what is known of the exchange on it from both directions.
+pub(crate) struct Wire {
+    seated: Seated,
+    stream: RefCell<Option<Stream>>,
+    output: RefCell<Output>,
+    /// Whoever waits for `output` to be sent, other than the connection's task as a whole.
+    flusher: RefCell<Option<Waker>>,
+    /// Whether the connection ends after this exchange.
+    pub(crate) close: Cell<bool>,
+    /// Whether the final answer's head stands in `output` or was sent.
+    pub(crate) answered: Cell<bool>,
+    /// Whether the peer holds its body back until it is told to go on.
+    pub(crate) expecting: Cell<bool>,
+    pub(crate) unread: Cell<Unread>,
+}
+
+#[derive(Debug, Default)]
+struct Output {
+    bytes: Vec<u8>,
+    sent: usize,
+    /// TLS holds records of its own that wait to be sent.
+    unflushed: bool,
+}
+
+impl Output {
+    fn waiting(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+
+    /// Takes note of bytes sent: first these, then those of a body behind them. Returns how many were the body's.
+    fn advance(&mut self, count: usize) -> usize {
+        let mine = count.min(self.bytes.len() - self.sent);
+        self.sent += mine;
+        count - mine
+    }
+}
+
+impl Wire {
+    pub(crate) fn new(seated: Seated, stream: Stream) -> Self {
+        Wire {
+            seated,
+            stream: RefCell::new(Some(stream)),
+            output: RefCell::default(),
+            flusher: RefCell::default(),
+            close: Cell::new(false),
+            answered: Cell::new(false),
+            expecting: Cell::new(false),
+            unread: Cell::new(Unread::Nothing),
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Rc<Core> {
+        &self.seated.core
+    }
+
+    fn seat(&self) -> &Seat {
+        &self.seated.seat
+    }
+
+    /// Looks at the stream, if the connection still has it.
+    pub(crate) fn with_stream<T>(&self, look: impl FnOnce(&Stream) -> T) -> Option<T> {
+        self.stream.borrow().as_ref().map(look)
+    }
+
+    /// Gives the stream away. What waits to be sent must have been sent.
+    pub(crate) fn take_stream(&self) -> Option<Stream> {
+        self.stream.borrow_mut().take()
+    }
+
+    /// Reads what has come, at most 64 KiB, behind what `into` holds. Zero means that the peer has closed its side.
+    /// Waits until tick `due`. While it waits, an empty `into` holds no memory.
+    pub(crate) async fn read(&self, into: &mut Vec<u8>, wait: Wait, due: u64) -> Result<usize, Error> {
+        let limit = &self.seat().read;
+        let mut waiting = false;
+        poll_fn(|context| {
+            if let Poll::Ready(result) = self.poll_read(context, into) {
+                limit.clear();
+                return Poll::Ready(result);
+            }
+            if !waiting {
+                waiting = true;
+                limit.set(due);
+            }
+            if limit.poll_over(self.core().now(), context) {
+                limit.clear();
+                return Poll::Ready(Err(Error::Timeout(wait)));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits for the first bytes of a request, until tick `due` or the beginning of a shutdown: then `None`.
+    pub(crate) async fn read_idle(&self, into: &mut Vec<u8>, due: u64) -> Result<Option<usize>, Error> {
+        let limit = &self.seat().read;
+        limit.set(due);
+        poll_fn(|context| {
+            // Bytes that have come are taken before the time is looked at: a busy core must not cost them their answer.
+            if let Poll::Ready(result) = self.poll_read(context, into) {
+                limit.clear();
+                return Poll::Ready(result.map(Some));
+            }
+            if self.core().closing.get() || limit.poll_over(self.core().now(), context) {
+                limit.clear();
+                return Poll::Ready(Ok(None));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn poll_read(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<usize, Error>> {
+        let mut stream = self.stream.borrow_mut();
+        let Some(stream) = &mut *stream else { return Poll::Ready(Err(HANDED_OFF)) };
+        let mut scratch = self.core().scratch.borrow_mut();
+        let mut read = ReadBuf::new(&mut scratch);
+        match Pin::new(stream).poll_read(context, &mut read) {
+            Poll::Ready(Ok(())) => {
+                if into.capacity() == 0 {
+                    *into = self.core().spares.take();
+                }
+                into.extend_from_slice(read.filled());
+                Poll::Ready(Ok(read.filled().len()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(Error::Io(error))),
+            Poll::Pending => {
+                if into.is_empty() {
+                    self.core().spares.give(std::mem::take(into));
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Adds to the bytes that wait to be sent.
+    pub(crate) fn append<T>(&self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let mut output = self.output.borrow_mut();
+        if output.bytes.capacity() == 0 {
+            output.bytes = self.core().spares.take();
+        }
+        write(&mut output.bytes)
+    }
+
+    /// Adds a piece of a message, and waits if much has gathered. Not to be dropped before its end when the piece is
+    /// large: a part of it would be missing then.
+    pub(crate) async fn write(&self, piece: &[u8]) -> Result<(), Error> {
+        self.add(piece).await?;
+        self.relieve().await
+    }
+
+    /// Adds a piece: a small one at once, a large one by sending it.
+    pub(crate) async fn add(&self, piece: &[u8]) -> Result<(), Error> {
+        if piece.len() > COPIED_BYTES {
+            return self.write_through(piece).await;
+        }
+        self.append(|output| output.extend_from_slice(piece));
+        Ok(())
+    }
+
+    /// Waits until the bytes that wait are few.
+    pub(crate) async fn relieve(&self) -> Result<(), Error> {
+        if self.output.borrow().waiting().len() > OUTPUT_BYTES {
+            return self.flush().await;
+        }
+        Ok(())
+    }
+
+    /// Sends what waits and a large piece behind it, without copying it.
+    async fn write_through(&self, piece: &[u8]) -> Result<(), Error> {
+        let mut done = 0;
+        poll_fn(|context| {
+            while done < piece.len() {
+                let step = self.poll_write(context, |output, stream, context| {
+                    let left = &piece[done..];
+                    match output.waiting() {
+                        [] => wrote(stream.poll_write(context, left)),
+                        head => wrote(stream.poll_write_vectored(context, &[IoSlice::new(head), IoSlice::new(left)])),
+                    }
+                });
+                done += ready!(self.wait_to_flush(step, context))?;
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+
+    /// Sends everything that waits.
+    pub(crate) async fn flush(&self) -> Result<(), Error> {
+        poll_fn(|context| {
+            let flushed = self.poll_flush(context);
+            self.wait_to_flush(flushed, context)
+        })
+        .await
+    }
+
+    /// Has whoever waits in `flush` woken when the connection's task made room in its place.
+    fn wait_to_flush<T>(&self, polled: Poll<T>, context: &Context<'_>) -> Poll<T> {
+        if polled.is_pending() {
+            *self.flusher.borrow_mut() = Some(context.waker().clone());
+        }
+        polled
+    }
+
+    /// Runs a handler to its end. Each time it waits for something, whatever that is, what it wrote is sent.
+    /// Fails, and drops the handler, when that can no longer be done.
+    pub(crate) async fn drive<F: Future>(&self, handler: F) -> Result<F::Output, Error> {
+        let mut handler = pin!(handler);
+        poll_fn(|context| {
+            if let Poll::Ready(output) = handler.as_mut().poll(context) {
+                return Poll::Ready(Ok(output));
+            }
+            if self.has_output() {
+                let before = self.output.borrow().waiting().len();
+                let flushed = self.poll_flush(context);
+                if flushed.is_ready() || self.output.borrow().waiting().len() < before {
+                    // The handler may wait for just this, under a waker of its own, which this poll took the place of.
+                    if let Some(waker) = self.flusher.take() {
+                        waker.wake();
+                    }
+                }
+                if let Poll::Ready(Err(error)) = flushed {
+                    return Poll::Ready(Err(error));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn has_output(&self) -> bool {
+        let output = self.output.borrow();
+        !output.waiting().is_empty() || output.unflushed
+    }
+
+    fn poll_flush(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        loop {
+            if !self.has_output() {
+                return Poll::Ready(Ok(()));
+            }
+            let step = self.poll_write(context, |output, stream, context| match output.waiting() {
+                [] => {
+                    ready!(stream.poll_flush(context))?;
+                    output.unflushed = false;
+                    Poll::Ready(Ok(0))
+                }
+                bytes => wrote(stream.poll_write(context, bytes)),
+            });
+            ready!(step)?;
+        }
+    }
+
+    /// One attempt to write, within the write limit. Returns how much of a piece behind the output was taken.
+    fn poll_write(
+        &self,
+        context: &mut Context<'_>,
+        attempt: impl FnOnce(&mut Output, Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<Result<usize, Error>> {
+        let limit = &self.seat().write;
+        let mut stream = self.stream.borrow_mut();
+        let Some(stream) = &mut *stream else { return Poll::Ready(Err(HANDED_OFF)) };
+        let mut output = self.output.borrow_mut();
+        match attempt(&mut output, Pin::new(&mut *stream), context) {
+            Poll::Ready(Ok(count)) => {
+                limit.clear();
+                output.unflushed |= stream.is_tls() && count > 0;
+                let beyond = output.advance(count);
+                if output.waiting().is_empty() {
+                    output.sent = 0;
+                    self.core().spares.give(std::mem::take(&mut output.bytes));
+                }
+                Poll::Ready(Ok(beyond))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(Error::Io(error))),
+            Poll::Pending => {
+                let now = self.core().now();
+                if !limit.is_set() {
+                    limit.set(now.saturating_add(self.core().ticks.write));
+                }
+                if limit.poll_over(now, context) {
+                    return Poll::Ready(Err(Error::Timeout(Wait::Write)));
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Sends what waits, for a peer from which nothing more is to come. TLS tells it so; otherwise the close does.
+    pub(crate) async fn finish(&self) -> Result<(), Error> {
+        self.flush().await?;
+        if self.with_stream(Stream::is_tls) == Some(true) {
+            self.end_sending().await?;
+        }
+        Ok(())
+    }
+
+    async fn end_sending(&self) -> Result<(), Error> {
+        poll_fn(|context| {
+            let mut stream = self.stream.borrow_mut();
+            let Some(stream) = &mut *stream else { return Poll::Ready(Ok(())) };
+            Pin::new(stream).poll_shutdown(context).map_err(Error::Io)
+        })
+        .await
+    }
+
+    /// Closes in a way that lets the peer read what was sent although it still sends itself: ends the sending side and
+    /// swallows what comes until the peer closes too, or its time is over.
+    pub(crate) async fn linger(&self) -> Result<(), Error> {
+        let due = self.core().now().saturating_add(self.core().ticks.linger);
+        self.flush().await?;
+        self.end_sending().await?;
+        let mut swallowed = self.core().spares.take();
+        loop {
+            swallowed.clear();
+            if self.read(&mut swallowed, Wait::Body, due).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Has the peer see an error where a plain close would look like a proper end.
+    pub(crate) fn reset_on_close(&self) {
+        // If the option cannot be set, the connection is gone already.
+        let _ = self.with_stream(Stream::reset_on_close);
+    }
+}
+
+/// A stream that takes nothing of something will never take it.
+fn wrote(result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    match result {
+        Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+        result => result,
+    }
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Wire")
+            .field("stream", &self.stream)
+            .field("close", &self.close)
+            .field("answered", &self.answered)
+            .field("unread", &self.unread)
+            .finish_non_exhaustive()
+    }
+}
+
+const HANDED_OFF: Error = Error::Misuse("the connection was handed off by an upgrade");

@@ -1,0 +1,286 @@
+//! Shutdowns, upgrades, TLS, the cap on connections: how connections begin and end.
+
+mod support;
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use oroshi_net::tls::ServerTlsOptions;
+use oroshi_net::{ClientTls, ClientTlsOptions, Connector, ConnectorOptions, ServerTls};
+use oroshi_server::{Error, ErrorKind, Exchange, Settings};
+use support::{Client, Running, SHORT, describe, patient};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
+
+/// A handler that says when a request to `/held` is in progress, and ends it when it is told to.
+fn held(begun: &mpsc::Sender<()>, release: &Arc<Notify>) -> impl AsyncFn(&mut Exchange<'_>) -> Result<(), Error> + Clone {
+    let (begun, release) = (begun.clone(), Arc::clone(release));
+    async move |exchange: &mut Exchange<'_>| {
+        if exchange.head.target == "/held" {
+            begun.send(()).unwrap();
+            release.notified().await;
+        }
+        exchange.reply.send(200, [], b"done").await
+    }
+}
+
+#[test]
+fn a_shutdown_closes_idle_connections_at_once_and_finishes_what_is_in_progress() {
+    let (begun, has_begun) = mpsc::channel();
+    let release = Arc::new(Notify::new());
+    let server = Running::start(patient(), held(&begun, &release));
+    let (mut unused, mut idle, mut busy) = (server.connect(), server.connect(), server.connect());
+    assert_eq!(idle.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").answer().field("connection"), None);
+    busy.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+    has_begun.recv().unwrap();
+    server.shutdown.request();
+    unused.closed();
+    idle.closed();
+    assert!(std::net::TcpStream::connect(server.tcp()).is_err(), "it still listens");
+    release.notify_one();
+    let answer = busy.answer();
+    assert_eq!((answer.text(), answer.field("connection").as_deref()), ("done", Some("close")));
+    busy.closed();
+    let counts = server.stop();
+    assert_eq!((counts.accepted, counts.alive, counts.answers), (3, 0, 2));
+    assert_eq!(counts.errors.iter().sum::<u64>(), 0);
+}
+
+#[test]
+fn requests_pipelined_behind_the_one_in_progress_are_answered_before_the_close() {
+    let (begun, has_begun) = mpsc::channel();
+    let release = Arc::new(Notify::new());
+    let server = Running::start(patient(), held(&begun, &release));
+    let mut client = server.connect();
+    // The answer to the first is written before the shutdown and says nothing of it.
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /held HTTP/1.1\r\nHost: a\r\n\r\nGET /lost HTTP/1.1\r\nHost: a\r\n\r\n");
+    has_begun.recv().unwrap();
+    server.shutdown.request();
+    assert!(wait_until_refused(&server));
+    release.notify_one();
+    assert_eq!(client.answer().field("connection"), None);
+    assert_eq!(client.answer().field("connection").as_deref(), Some("close"));
+    client.half_close().closed();
+    assert_eq!(server.stop().answers, 2);
+}
+
+#[test]
+fn what_does_not_finish_in_time_is_cut_off() {
+    let (begun, has_begun) = mpsc::channel();
+    let release = Arc::new(Notify::new());
+    let server = Running::start(Settings { drain_timeout: SHORT, ..patient() }, held(&begun, &release));
+    let mut busy = server.connect();
+    busy.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+    has_begun.recv().unwrap();
+    let counts = server.stop();
+    busy.closed();
+    assert_eq!((counts.alive, counts.answers, counts.error(ErrorKind::Shutdown)), (0, 0, 1));
+}
+
+#[test]
+fn a_handler_can_wait_for_the_shutdown() {
+    let (begun, has_begun) = mpsc::channel();
+    let server = Running::start(patient(), async move |exchange: &mut Exchange<'_>| {
+        let closing = exchange.closing();
+        exchange.reply.begin(200, [("Content-Type", &b"text/event-stream"[..])], None)?;
+        exchange.reply.write(b"data: hello\n\n").await?;
+        begun.send(()).unwrap();
+        closing.begun().await;
+        assert!(closing.has_begun());
+        exchange.reply.write(b"data: bye\n\n").await?;
+        exchange.reply.finish()
+    });
+    let mut client = server.connect();
+    client.send("GET /events HTTP/1.1\r\nHost: a\r\n\r\n");
+    has_begun.recv().unwrap();
+    server.shutdown.request();
+    assert_eq!(client.answer().text(), "data: hello\n\ndata: bye\n\n");
+    client.closed();
+    server.stop();
+}
+
+#[test]
+fn an_upgrade_hands_over_the_stream_and_what_was_sent_ahead() {
+    let server = Running::start(patient(), async |exchange: &mut Exchange<'_>| {
+        if exchange.head.upgrade.is_none() {
+            let refused = exchange.upgrade(101, &[("Upgrade", b"echo")]).await;
+            assert!(matches!(refused, Err(Error::Misuse(_))));
+            return exchange.reply.send(426, [("Upgrade", &b"echo"[..])], b"").await;
+        }
+        assert!(matches!(exchange.upgrade(101, &[]).await, Err(Error::Misuse(_))), "without naming the protocol");
+        assert!(matches!(exchange.upgrade(200, &[]).await, Err(Error::Misuse(_))), "200 is for CONNECT");
+        let (mut stream, ahead) = exchange.upgrade(101, &[("Upgrade", b"echo")]).await?;
+        assert!(matches!(exchange.body.chunk().await, Ok(None)));
+        assert!(matches!(exchange.reply.send(200, [], b"").await, Err(Error::Misuse(_))));
+        stream.write_all(&ahead).await.map_err(Error::Io)?;
+        let mut buffer = [0; 100];
+        loop {
+            let count = stream.read(&mut buffer).await.map_err(Error::Io)?;
+            if count == 0 {
+                return Ok(());
+            }
+            stream.write_all(&buffer[..count]).await.map_err(Error::Io)?;
+        }
+    });
+    let mut client = server.connect();
+    assert_eq!(client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").answer().status, 426);
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n\0ahead\xff");
+    let answer = client.answer();
+    assert_eq!((answer.status, answer.field("connection").as_deref()), (101, Some("upgrade")));
+    assert_eq!((answer.field("upgrade").as_deref(), answer.field("content-length")), (Some("echo"), None));
+    assert_eq!(client.exactly(8), "\0ahead\u{ff}".as_bytes());
+    client.send("more").half_close();
+    assert_eq!(client.rest(), b"more");
+    let counts = server.stop();
+    assert_eq!((counts.requests, counts.answers, counts.errors.iter().sum::<u64>()), (2, 2, 0));
+}
+
+#[test]
+fn connect_is_answered_with_a_tunnel_and_an_upgrade_waits_for_the_body() {
+    let server = Running::start(patient(), async |exchange: &mut Exchange<'_>| {
+        if exchange.head.method == "POST" {
+            let early = exchange.upgrade(101, &[("Upgrade", b"x")]).await;
+            assert!(matches!(early, Err(Error::Misuse(_))));
+            while exchange.body.chunk().await?.is_some() {}
+            let (mut stream, ahead) = exchange.upgrade(101, &[("Upgrade", b"x")]).await?;
+            return stream.write_all(&ahead).await.map_err(Error::Io);
+        }
+        let (mut stream, ahead) = exchange.upgrade(200, &[]).await?;
+        stream.write_all(&ahead).await.map_err(Error::Io)
+    });
+    let mut client = server.connect();
+    client.send("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n").send("GET / not even HTTP");
+    assert_eq!(String::from_utf8(client.rest()).unwrap().split("\r\n\r\n").next(), Some("HTTP/1.1 200 OK"));
+    let mut client = server.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\nContent-Length: 4\r\n\r\nbodyahead");
+    assert_eq!(client.answer().status, 101);
+    assert_eq!(client.rest(), b"ahead");
+    server.stop();
+}
+
+#[test]
+fn at_the_cap_others_wait_their_turn() {
+    let server = Running::start(Settings { connections: 2, ..patient() }, describe);
+    let (mut first, mut second, mut third) = (server.connect(), server.connect(), server.connect());
+    third.send("GET /third HTTP/1.1\r\nHost: a\r\n\r\n");
+    for client in [&mut first, &mut second, &mut first] {
+        assert_eq!(client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").answer().status, 200);
+    }
+    first.half_close().closed();
+    assert_eq!(third.answer().text(), "GET /third 0");
+    drop((second, third));
+    assert_eq!(server.stop().accepted, 3);
+}
+
+#[test]
+fn writes_wake_a_handler_that_brings_its_own_waker() {
+    // As FuturesUnordered and its like do: the write is polled again only when its own waker was woken. Meanwhile the
+    // connection itself sends what waits, under the task's waker.
+    let server = Running::start(patient(), async |exchange: &mut Exchange<'_>| {
+        exchange.reply.begin(200, [], None)?;
+        let piece = [b'x'; 10_000];
+        for _ in 0..1000 {
+            ByItself::new(exchange.reply.write(&piece)).await?;
+        }
+        exchange.reply.finish()
+    });
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.answer().body.len(), 10_000_000);
+    server.stop();
+}
+
+#[test]
+fn tls_serves_keeps_alive_and_says_goodbye() {
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let tls = ServerTls::from_der(
+        vec![certified.cert.der().to_vec()],
+        certified.signing_key.serialize_der(),
+        &ServerTlsOptions::default(),
+    );
+    let handler = async |exchange: &mut Exchange<'_>| {
+        assert!(exchange.is_tls());
+        exchange.reply.send(200, [], &[b'x'; 100_000]).await
+    };
+    let server = Running::start_at("127.0.0.1:0", Some(tls.unwrap()), Settings { head_timeout: SHORT, ..patient() }, handler);
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let options = ClientTlsOptions { insecure: true, ..ClientTlsOptions::default() };
+        let tls = Some(ClientTls::new("localhost", &options).unwrap());
+        let connector = Connector::new(ConnectorOptions { tls, ..ConnectorOptions::default() });
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        let mut stream = connector.connect(&server.address, deadline.into()).await.unwrap().stream;
+        for close in ["", "Connection: close\r\n"] {
+            let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{close}\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(&[b'x'; 100_000]) {
+                assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0);
+            }
+        }
+        // An end without a close_notify would be an error here.
+        assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
+    });
+
+    // Peers that speak something else, or nothing.
+    let mut plain = server.connect();
+    plain.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    plain.end();
+    server.connect().closed();
+    let counts = server.stop();
+    assert_eq!((counts.answers, counts.error(ErrorKind::Tls), counts.error(ErrorKind::HeadTimeout)), (2, 1, 1));
+}
+
+/// Waits, by connecting, until the server no longer listens.
+fn wait_until_refused(server: &Running) -> bool {
+    loop {
+        match std::net::TcpStream::connect(server.tcp()) {
+            Err(error) => return error.kind() == std::io::ErrorKind::ConnectionRefused,
+            // Accepted in the last moment, and closed.
+            Ok(stream) => drop(Client::new(stream).end()),
+        }
+    }
+}
+
+/// Polls a future only when the waker it was given was woken.
+struct ByItself<F> {
+    future: Pin<Box<F>>,
+    flag: Arc<Flag>,
+}
+
+struct Flag {
+    woken: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::Relaxed);
+        if let Some(task) = &*self.task.lock().unwrap() {
+            task.wake_by_ref();
+        }
+    }
+}
+
+impl<F: Future> ByItself<F> {
+    fn new(future: F) -> impl Future<Output = F::Output> {
+        let flag = Arc::new(Flag { woken: AtomicBool::new(true), task: Mutex::new(None) });
+        let mut this = ByItself { future: Box::pin(future), flag };
+        poll_fn(move |context| this.poll(context))
+    }
+
+    fn poll(&mut self, context: &Context<'_>) -> Poll<F::Output> {
+        *self.flag.task.lock().unwrap() = Some(context.waker().clone());
+        if !self.flag.woken.swap(false, Ordering::Relaxed) {
+            return Poll::Pending;
+        }
+        let waker = Waker::from(Arc::clone(&self.flag));
+        pin!(&mut self.future).poll(&mut Context::from_waker(&waker))
+    }
+}

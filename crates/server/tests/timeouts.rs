@@ -1,0 +1,162 @@
+//! Time limits by phase. Each client waits for what the server does when the limit has come: no test looks at a clock.
+
+mod support;
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use oroshi_http1::Limits;
+use oroshi_server::{Error, ErrorKind, Exchange, Settings, Wait};
+use support::{Running, SHORT, describe, patient};
+
+#[test]
+fn an_idle_connection_is_closed_silently() {
+    let server = Running::start(Settings { idle_timeout: SHORT, ..patient() }, describe);
+    server.connect().closed();
+    let mut used = server.connect();
+    assert_eq!(used.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").answer().status, 200);
+    used.closed();
+    assert_eq!(server.stop().errors.iter().sum::<u64>(), 0);
+}
+
+#[test]
+fn a_head_that_does_not_end_is_answered_408() {
+    let server = Running::start(Settings { head_timeout: SHORT, ..patient() }, describe);
+    let mut client = server.connect();
+    client.send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HT");
+    assert_eq!(client.answer().text(), "GET /1 0");
+    let answer = client.answer();
+    assert_eq!((answer.status, answer.field("connection").as_deref()), (408, Some("close")));
+    client.half_close().closed();
+    assert_eq!(server.stop().error(ErrorKind::HeadTimeout), 1);
+}
+
+#[test]
+fn a_head_that_drips_is_answered_408_all_the_same() {
+    let limits = Limits { head_bytes: u32::MAX as usize, ..Limits::default() };
+    let server = Running::start(Settings { limits, head_timeout: SHORT, ..patient() }, describe);
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nX: ");
+    // Bytes never pause: the limit is for the head as a whole.
+    let dripping = client.send_until_refused(b"x");
+    assert_eq!(client.answer().status, 408);
+    client.give_up();
+    dripping.join().unwrap();
+    server.stop();
+}
+
+#[test]
+fn a_body_that_pauses_is_the_handlers_to_know_and_408_when_it_passes_that_on() {
+    let server = Running::start(Settings { body_timeout: SHORT, ..patient() }, async |exchange: &mut Exchange<'_>| {
+        let error = loop {
+            match exchange.body.chunk().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return exchange.reply.send(200, [], b"").await,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::Timeout(Wait::Body)), "{error:?}");
+        match exchange.head.target {
+            "/own" => exchange.reply.send(503, [], b"my own words").await,
+            _ => Err(error),
+        }
+    });
+    for (target, status) in [("/own", 503), ("/passed-on", 408)] {
+        let mut client = server.connect();
+        client.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nabc"));
+        assert_eq!(client.answer().status, status);
+        client.half_close().closed();
+    }
+    let counts = server.stop();
+    assert_eq!((counts.answers, counts.error(ErrorKind::BodyTimeout)), (1, 1));
+}
+
+#[test]
+fn a_request_that_drips_on_has_a_limit_as_a_whole() {
+    let settings = Settings { request_timeout: SHORT, ..patient() };
+    let server = Running::start(settings, describe);
+    let mut client = server.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let dripping = client.send_until_refused(b"1\r\nx\r\n");
+    assert_eq!(client.answer().status, 408);
+    client.give_up();
+    dripping.join().unwrap();
+    server.stop();
+}
+
+#[test]
+fn an_unread_body_that_does_not_come_is_not_waited_for_without_end() {
+    let settings = Settings { body_timeout: SHORT, linger_timeout: SHORT, ..patient() };
+    let server = Running::start(settings, async |exchange: &mut Exchange<'_>| {
+        exchange.reply.send(200, [], b"ignored").await
+    });
+    let mut client = server.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n");
+    assert_eq!(client.answer().text(), "ignored");
+    client.closed();
+    server.stop();
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_dropped() {
+    let (dropped, was_dropped) = std::sync::mpsc::channel();
+    let server = Running::start(Settings { write_timeout: SHORT, ..patient() }, async move |exchange: &mut Exchange<'_>| {
+        let _told = TellWhenDropped(dropped.clone());
+        exchange.reply.begin(200, [], None)?;
+        loop {
+            exchange.reply.write(&[b'x'; 10_000]).await?;
+        }
+    });
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    was_dropped.recv().unwrap();
+    drop(client);
+    assert_eq!(server.stop().error(ErrorKind::WriteTimeout), 1);
+}
+
+#[test]
+fn a_handler_that_waits_for_something_else_is_dropped_with_a_peer_that_does_not_read() {
+    let (dropped, was_dropped) = std::sync::mpsc::channel();
+    let server = Running::start(Settings { write_timeout: SHORT, ..patient() }, async move |exchange: &mut Exchange<'_>| {
+        let _told = TellWhenDropped(dropped.clone());
+        exchange.reply.begin(200, [], None)?;
+        while poll_once(exchange.reply.write(&[b'x'; 10_000])).await.is_some() {}
+        std::future::pending().await
+    });
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    was_dropped.recv().unwrap();
+    drop(client);
+    assert_eq!(server.stop().error(ErrorKind::WriteTimeout), 1);
+}
+
+#[test]
+fn a_refused_peer_that_goes_on_sending_is_cut_off_in_the_end() {
+    let server = Running::start(Settings { linger_timeout: SHORT, ..patient() }, describe);
+    let mut client = server.connect();
+    client.send("NO SUCH THING\r\n\r\n");
+    assert_eq!(client.answer().status, 400);
+    // Ends because the server closes.
+    client.send_until_refused(&[b'x'; 1000]).join().unwrap();
+    server.stop();
+}
+
+/// The future's output if it has one at once.
+async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+struct TellWhenDropped(std::sync::mpsc::Sender<()>);
+
+impl Drop for TellWhenDropped {
+    fn drop(&mut self) {
+        // The test may have ended.
+        let _ = self.0.send(());
+    }
+}
