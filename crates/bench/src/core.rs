@@ -212,14 +212,18 @@ impl Core {
         self.wake_all();
     }
 
-    /// Starts the measured part: what was counted so far is forgotten, and `requests` may be started.
+    /// Starts the measured part, in which `requests` may be started.
     pub(crate) fn measure(&self, from: u64, requests: Option<u64>) {
-        self.tally.replace(Tally::default());
         self.measure_from.set(from);
         self.budget.set(requests.unwrap_or(u64::MAX));
         if requests == Some(0) {
             self.wake_all();
         }
+    }
+
+    /// Forgets what the warm-up counted.
+    pub(crate) fn forget(&self) {
+        self.tally.replace(Tally::default());
     }
 
     /// Ends the run at `now`: what is due and unsent is counted as such, and every slot ends.

@@ -8,7 +8,8 @@
 //!
 //! 1. [`plan`]: what was asked for. [`request`] and [`check`]: what is sent, and what must come back.
 //! 2. [`arrivals`]: when requests are due in an open loop.
-//! 3. `worker`: one core from start to end. `core`: what its connections share. `connection`: one connection's life, the hot path.
+//! 3. `worker`: one core from start to end. `core`: what its connections share. `slot`: the place of
+//!    a connection. `connection`: one connection's life, the hot path.
 //! 4. [`failure`] and [`tally`]: what is counted.
 //! 5. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts. [`watch`] and [`environment`]: the server's side and the machine's.
 //! 6. [`record`] and [`grade`]: what is said afterwards.
@@ -26,6 +27,7 @@ pub mod ports;
 pub mod record;
 pub mod request;
 pub mod run;
+mod slot;
 pub mod tally;
 pub mod watch;
 mod worker;

@@ -33,7 +33,7 @@ pub enum RunError {
     #[error("dns: {0}")]
     Dns(#[source] ResolveError),
     /// The first connection could not be made: is the server running, and is it there?
-    #[error("{}: cannot connect to {origin}", crate::connection::connect_failure(source))]
+    #[error("{}: cannot connect to {origin}", crate::slot::connect_failure(source))]
     Connect {
         /// Where to.
         origin: String,

@@ -11,10 +11,10 @@ use oroshi_net::{Connector, Peer, Timer, monotonic_ns};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::arrivals::Arrivals;
-use crate::connection::{fill_slot, hold};
 use crate::core::{Core, OriginState, Phase, Rules, Source};
 use crate::plan::{Load, Plan, shares};
 use crate::run::RunError;
+use crate::slot::{fill_slot, hold};
 use crate::tally::{Interval, Tally};
 
 /// How often a core reports, and the width of the finest time series.
@@ -219,11 +219,19 @@ impl Share {
         let stopped_early = loop {
             let now = monotonic_ns();
             if measured.is_none() && now >= warm {
-                self.report(reports, reported, now, false, false);
-                core.measure(now, self.requests);
-                let end = plan.duration.map_or(u64::MAX, |d| now + nanos(d));
-                measured = Some(Measured { from: now, end, cpu: thread_cpu() });
-                reported = now;
+                // Without a warm-up the connections opened so far belong to the run, and so does its first moment, in which the
+                // first request is due.
+                let from = if plan.warmup.is_zero() {
+                    start
+                } else {
+                    self.report(reports, reported, now, false, false);
+                    core.forget();
+                    now
+                };
+                core.measure(from, self.requests);
+                let end = plan.duration.map_or(u64::MAX, |d| from + nanos(d));
+                measured = Some(Measured { from, end, cpu: thread_cpu() });
+                reported = from;
             }
             let end = measured.as_ref().map_or(u64::MAX, |m| m.end);
             // Held connections end with the phase only: what has ended earlier is load, out of requests.
@@ -252,6 +260,7 @@ impl Share {
         let now = monotonic_ns();
         let cpu = thread_cpu();
         let measured = measured.unwrap_or_else(|| {
+            core.forget();
             core.measure(now, Some(0));
             Measured { from: now, end: now, cpu }
         });

@@ -1,0 +1,200 @@
+//! One slot: it makes a connection, lets it serve its time, and makes the next one, until the run is over.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Poll, ready};
+use std::time::{Duration, Instant};
+
+use oroshi_net::{ConnectError, Peer, Stream, monotonic_ns};
+use tokio::io::{AsyncRead, ReadBuf};
+
+use crate::connection::{Connection, cut_off};
+use crate::core::{Core, OriginState, Phase, Take, Ticket};
+use crate::failure::Failure;
+
+/// Pause after a failed attempt to connect; it doubles up to the second value while attempts go on failing.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
+/// Fills slot `id` with connections to `origin` until the run is over.
+pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
+    let mut backoff = BACKOFF.0;
+    let mut carried = VecDeque::new();
+    let mut attempted = core.rules.connect_per_request;
+    if attempted {
+        core.attempted.set(core.attempted.get() + 1);
+    }
+    while core.phase.get() != Phase::Over {
+        let first = if !carried.is_empty() {
+            None
+        } else if core.rules.connect_per_request {
+            match next_ticket(&core, id).await {
+                Some(ticket) => Some(ticket),
+                None => break,
+            }
+        } else if core.exhausted() {
+            break;
+        } else {
+            None
+        };
+        let began = first.map(|_| monotonic_ns());
+        let connected = connect(&core, id, &core.origins[origin]).await;
+        if !attempted {
+            attempted = true;
+            core.attempted.set(core.attempted.get() + 1);
+            core.progress.notify_one();
+        }
+        match connected {
+            Ok(stream) => {
+                backoff = BACKOFF.0;
+                core.alive.set(core.alive.get() + 1);
+                let mut connection =
+                    Connection::new(&core, id, &core.origins[origin], stream, std::mem::take(&mut carried));
+                if let (Some(ticket), Some(began)) = (first, began) {
+                    connection.in_flight.push_back(InFlight::new(ticket, connection.origin.next_request(), began));
+                }
+                carried = poll_fn(|cx| connection.poll(cx)).await;
+                core.alive.set(core.alive.get() - 1);
+                core.slots[id].deadline.set(u64::MAX);
+                core.not_free(id);
+            }
+            Err(Unconnected::Failed(failure)) => {
+                // A request that was waiting for this connection fails with it.
+                core.connect_failed(first.or_else(|| carried.pop_front()), failure);
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(BACKOFF.1);
+            }
+            Err(Unconnected::Over) => {
+                if let Some(ticket) = first {
+                    cut_off(&core, ticket, None, monotonic_ns());
+                }
+            }
+        }
+    }
+    for ticket in carried {
+        cut_off(&core, ticket, None, monotonic_ns());
+    }
+    core.ended.set(core.ended.get() + 1);
+    core.progress.notify_one();
+}
+
+/// Keeps one idle connection open until the run is over.
+pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
+    let mut backoff = BACKOFF.0;
+    let mut attempted = false;
+    while core.phase.get() != Phase::Over {
+        let connected = connect(&core, id, &core.origins[origin]).await;
+        if !attempted {
+            attempted = true;
+            core.attempted.set(core.attempted.get() + 1);
+            core.progress.notify_one();
+        }
+        match connected {
+            Ok(mut stream) => {
+                core.held.set(core.held.get() + 1);
+                poll_fn(|cx| {
+                    core.slots[id].enrol(cx);
+                    if core.phase.get() == Phase::Over {
+                        return Poll::Ready(());
+                    }
+                    loop {
+                        let mut scratch = core.scratch.borrow_mut();
+                        let mut buffer = ReadBuf::new(&mut scratch);
+                        match ready!(Pin::new(&mut stream).poll_read(cx, &mut buffer)) {
+                            Ok(()) if !buffer.filled().is_empty() => {}
+                            _ => return Poll::Ready(()),
+                        }
+                    }
+                })
+                .await;
+                core.held.set(core.held.get() - 1);
+                // A server that closes idle connections at once is not to be hammered.
+                if core.phase.get() != Phase::Over {
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(BACKOFF.1);
+                }
+            }
+            Err(Unconnected::Failed(failure)) => {
+                core.tally.borrow_mut().failures.add(failure);
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(BACKOFF.1);
+            }
+            Err(Unconnected::Over) => {}
+        }
+    }
+    core.ended.set(core.ended.get() + 1);
+    core.progress.notify_one();
+}
+
+/// Waits for a ticket without a connection.
+async fn next_ticket(core: &Core, id: usize) -> Option<Ticket> {
+    poll_fn(|cx| {
+        core.slots[id].enrol(cx);
+        match core.take_ticket(id, cx, monotonic_ns) {
+            Take::Now(ticket) => Poll::Ready(Some(ticket)),
+            Take::Wait => Poll::Pending,
+            Take::Over => Poll::Ready(None),
+        }
+    })
+    .await
+}
+
+enum Unconnected {
+    Failed(Failure),
+    /// The run ended first.
+    Over,
+}
+
+/// Connects within the plan's timeout, which the core's sweep enforces: no timer of its own.
+async fn connect(core: &Core, id: usize, origin: &OriginState) -> Result<Stream, Unconnected> {
+    let slot = &core.slots[id];
+    let deadline = monotonic_ns() + core.rules.timeout;
+    slot.deadline.set(deadline);
+    slot.expired.set(false);
+    let peer = origin.next_peer();
+    // A unix socket either connects at once or waits for room in the backlog, on the connector's own timer.
+    let own_deadline = matches!(peer, Peer::Unix(_)).then(|| Instant::now() + Duration::from_nanos(core.rules.timeout));
+    let result = {
+        let mut connecting = pin!(origin.connector.connect(peer, own_deadline));
+        poll_fn(|cx| {
+            if let Poll::Ready(result) = connecting.as_mut().poll(cx) {
+                return Poll::Ready(Ok(result));
+            }
+            slot.enrol(cx);
+            if core.phase.get() == Phase::Over {
+                return Poll::Ready(Err(Unconnected::Over));
+            }
+            if slot.expired.get() && own_deadline.is_none() {
+                return Poll::Ready(Err(Unconnected::Failed(Failure::ConnectTimeout)));
+            }
+            Poll::Pending
+        })
+        .await?
+    };
+    slot.deadline.set(u64::MAX);
+    slot.expired.set(false);
+    match result {
+        Ok(connected) => {
+            let mut tally = core.tally.borrow_mut();
+            tally.opened += 1;
+            tally.clocks.connect.record(connected.connect.as_nanos() as u64);
+            if let Some(tls) = connected.tls {
+                tally.clocks.tls.record(tls.as_nanos() as u64);
+            }
+            Ok(connected.stream)
+        }
+        Err(error) => Err(Unconnected::Failed(connect_failure(&error))),
+    }
+}
+
+/// The name of what kept a connection from being made.
+pub(crate) fn connect_failure(error: &ConnectError) -> Failure {
+    match error {
+        ConnectError::Timeout => Failure::ConnectTimeout,
+        ConnectError::Backlog => Failure::ConnectBacklog,
+        ConnectError::PortsExhausted => Failure::PortsExhausted,
+        ConnectError::Tls(_) => Failure::Tls,
+        _ => Failure::ConnectRefused,
+    }
+}
