@@ -52,7 +52,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
                 let mut connection =
                     Connection::new(&core, id, &core.origins[origin], stream, std::mem::take(&mut carried));
                 if let (Some(ticket), Some(began)) = (first, began) {
-                    connection.in_flight.push_back(InFlight::new(ticket, connection.origin.next_request(), began));
+                    connection.give(ticket, began);
                 }
                 carried = poll_fn(|cx| connection.poll(cx)).await;
                 core.alive.set(core.alive.get() - 1);
