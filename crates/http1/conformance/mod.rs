@@ -1,7 +1,7 @@
 //! Reads `cases.txt`, whose head describes the format.
 //!
-//! Not part of any library: a test takes it in with `#[path = ".../conformance/mod.rs"] mod conformance;` and calls [`cases`].
-//! It has no dependencies, and it panics with the line number if the file is malformed.
+//! Not part of any library: a test takes it in with `#[path = ".../conformance/mod.rs"] mod conformance;` and calls
+//! [`cases`]. It has no dependencies, and it panics with the line number if the file is malformed.
 #![allow(dead_code)] // each test uses what it needs of it
 
 /// One case of the table.
@@ -59,8 +59,8 @@ pub(crate) struct Message {
     pub(crate) body: Vec<u8>,
     /// The trailer fields.
     pub(crate) trailers: Vec<(String, Vec<u8>)>,
-    /// Values that the head must have, by what `cases.txt` calls them: a field's name, or `@host`, `@upgrade`, `@expect`,
-    /// `@reason`. Only what the case names is compared.
+    /// Values that the head must have, by what `cases.txt` calls them: a field's name, or `@host`, `@upgrade`,
+    /// `@expect`, `@reason`. Only what the case names is compared.
     pub(crate) has: Vec<(String, Vec<u8>)>,
     /// What the head must not have, by the same names.
     pub(crate) lacks: Vec<String>,
@@ -167,7 +167,7 @@ fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find('\\') {
-        bytes.extend_from_slice(rest[..at].as_bytes());
+        bytes.extend_from_slice(&rest.as_bytes()[..at]);
         let escape = rest[at + 1..].chars().next();
         let mut used = 2;
         match escape {

@@ -1,6 +1,7 @@
 //! How long one message takes to decode, in nanoseconds: `cargo run --release -p oroshi-http1 --example parse_speed`.
 //!
-//! Each line is the fastest and the median of some rounds. httparse alone, which does less, stands beside for comparison.
+//! Each line is the fastest and the median of some rounds. httparse alone, which does less, stands beside for
+//! comparison.
 #![allow(clippy::print_stdout)] // an example is a program of its own
 
 use std::hint::black_box;

@@ -4,7 +4,7 @@ use crate::head::Headers;
 use crate::{DecodeError, Framing, Limits, scan, syntax};
 
 /// What a body gives.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyEvent<'b> {
     Data(&'b [u8]),
     Trailers(Headers<'b>),
@@ -204,9 +204,9 @@ impl Body {
     }
 }
 
-/// Fields that must not come after the body (RFC 9110 section 6.5.1): those that frame, route, authenticate or modify the
-/// request, control the response, or say how to read the body. Whoever merges trailers into the header, as many do,
-/// would otherwise act on them.
+/// Fields that must not come after the body (RFC 9110 section 6.5.1): those that frame, route, authenticate or modify
+/// the request, control the response, or say how to read the body. Whoever merges trailers into the header, as many
+/// do, would otherwise act on them.
 fn is_forbidden_in_trailers(name: &str) -> bool {
     const FORBIDDEN: [&str; 33] = [
         // Framing and the connection.

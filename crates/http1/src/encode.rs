@@ -34,7 +34,8 @@ pub enum EncodeError {
     /// The field name is no token: empty, or with white space, a colon, a control character.
     #[error("field name is not a token")]
     Name,
-    /// The field value has a CR, LF, NUL or another control character: it would end its line early. Never from outside unchecked.
+    /// The field value has a CR, LF, NUL or another control character: it would end its line early. Never from
+    /// outside unchecked.
     #[error("field value has a control character")]
     Value,
 }

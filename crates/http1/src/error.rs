@@ -49,10 +49,11 @@ pub enum DecodeError {
     /// White space between a field's name and its colon (RFC 9112 section 5.1).
     #[error("white space before the colon of a field")]
     SpaceBeforeColon,
-    /// A line that begins with white space: a folded value (RFC 9112 section 5.2), or an indented first field (section 2.2).
+    /// A line that begins with white space: a folded value (RFC 9112 section 5.2), or an indented first field
+    /// (section 2.2).
     #[error("line begins with white space")]
     ObsFold,
-    /// A control character in a field value or a reason phrase (RFC 9110 section 5.5).
+    /// A control character in a field value (RFC 9110 section 5.5).
     #[error("control character in a field value")]
     BadFieldValue,
     /// The head is larger than `Limits::head_bytes`. Raise that limit if such heads are wanted.
@@ -93,10 +94,12 @@ pub enum DecodeError {
     /// Content-Length and Transfer-Encoding in one message (RFC 9112 section 6.3, item 3).
     #[error("Content-Length and Transfer-Encoding together")]
     LengthAndTransferEncoding,
-    /// Transfer-Encoding is malformed, or chunked is not its final coding, or stands twice (RFC 9112 section 6.3, item 4).
+    /// Transfer-Encoding is malformed, or chunked is not its final coding, or stands twice (RFC 9112 section 6.3,
+    /// item 4).
     #[error("Transfer-Encoding does not end in one chunked")]
     BadTransferEncoding,
-    /// A well-formed Transfer-Encoding with a coding before chunked, which this crate does not decode (RFC 9112 section 6.1: 501).
+    /// A well-formed Transfer-Encoding with a coding before chunked, which this crate does not decode (RFC 9112
+    /// section 6.1: 501).
     #[error("transfer coding other than chunked")]
     UnsupportedTransferEncoding,
     /// More than one Transfer-Encoding line.
@@ -105,7 +108,8 @@ pub enum DecodeError {
     /// Transfer-Encoding in an HTTP/1.0 message (RFC 9112 section 6.1).
     #[error("Transfer-Encoding in HTTP/1.0")]
     TransferEncodingInHttp10,
-    /// `Content_Length` or `Transfer_Encoding`: readers that turn names into CGI variables take these for the real ones.
+    /// `Content_Length` or `Transfer_Encoding`: readers that turn names into CGI variables take these for the real
+    /// ones.
     #[error("framing field spelled with an underscore")]
     UnderscoreFraming,
     /// A CONNECT request that announces a body (RFC 9110 section 9.3.6).
@@ -116,7 +120,8 @@ pub enum DecodeError {
     BodyTooLarge,
 
     // Chunks and trailers.
-    /// A chunk size is not 1*HEXDIG followed by CRLF or an extension (RFC 9112 section 7.1): nothing, a sign, 0x, a space.
+    /// A chunk size is not 1*HEXDIG followed by CRLF or an extension (RFC 9112 section 7.1): nothing, a sign, 0x, a
+    /// space.
     #[error("chunk size is not a hexadecimal number")]
     BadChunkSize,
     /// A chunk size is more than 2^63-1 or written with more than 16 digits.
@@ -147,8 +152,8 @@ pub enum DecodeError {
     /// Bytes from a server that nothing was asked of: the rest of a message whose length was a lie, or an attack.
     #[error("bytes that answer no request")]
     Unsolicited,
-    /// More responses were announced with [`expect`](crate::ResponseDecoder::expect) than the decoder can remember. A defect
-    /// of the caller: announce each response later, at the latest before its first byte.
+    /// More responses were announced with [`expect`](crate::ResponseDecoder::expect) than the decoder can remember. A
+    /// defect of the caller: announce each response later, at the latest before its first byte.
     #[error("too many responses expected at once")]
     TooManyExpected,
     /// A 101 that the request did not ask for (RFC 9110 section 15.2.2).

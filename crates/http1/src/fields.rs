@@ -36,11 +36,7 @@ impl<'b> Fields<'b> {
         for &httparse::Header { name, value } in table {
             // The length first: it rules out nearly every field without looking at its name.
             match name.len() {
-                4 if REQUEST && name.eq_ignore_ascii_case("host") => {
-                    if fields.host.replace(value).is_some() {
-                        return Err(DecodeError::RepeatedHost);
-                    }
-                }
+                4 if REQUEST && name.eq_ignore_ascii_case("host") => fields.host(value)?,
                 // RFC 9110 section 10.1.1: an expectation in HTTP/1.0 is ignored.
                 6 if REQUEST && version == Version::Http11 && name.eq_ignore_ascii_case("expect") => {
                     if !value.eq_ignore_ascii_case(b"100-continue") {
@@ -74,6 +70,13 @@ impl<'b> Fields<'b> {
     /// Whether the connection stays open after the message (RFC 9112 section 9.3).
     pub(crate) fn keep_alive(&self, version: Version) -> bool {
         !self.close && (version == Version::Http11 || self.keep_alive)
+    }
+
+    fn host(&mut self, value: &'b [u8]) -> Result<(), DecodeError> {
+        match self.host.replace(value) {
+            Some(_) => Err(DecodeError::RepeatedHost),
+            None => Ok(()),
+        }
     }
 
     fn content_length(&mut self, value: &[u8]) -> Result<(), DecodeError> {
@@ -129,8 +132,9 @@ fn content_length(value: &[u8]) -> Result<u64, DecodeError> {
     if length > i64::MAX as u64 { Err(DecodeError::ContentLengthOverflow) } else { Ok(length) }
 }
 
-/// What to say of a Transfer-Encoding other than `chunked`. RFC 9112 section 6.3 comes first: not ending in one chunked is 400,
-/// because the end of the message is unknown; with the end known, an unknown coding is 501 (section 6.1).
+/// What to say of a Transfer-Encoding other than `chunked`. RFC 9112 section 6.3 comes first: not ending in one
+/// chunked is 400, because the end of the message is unknown; with the end known, an unknown coding is 501 (section
+/// 6.1).
 #[cold]
 fn other_coding(value: &[u8]) -> DecodeError {
     let mut codings = value.split(|&byte| byte == b',').map(trim).rev();

@@ -25,10 +25,11 @@ pub struct RequestHead<'b> {
     pub framing: Framing,
     /// Whether the client lets the connection stay open after the response.
     pub keep_alive: bool,
-    /// The authority the request is for: from the target if it has one (Host then agrees), else Host. `host [":" port]`, checked,
-    /// spelled as it came. Empty if the client says so; `None` only in HTTP/1.0.
+    /// The authority the request is for: from the target if it has one (Host then agrees), else Host. `host [":"
+    /// port]`, checked, spelled as it came. Empty if the client says so; `None` only in HTTP/1.0.
     pub host: Option<&'b [u8]>,
-    /// Whether the client waits for a 100 before it sends the body: HTTP/1.1, `Expect: 100-continue`, and a body to come.
+    /// Whether the client waits for a 100 before it sends the body: HTTP/1.1, `Expect: 100-continue`, and a body to
+    /// come.
     pub expect_continue: bool,
     /// The (first) Upgrade value, if the version is 1.1 and Connection lists `upgrade` (RFC 9110 section 7.8).
     pub upgrade: Option<&'b [u8]>,
@@ -49,8 +50,8 @@ pub enum RequestEvent<'b> {
 
 /// Decodes the requests of one connection. Small, without heap; [`Default`] is the start of a connection.
 ///
-/// Behind a CONNECT or an Upgrade request the bytes may be no HTTP at all. It is the server that decides: it must not call
-/// [`decode`](RequestDecoder::decode) again until it has answered such a request, and not at all if it agreed.
+/// Behind a CONNECT or an Upgrade request the bytes may be no HTTP at all. It is the server that decides: it must not
+/// call [`decode`](RequestDecoder::decode) again until it has answered such a request, and not at all if it agreed.
 #[derive(Clone, Debug, Default)]
 pub struct RequestDecoder {
     body: Body,
@@ -76,8 +77,8 @@ impl RequestDecoder {
     /// The next event, or `None` when more bytes are needed.
     ///
     /// Advances `input` past what it used. After `None` the caller keeps what is left in `input`, appends what it
-    /// receives and calls again: the rest must come back unchanged at the front. Call until `None`, for events can be due without
-    /// further input.
+    /// receives and calls again: the rest must come back unchanged at the front. Call until `None`, for events can be
+    /// due without further input.
     ///
     /// # Errors
     ///
@@ -157,8 +158,8 @@ impl RequestDecoder {
         Ok(head)
     }
 
-    /// Looks at the first byte: whether a head begins here. Takes one empty line before it (RFC 9112 section 2.2: some old clients
-    /// send one after a body).
+    /// Looks at the first byte: whether a head begins here. Takes one empty line before it (RFC 9112 section 2.2:
+    /// some old clients send one after a body).
     fn skip_empty_line(&mut self, input: &mut &[u8]) -> Result<bool, DecodeError> {
         match **input {
             [] => Ok(false),
@@ -209,8 +210,8 @@ impl RequestDecoder {
     }
 }
 
-/// Reads the head that `input` begins with, and tells its length; `None` if it is incomplete or its lines are not sound: which
-/// of the two, and what is wrong, the slow way finds out.
+/// Reads the head that `input` begins with, and tells its length; `None` if it is incomplete or its lines are not
+/// sound: which of the two, and what is wrong, the slow way finds out.
 fn parse<'b>(input: &'b [u8], limits: &Limits) -> Result<Option<(RequestHead<'b>, usize)>, DecodeError> {
     let mut table = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut []);

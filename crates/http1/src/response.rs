@@ -92,8 +92,8 @@ impl ResponseDecoder {
     /// The next event, or `None` when more bytes are needed.
     ///
     /// Advances `input` past what it used. After `None` the caller keeps what is left in `input`, appends what it
-    /// receives and calls again: the rest must come back unchanged at the front. Call until `None`, for events can be due without
-    /// further input.
+    /// receives and calls again: the rest must come back unchanged at the front. Call until `None`, for events can be
+    /// due without further input.
     ///
     /// # Errors
     ///
@@ -114,8 +114,8 @@ impl ResponseDecoder {
         result
     }
 
-    /// To be called when the peer has closed, after the last [`decode`](ResponseDecoder::decode): `End` if that completes a
-    /// body, `None` if no response was due or the connection is a tunnel.
+    /// To be called when the peer has closed, after the last [`decode`](ResponseDecoder::decode): `End` if that
+    /// completes a body, `None` if no response was due or the connection is a tunnel.
     ///
     /// # Errors
     ///
@@ -138,8 +138,8 @@ impl ResponseDecoder {
         self.state == State::Head && self.scanned == 0 && self.expected.is_empty()
     }
 
-    /// Whether a byte of the response that is due has arrived, interim ones included. While false, a server that closes has
-    /// perhaps never seen the request: a client may send it again where that is safe.
+    /// Whether a byte of the response that is due has arrived, interim ones included. While false, a server that
+    /// closes has perhaps never seen the request: a client may send it again where that is safe.
     pub fn has_begun(&self) -> bool {
         self.state != State::Head || self.scanned > 0 || self.informational > 0
     }
@@ -193,8 +193,8 @@ impl ResponseDecoder {
     }
 }
 
-/// Reads the head that `input` begins with, and tells its length; `None` if it is incomplete or its lines are not sound: which
-/// of the two, and what is wrong, the slow way finds out.
+/// Reads the head that `input` begins with, and tells its length; `None` if it is incomplete or its lines are not
+/// sound: which of the two, and what is wrong, the slow way finds out.
 fn parse<'b>(
     input: &'b [u8],
     request: Expect,

@@ -2,7 +2,8 @@
 
 use crate::DecodeError;
 
-/// Finds the empty line that ends a section of lines and returns the offset behind it, or `None` while it is not there yet.
+/// Finds the empty line that ends a section of lines and returns the offset behind it, or `None` while it is not
+/// there yet.
 ///
 /// `scanned` remembers how far earlier calls on a shorter `section` came, so that a section that arrives byte by
 /// byte costs no more than one that arrives whole. A line feed without a carriage return is refused where it stands.
@@ -22,11 +23,12 @@ pub(crate) fn find_end(section: &[u8], scanned: &mut u32) -> Result<Option<usize
     Ok(None)
 }
 
-/// The field lines of a head that httparse took, from the first name to the empty line; `None` if a line of it ends with LF
-/// alone, which httparse lets pass.
+/// The field lines of a head that httparse took, from the first name to the empty line; `None` if a line of it ends
+/// with LF alone, which httparse lets pass.
 ///
-/// `table` are the fields that httparse found in `head`, and `head` ends with the empty line. Every line but the first begins with a
-/// field's name or is the empty one, so looking before each of these is looking at every line's end.
+/// `table` are the fields that httparse found in `head`, and `head` ends with the empty line. Every line but the
+/// first begins with a field's name or is the empty one, so looking before each of these is looking at every line's
+/// end.
 pub(crate) fn field_lines<'b>(head: &'b [u8], table: &[httparse::Header<'b>]) -> Option<&'b [u8]> {
     let start = |field: &httparse::Header<'b>| field.name.as_ptr().addr() - head.as_ptr().addr();
     let end = head.strip_suffix(b"\r\n")?.len();
@@ -45,6 +47,7 @@ mod tests {
         for cut in 0..section.len() {
             let mut scanned = 0;
             let first = find_end(&section[..cut], &mut scanned);
+            assert!(cut >= 14 || scanned as usize == cut, "what has been looked at is not looked at again");
             let end = first.unwrap().or_else(|| find_end(section, &mut scanned).unwrap());
             assert_eq!(end, Some(14), "cut at {cut}");
         }

@@ -1,8 +1,8 @@
 //! What exactly is wrong with a head: the slow, plain reading of lines.
 //!
-//! The decoders take the fast way (httparse) and come here when that refuses, so that every defect has its own name; and
-//! while a head is still incomplete, so that garbage is refused before more of it is waited for. Trailers are read
-//! here only. Whatever the fast way accepts is accepted here; a property test compares them.
+//! The decoders take the fast way (httparse) and come here when that refuses, so that every defect has its own name;
+//! and while a head is still incomplete, so that garbage is refused before more of it is waited for. Trailers are
+//! read here only. Whatever the fast way accepts is accepted here; a property test compares them.
 
 use crate::target::Target;
 use crate::{DecodeError, Limits};
@@ -24,8 +24,8 @@ pub(crate) const fn is_value_byte(byte: u8) -> bool {
     matches!(byte, b'\t' | b' '..=0x7e | 0x80..)
 }
 
-/// Refuses a request line as soon as it is too long in one of its parts. `line` is what has come of it, without LF; a longer
-/// `line` fails whenever a shorter one did, and with the same error.
+/// Refuses a request line as soon as it is too long in one of its parts. `line` is what has come of it, without LF; a
+/// longer `line` fails whenever a shorter one did, and with the same error.
 pub(crate) fn request_line_lengths(line: &[u8], limits: &Limits) -> Result<(), DecodeError> {
     let Some(after_method) = part(line, METHOD_BYTES).map_err(|()| DecodeError::MethodTooLong)? else { return Ok(()) };
     let Some(after_target) = part(after_method, limits.target_bytes).map_err(|()| DecodeError::TargetTooLong)? else {
@@ -63,7 +63,8 @@ pub(crate) fn request_line(line: &[u8], limits: &Limits) -> Result<(), DecodeErr
     Target::parse(str::from_utf8(method).unwrap_or_default(), target).map(|_| ())
 }
 
-/// Checks a status line (RFC 9112 section 4), given without its LF, with its CR. The space before an absent reason may be absent too.
+/// Checks a status line (RFC 9112 section 4), given without its LF, with its CR. The space before an absent reason
+/// may be absent too.
 pub(crate) fn status_line(line: &[u8]) -> Result<(), DecodeError> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     no_nul_or_cr(line)?;
@@ -78,17 +79,20 @@ pub(crate) fn status_line(line: &[u8]) -> Result<(), DecodeError> {
 /// Refuses a response that cannot become `HTTP/1.`, as soon as that is certain.
 pub(crate) fn response_prefix(input: &[u8]) -> Result<(), DecodeError> {
     const PREFIX: &[u8] = b"HTTP/1.";
+    if input.starts_with(PREFIX) {
+        return Ok(());
+    }
     let same = input.iter().zip(PREFIX).take_while(|(is, should)| is == should).count();
     match input.get(same) {
         None => Ok(()),
-        Some(_) if same == PREFIX.len() => Ok(()),
         Some(b'0'..=b'9') if same == PREFIX.len() - 2 => Err(DecodeError::UnsupportedVersion),
         Some(b'\n') => Err(DecodeError::BareLf),
         Some(_) => Err(DecodeError::BadStatusLine),
     }
 }
 
-/// Checks field lines, each ended by CRLF: names, colons, values, and that there are no more than `most` (else `too_many`).
+/// Checks field lines, each ended by CRLF: names, colons, values, and that there are no more than `most` (else
+/// `too_many`).
 pub(crate) fn field_lines(mut section: &[u8], most: usize, too_many: DecodeError) -> Result<(), DecodeError> {
     let mut count = 0;
     while let Some(end) = memchr::memchr(b'\n', section) {
@@ -178,8 +182,9 @@ mod tests {
     fn line() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             8 => prop::sample::select(vec![
-                "GET", "/", " ", "HTTP/1.1", "HTTP/1.0", "HTTP/", "200", "OK", "Host", ": ", ":", "a", "\t", "X-Long-Field-Name",
-                "some value that is longer than a vector register is wide", "http://a/", "*", "é", "Content-Length: 1",
+                "GET", "/", " ", "HTTP/1.1", "HTTP/1.0", "HTTP/", "200", "OK", "Host", ": ", ":", "a", "\t",
+                "X-Long-Field-Name", "some value that is longer than a vector register is wide",
+                "http://a/", "*", "é", "Content-Length: 1",
             ]).prop_map(|text| text.as_bytes().to_vec()),
             1 => any::<u8>().prop_filter("LF ends a line", |&byte| byte != b'\n').prop_map(|byte| vec![byte]),
         ];

@@ -25,7 +25,8 @@ impl<'b> Target<'b> {
             let authority = Authority::parse(bytes, 0).filter(|a| !a.host.is_empty() && a.port != 0);
             return authority.map(Target::Authority).ok_or(DecodeError::BadTarget);
         }
-        // A fragment is never sent (RFC 9112 section 3.2.1 has no place for it); two readers could split it differently.
+        // A fragment is never sent (RFC 9112 section 3.2.1 has no place for it); two readers could split it
+        // differently.
         if memchr::memchr(b'#', bytes).is_some() {
             return Err(DecodeError::BadTarget);
         }
@@ -57,8 +58,8 @@ pub(crate) struct Authority<'b> {
 }
 
 impl<'b> Authority<'b> {
-    /// Reads an authority; `None` if it is none. An empty host is one (RFC 9112 section 3.2 asks for an empty Host where a
-    /// target has no authority). `default_port` stands for an absent or empty port.
+    /// Reads an authority; `None` if it is none. An empty host is one (RFC 9112 section 3.2 asks for an empty Host
+    /// where a target has no authority). `default_port` stands for an absent or empty port.
     pub(crate) fn parse(text: &'b [u8], default_port: u16) -> Option<Self> {
         let (host, after) = if let [b'[', rest @ ..] = text {
             let close = memchr::memchr(b']', rest)?;

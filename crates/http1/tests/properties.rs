@@ -212,7 +212,8 @@ proptest! {
         let mut expected = Vec::new();
         for message in &messages {
             let fields = message.all_fields(true);
-            encode::request_head(&mut bytes, &message.method, &message.target, Version::Http11, borrow(&fields)).expect("sound");
+            let (method, target) = (&message.method, &message.target);
+            encode::request_head(&mut bytes, method, target, Version::Http11, borrow(&fields)).expect("sound");
             message.write_body(&mut bytes);
             expected.push(Event::Head(trace::Head {
                 first: format!("{} {}", message.method, message.target),
@@ -238,7 +239,8 @@ proptest! {
         let mut kinds = Vec::new();
         for (message, kind) in &messages {
             let fields = message.all_fields(false);
-            encode::response_head(&mut bytes, Version::Http11, message.status, message.reason.as_deref(), borrow(&fields)).expect("sound");
+            let (status, reason) = (message.status, message.reason.as_deref());
+            encode::response_head(&mut bytes, Version::Http11, status, reason, borrow(&fields)).expect("sound");
             let tunnel = *kind == Expect::Connect && message.status < 300;
             let bodiless = *kind == Expect::Head || [204, 304].contains(&message.status);
             let framing = match message.framing(Framing::UntilClose) {

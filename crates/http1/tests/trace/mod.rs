@@ -1,5 +1,5 @@
-//! Feeds bytes to a decoder in pieces, as a connection would, and writes down what it gives. The conformance table, the property
-//! tests and the fuzz targets compare such traces.
+//! Feeds bytes to a decoder in pieces, as a connection would, and writes down what it gives. The conformance table,
+//! the property tests and the fuzz targets compare such traces.
 #![allow(dead_code)] // each of them uses what it needs of it
 
 use oroshi_http1::{
