@@ -104,9 +104,9 @@ impl<'c> Connection<'c> {
         connection
     }
 
-    /// Gives it the request that it was made for, since `began`.
-    pub(crate) fn give(&mut self, ticket: Ticket, began: u64) {
-        self.in_flight.push_back(InFlight::new(ticket, self.origin.next_request(), began));
+    /// Gives it the request that it was made for, on which the slot has worked since `began`.
+    pub(crate) fn give(&mut self, ticket: Ticket, request: usize, began: u64) {
+        self.in_flight.push_back(InFlight::new(ticket, request, began));
     }
 
     /// Sends and receives until the connection has served its time.
@@ -210,9 +210,9 @@ impl<'c> Connection<'c> {
         }
     }
 
-    /// Notes which requests the `n` bytes belonged to.
+    /// Notes which requests the `n` bytes, written from `now` on, belonged to.
     #[inline]
-    fn wrote(&mut self, n: usize, now: u64) {
+    pub(crate) fn wrote(&mut self, n: usize, now: u64) {
         let measure_from = self.core.measure_from.get();
         let mut tally = self.core.tally.borrow_mut();
         tally.bytes_written += n as u64;
@@ -302,9 +302,16 @@ impl<'c> Connection<'c> {
                 Some(ResponseEvent::Informational(_) | ResponseEvent::Trailers(_)) => {}
                 Some(ResponseEvent::Head(head)) => {
                     self.answer.status = head.status;
-                    self.answer.reusable = head.keep_alive && head.framing != Framing::Tunnel;
+                    self.answer.reusable = head.keep_alive;
                     if !self.core.rules.checks.is_empty() {
                         self.checking.begin(&self.core.rules.checks, head.status);
+                    }
+                    // An upgrade that was asked for is an answer; what follows is no longer HTTP.
+                    if head.framing == Framing::Tunnel {
+                        self.answer.reusable = false;
+                        self.complete(now);
+                        *input = &[];
+                        return Ok(true);
                     }
                 }
                 Some(ResponseEvent::Data(data)) => {

@@ -1,7 +1,8 @@
 //! What a run records about its machine, so that its figures can be judged later and elsewhere.
 //!
-//! Three things: [`Environment`], how the machine is set up, taken once; [`StealMeter`] and [`NetCounters`], what happened on it
-//! during the run. Whatever cannot be read, in a container or on another kernel, is left out; nothing here fails.
+//! Three things: [`Environment`], how the machine is set up, taken once; [`StealMeter`] and [`NetCounters`], what
+//! happened on it during the run. Whatever cannot be read, in a container or on another kernel, is left out; nothing
+//! here fails.
 
 mod meters;
 
@@ -32,7 +33,8 @@ pub struct Environment {
     pub memory_bytes: Option<u64>,
     /// What the control group of this process may use.
     pub cgroup: Cgroup,
-    /// The product name that a virtual machine gives itself, or `unknown hypervisor`; `None` on bare metal, as far as can be told.
+    /// The product name that a virtual machine gives itself, or `unknown hypervisor`; `None` on bare metal, as far as
+    /// can be told.
     pub virtual_machine: Option<String>,
     /// What the kernel reads the time with: `tsc` is quick, `hpet` and `acpi_pm` cost a microsecond each time.
     pub clocksource: Option<String>,

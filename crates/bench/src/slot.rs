@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
-use oroshi_net::{ConnectError, Peer, Stream, monotonic_ns};
+use oroshi_net::{ConnectError, Connected, Peer, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::connection::{Connection, cut_off};
@@ -38,21 +38,25 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
         } else {
             None
         };
-        let began = first.map(|_| monotonic_ns());
-        let connected = connect(&core, id, &core.origins[origin]).await;
+        let began = monotonic_ns();
+        let place = &core.origins[origin];
+        // A request that has its connection to itself goes out with it.
+        let request = first.map(|_| place.next_request());
+        let bytes = request.map_or(&[][..], |r| &place.requests[r].last);
+        let connected = connect(&core, id, place, bytes).await;
         if !attempted {
             attempted = true;
             core.attempted.set(core.attempted.get() + 1);
             core.progress.notify_one();
         }
         match connected {
-            Ok(stream) => {
+            Ok(connected) => {
                 backoff = BACKOFF.0;
                 core.alive.set(core.alive.get() + 1);
-                let mut connection =
-                    Connection::new(&core, id, &core.origins[origin], stream, std::mem::take(&mut carried));
-                if let (Some(ticket), Some(began)) = (first, began) {
-                    connection.give(ticket, began);
+                let mut connection = Connection::new(&core, id, place, connected.stream, std::mem::take(&mut carried));
+                if let (Some(ticket), Some(request)) = (first, request) {
+                    connection.give(ticket, request, began);
+                    connection.wrote(connected.sent, connected.at);
                 }
                 carried = poll_fn(|cx| connection.poll(cx)).await;
                 core.alive.set(core.alive.get() - 1);
@@ -84,14 +88,14 @@ pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
     let mut backoff = BACKOFF.0;
     let mut attempted = false;
     while core.phase.get() != Phase::Over {
-        let connected = connect(&core, id, &core.origins[origin]).await;
+        let connected = connect(&core, id, &core.origins[origin], &[]).await;
         if !attempted {
             attempted = true;
             core.attempted.set(core.attempted.get() + 1);
             core.progress.notify_one();
         }
         match connected {
-            Ok(mut stream) => {
+            Ok(Connected { mut stream, .. }) => {
                 core.held.set(core.held.get() + 1);
                 poll_fn(|cx| {
                     core.slots[id].enrol(cx);
@@ -146,8 +150,9 @@ enum Unconnected {
     Over,
 }
 
-/// Connects within the plan's timeout, which the core's sweep enforces: no timer of its own.
-async fn connect(core: &Core, id: usize, origin: &OriginState) -> Result<Stream, Unconnected> {
+/// Connects, and sends `first` if that is possible at once, within the plan's timeout. The core's sweep enforces it: no
+/// timer of its own.
+async fn connect(core: &Core, id: usize, origin: &OriginState, first: &[u8]) -> Result<Connected, Unconnected> {
     let slot = &core.slots[id];
     let deadline = monotonic_ns() + core.rules.timeout;
     slot.deadline.set(deadline);
@@ -156,7 +161,7 @@ async fn connect(core: &Core, id: usize, origin: &OriginState) -> Result<Stream,
     // A unix socket either connects at once or waits for room in the backlog, on the connector's own timer.
     let own_deadline = matches!(peer, Peer::Unix(_)).then(|| Instant::now() + Duration::from_nanos(core.rules.timeout));
     let result = {
-        let mut connecting = pin!(origin.connector.connect(peer, own_deadline));
+        let mut connecting = pin!(origin.connector.connect_sending(peer, own_deadline, first));
         poll_fn(|cx| {
             if let Poll::Ready(result) = connecting.as_mut().poll(cx) {
                 return Poll::Ready(Ok(result));
@@ -182,7 +187,7 @@ async fn connect(core: &Core, id: usize, origin: &OriginState) -> Result<Stream,
             if let Some(tls) = connected.tls {
                 tally.clocks.tls.record(tls.as_nanos() as u64);
             }
-            Ok(connected.stream)
+            Ok(connected)
         }
         Err(error) => Err(Unconnected::Failed(connect_failure(&error))),
     }

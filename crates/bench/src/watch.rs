@@ -1,24 +1,28 @@
 //! The server's side of a benchmark: the CPU time, memory and context switches of its processes over a run.
 //!
-//! It knows `/proc`. It does not know HTTP or the run: who calls it decides when the measured part begins and ends. All of it is
-//! synchronous and reads files that the kernel makes up on the spot: `sample` takes some tens of microseconds and about ten
-//! more for each watched process, so it belongs on a thread that sends no requests.
+//! It knows `/proc`. It does not know HTTP or the run: who calls it decides when the measured part begins and ends. All
+//! of it is synchronous and reads files that the kernel makes up on the spot: a `sample` takes a tenth of a millisecond
+//! where a hundred processes run, and some ten microseconds more for each watched one, so it belongs on a thread that
+//! sends no requests.
 //!
-//! Read in this order: this file, what is offered; `find`, from an address to processes; `family`, the book-keeping over
-//! processes that come and go; `process`, what is read of one of them.
+//! Read in this order: this file, what is offered; `find`, from an address to processes; `family`, the book-keeping
+//! over processes that come and go; `process`, what is read of one of them.
 //!
 //! # What the figures are
 //!
 //! - CPU time of a process whose threads were the same at both ends of the run is the sum of their
-//!   `/proc/PID/task/TID/schedstat`: nanoseconds, but for a thread that is running at that very moment up to one scheduler tick
-//!   (1 to 10 ms) old. Otherwise it is `/proc/PID/stat`, which also has threads that ended, in clock ticks (10 ms), cut off and
-//!   not rounded; so too if that shows that more was used than by the threads that are there. [`Precision`] says which.
-//! - The division into user and system time is always the one of `/proc/PID/stat`. On most kernels it is sampled (once per
-//!   tick it is noted which of the two was going on), so it is good over seconds and not over milliseconds.
-//! - Processes that end are counted by what their parent collects from them (`cutime`, `cstime`): their whole life, of which what
-//!   they used before the run is taken off. A parent that ignores SIGCHLD, or ended first, collects nothing; then what was
-//!   last seen of the child is counted, which is less than it used.
-//! - Context switches are those of the threads that are there at the end: the kernel tells nobody those of threads that ended.
+//!   `/proc/PID/task/TID/schedstat`: nanoseconds, but for a thread that is running at that very moment up to one
+//!   scheduler tick (1 to 10 ms) old. Otherwise it is `/proc/PID/stat`, which also has threads that ended, in clock
+//!   ticks (10 ms), cut off and not rounded; so too if that shows that more was used than by the threads that are
+//!   there. [`Precision`] says which. Threads that came and went within the run and used less than two ticks in all go
+//!   unnoticed.
+//! - The division into user and system time is always the one of `/proc/PID/stat`. On most kernels it is sampled (once
+//!   per tick it is noted which of the two was going on), so it is good over seconds and not over milliseconds.
+//! - Processes that end are counted by what their parent collects from them (`cutime`, `cstime`): their whole life, of
+//!   which what they used before the run is taken off. A parent that ignores SIGCHLD, or ended first, collects nothing;
+//!   then what was last seen of the child is counted, which is less than it used.
+//! - Context switches are those of the threads that are there at the end: the kernel tells nobody those of threads that
+//!   ended.
 //! - Resident memory (RSS) counts a page that processes share once for each of them; PSS does not, but needs the right
 //!   to trace the processes.
 //!
@@ -50,8 +54,8 @@ pub use find::NotFound;
 /// How many processes [`ServerUsage::processes`] lists at most.
 const LISTED: usize = 32;
 
-/// Watches the processes of a server, with their descendants, on this machine. Our own process is never among them, nor are
-/// its descendants, unless they hold the server's socket.
+/// Watches the processes of a server, with their descendants, on this machine. Our own process is never among them, nor
+/// are its descendants, unless they hold the server's socket.
 #[derive(Debug)]
 pub struct Watch {
     found_by: FoundBy,
@@ -162,8 +166,8 @@ impl Watch {
         Ok(Self::of(FoundBy::TcpListener, find::tcp(address)?))
     }
 
-    /// The processes that hold the listening socket of this name. Where they cannot be told, the process that opened it:
-    /// `peer`, which a connected socket knows (SO_PEERCRED).
+    /// The processes that hold the listening socket of this name. Where they cannot be told, the process that opened
+    /// it: `peer`, which a connected socket knows (SO_PEERCRED).
     ///
     /// # Errors
     ///
@@ -194,15 +198,15 @@ impl Watch {
         self.rss = Rss { begin: now, peak: now };
     }
 
-    /// Looks for new processes, keeps account of those that ended, and notes the memory in use. To be called about once a
-    /// second.
+    /// Looks for new processes, keeps account of those that ended, and notes the memory in use. To be called about once
+    /// a second.
     pub fn sample(&mut self) {
         self.family.refresh();
         self.rss.peak = self.rss.peak.max(self.family.rss_bytes());
     }
 
-    /// What was used since [`begin`](Self::begin), which was `elapsed` ago. `None` when no watched process is left: what
-    /// the last of them used is then not known.
+    /// What was used since [`begin`](Self::begin), which was `elapsed` ago. `None` when no watched process is left:
+    /// what the last of them used is then not known.
     pub fn finish(&mut self, elapsed: Duration) -> Option<ServerUsage> {
         self.family.refresh();
         let seconds = elapsed.as_secs_f64();

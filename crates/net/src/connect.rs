@@ -11,13 +11,14 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, connect, send, socket_with, sockopt};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
 pub use error::ConnectError;
 
 use crate::address::{Peer, UnixAddress};
+use crate::clock::monotonic_ns;
 use crate::ports::LocalPorts;
 use crate::stream::Stream;
 use crate::sys;
@@ -70,6 +71,17 @@ pub struct Connected {
     pub connect: Duration,
     /// From the connected socket to the end of the TLS handshake; None without TLS.
     pub tls: Option<Duration>,
+    /// When it could be used, by [`monotonic_ns`]: after the handshake, and before anything was sent.
+    pub at: u64,
+    /// Bytes already sent: see [`Connector::connect_sending`].
+    pub sent: usize,
+}
+
+/// A connected socket, before TLS.
+struct Opened {
+    stream: Stream,
+    at: u64,
+    sent: usize,
 }
 
 impl Connector {
@@ -104,42 +116,71 @@ impl Connector {
     /// # Panics
     /// Outside a tokio runtime with I/O (and time) enabled.
     pub async fn connect(&self, peer: &Peer, deadline: Option<Instant>) -> Result<Connected, ConnectError> {
-        let started = Instant::now();
-        let stream = match peer {
-            Peer::Tcp(address) => self.tcp(*address, deadline).await?,
-            Peer::Unix(address) => self.unix(address, deadline).await?,
+        self.connect_sending(peer, deadline, &[]).await
+    }
+
+    /// As [`Connector::connect`], for a caller that knows what to say first: as much of `first` as the kernel takes is sent
+    /// as soon as there is a connection, without a wait for epoll in between. On loopback a TCP connection is there when
+    /// connect(2) returns, whatever it says, so that this saves a wake-up per connection. [`Connected::sent`] says
+    /// how much went out; nothing does with TLS, or where the connection took its time.
+    ///
+    /// # Errors
+    /// As [`Connector::connect`]. A connection that broke after it was made is no error here: the next write finds out.
+    ///
+    /// # Panics
+    /// As [`Connector::connect`].
+    pub async fn connect_sending(
+        &self,
+        peer: &Peer,
+        deadline: Option<Instant>,
+        first: &[u8],
+    ) -> Result<Connected, ConnectError> {
+        let started = monotonic_ns();
+        let first = if self.options.tls.is_some() { &[] } else { first };
+        let Opened { stream, at, sent } = match peer {
+            Peer::Tcp(address) => self.tcp(*address, deadline, first).await?,
+            Peer::Unix(address) => self.unix(address, deadline, first).await?,
         };
-        let connect = started.elapsed();
+        let connect = Duration::from_nanos(at - started);
         match &self.options.tls {
-            None => Ok(Connected { stream, connect, tls: None }),
+            None => Ok(Connected { stream, connect, tls: None, at, sent }),
             // Boxed, so that connections without TLS do not carry the room for its handshake.
             Some(tls) => {
                 let handshake = Box::pin(within(deadline, tls.connect(stream)));
                 let stream = handshake.await.unwrap_or(Err(TlsError::Timeout))?;
-                Ok(Connected { stream, connect, tls: Some(started.elapsed() - connect) })
+                let ready = monotonic_ns();
+                Ok(Connected { stream, connect, tls: Some(Duration::from_nanos(ready - at)), at: ready, sent })
             }
         }
     }
 
-    async fn tcp(&self, address: SocketAddr, deadline: Option<Instant>) -> Result<Stream, ConnectError> {
+    async fn tcp(&self, address: SocketAddr, deadline: Option<Instant>, first: &[u8]) -> Result<Opened, ConnectError> {
         let socket = self.begin_tcp(address)?;
+        let mut at = monotonic_ns();
+        let sent = match send_first(&socket, first) {
+            Err(Errno::CONNREFUSED) => return Err(ConnectError::Refused),
+            other => other.unwrap_or(0),
+        };
         let stream = TcpStream::from_std(socket.into()).map_err(ConnectError::from_io)?;
-        within(deadline, poll_fn(|cx| stream.poll_write_ready(cx)))
-            .await
-            .ok_or(ConnectError::Timeout)?
-            .map_err(ConnectError::from_io)?;
-        // Asks the socket only when epoll reported an error: a connection that succeeded makes no system call here.
-        match stream.try_io(Interest::ERROR, || stream.take_error()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) | Ok(Some(error)) => return Err(ConnectError::from_tcp(error, address)),
-            Ok(None) => {}
+        if sent == 0 {
+            within(deadline, poll_fn(|cx| stream.poll_write_ready(cx)))
+                .await
+                .ok_or(ConnectError::Timeout)?
+                .map_err(ConnectError::from_io)?;
+            // Asks the socket only when epoll reported an error: a connection that succeeded makes no system call here.
+            match stream.try_io(Interest::ERROR, || stream.take_error()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) | Ok(Some(error)) => return Err(ConnectError::from_tcp(error, address)),
+                Ok(None) => {}
+            }
+            at = monotonic_ns();
         }
         // With nobody listening on a port of the ephemeral range, the kernel can choose that very port as the source,
         // and the connection meets itself (RFC 9293, section 3.5, simultaneous open).
         if self.ephemeral.contains(&address.port()) && stream.local_addr().is_ok_and(|local| local == address) {
             return Err(ConnectError::Refused);
         }
-        Ok(Stream::Tcp(stream))
+        Ok(Opened { stream: Stream::Tcp(stream), at, sent })
     }
 
     /// A socket whose connection is on its way.
@@ -184,7 +225,12 @@ impl Connector {
             .map_err(|errno| ConnectError::Source { address: source, source: errno.into() })
     }
 
-    async fn unix(&self, address: &UnixAddress, deadline: Option<Instant>) -> Result<Stream, ConnectError> {
+    async fn unix(
+        &self,
+        address: &UnixAddress,
+        deadline: Option<Instant>,
+        first: &[u8],
+    ) -> Result<Opened, ConnectError> {
         const FIRST_PAUSE: Duration = Duration::from_millis(1);
         const LONGEST_PAUSE: Duration = Duration::from_millis(20);
         let socket = new_socket(AddressFamily::UNIX)?;
@@ -205,8 +251,16 @@ impl Connector {
             tokio::time::sleep_until(again.into()).await;
             pause = LONGEST_PAUSE.min(pause * 2);
         }
-        Ok(Stream::Unix(UnixStream::from_std(socket.into()).map_err(ConnectError::from_io)?))
+        let at = monotonic_ns();
+        let sent = send_first(&socket, first).unwrap_or(0);
+        let stream = UnixStream::from_std(socket.into()).map_err(ConnectError::from_io)?;
+        Ok(Opened { stream: Stream::Unix(stream), at, sent })
     }
+}
+
+/// What the kernel takes of the first bytes on a new socket.
+fn send_first(socket: &OwnedFd, first: &[u8]) -> Result<usize, Errno> {
+    if first.is_empty() { Ok(0) } else { send(socket, first, SendFlags::NOSIGNAL) }
 }
 
 fn new_socket(family: AddressFamily) -> Result<OwnedFd, ConnectError> {

@@ -149,7 +149,7 @@ fn server_starter(value: &str, all: &mut Vec<Named>) -> Result<(), InheritError>
 /// A count of descriptors from 3 on, and their names between colons.
 fn systemd(value: &str, names: &str, all: &mut Vec<Named>) -> Result<(), InheritError> {
     const FIRST: RawFd = 3;
-    let mut names = names.split(':').filter(|name| !name.is_empty());
+    let mut names = names.split(':');
     let bad = || InheritError::Format {
         variable: SYSTEMD,
         value: shown(value.as_bytes()),
@@ -157,7 +157,7 @@ fn systemd(value: &str, names: &str, all: &mut Vec<Named>) -> Result<(), Inherit
     };
     let count: u16 = value.parse().map_err(|_| bad())?;
     for descriptor in FIRST..FIRST + RawFd::from(count) {
-        let name = names.next().unwrap_or("unknown").to_owned();
+        let name = names.next().filter(|name| !name.is_empty()).unwrap_or("unknown").to_owned();
         all.push(Named { variable: SYSTEMD, name, descriptor });
     }
     Ok(())
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn systemd_counts_from_3() {
-        let found = read(&[(SYSTEMD, "3"), ("LISTEN_PID", "7"), ("LISTEN_FDNAMES", "web:admin")]).unwrap();
-        let expected = [("web", 3), ("admin", 4), ("unknown", 5)];
+        let found = read(&[(SYSTEMD, "3"), ("LISTEN_PID", "7"), ("LISTEN_FDNAMES", "web::admin")]).unwrap();
+        let expected = [("web", 3), ("unknown", 4), ("admin", 5)];
         assert_eq!(found, expected.map(|(name, descriptor)| (SYSTEMD, name.to_owned(), descriptor)));
     }
 

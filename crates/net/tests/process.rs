@@ -88,7 +88,7 @@ fn what_is_no_listening_socket_is_refused() {
     let not_listening = || UnixStream::pair().unwrap().0;
     let datagram = UnixDatagram::bind(folder.path().join("datagram")).unwrap();
     for (third, variables, expected) in [
-        (duplicate(listener("127.0.0.1:0")), "a=7", "descriptor 7 (a), which is not open"),
+        (duplicate(listener("127.0.0.1:0")), "a=9999", "descriptor 9999 (a), which is not open"),
         (duplicate(listener("127.0.0.1:0")), "a=2", "descriptor 2 (a), which is standard input, output or error"),
         (duplicate(not_listening()), "a=3", "descriptor 3 (a), which is a socket that does not listen"),
         (duplicate(datagram), "a=3", "descriptor 3 (a), which is a socket that does not listen"),
@@ -100,10 +100,27 @@ fn what_is_no_listening_socket_is_refused() {
 }
 
 #[test]
+fn what_this_process_opened_is_not_inherited() {
+    must_pass(in_a_process("naming_an_own_socket", ""));
+}
+
+#[test]
+#[ignore = "sets a variable: what_this_process_opened_is_not_inherited runs it"]
+#[allow(unsafe_code)]
+fn naming_an_own_socket() {
+    use std::os::fd::{AsFd, AsRawFd};
+    let listener = listener("127.0.0.1:0");
+    let variable = format!("a={}", listener.as_fd().as_raw_fd());
+    // SAFETY: this process runs this one test, and no other thread of it reads the environment meanwhile.
+    unsafe { std::env::set_var("SERVER_STARTER_PORT", variable) };
+    let message = inherited().unwrap_err().to_string();
+    assert!(message.contains("was opened by this process itself"), "{message}");
+}
+
+#[test]
 #[ignore = "wants inherited sockets: what_is_no_listening_socket_is_refused runs it"]
 fn refusing_sockets() {
-    // Descriptor 7 could be anything that the test harness opened; then it was not inherited.
-    let message = inherited().unwrap_err().to_string().replace("was opened by this process itself", "is not open");
+    let message = inherited().unwrap_err().to_string();
     let expected = std::env::var("EXPECT").unwrap();
     assert!(message.contains(&expected), "{message}");
 }

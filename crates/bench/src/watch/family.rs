@@ -179,8 +179,9 @@ impl Member {
             .sum();
         let by_ticks = (self.now.own - self.own_before).seconds();
         let exact = threads.iter().chain(&self.threads_before).all(|thread| thread.exact);
-        // The process's own account has threads that ended, in ticks: at two ends, user and system time are each cut off, so
-        // without such threads it may exceed the others' sum by up to two ticks, or by none if it began at zero.
+        // The process's own account has threads that ended, in ticks: at two ends, user and system time are each cut
+        // off, so without such threads it may exceed the others' sum by up to two ticks, or by none if it began at
+        // zero.
         let slack = if self.born_in_run { 0 } else { 2 * process::tick_ns() };
         let complete = by_ticks <= by_threads + slack as f64 / 1e9
             && !threads.is_empty()

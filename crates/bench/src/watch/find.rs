@@ -13,17 +13,19 @@ use procfs::net::{TcpNetEntries, TcpNetEntry, TcpState};
 
 use super::process::{self, Look};
 
-/// Why there is no process to watch. None of it keeps a benchmark from running: the report then lacks the server's side.
+/// Why there is no process to watch. None of it keeps a benchmark from running: the report then lacks the server's
+/// side.
 #[derive(Debug, thiserror::Error)]
 pub enum NotFound {
     /// The server is on another machine: watch it there.
     #[error("{0} is not an address of this machine")]
     Remote(IpAddr),
-    /// No socket listens there in this network namespace. A server in a container, or behind a port forward, is found by its
-    /// process id: `--watch PID`.
+    /// No socket listens there in this network namespace. A server in a container, or behind a port forward, is found
+    /// by its process id: `--watch PID`.
     #[error("no socket of this network namespace listens on {0}")]
     NoListener(String),
-    /// The processes that hold the socket belong to somebody else: run as that user or as root, or name one: `--watch PID`.
+    /// The processes that hold the socket belong to somebody else: run as that user or as root, or name one: `--watch
+    /// PID`.
     #[error("whoever listens on {0} belongs to another user, and may not be looked at")]
     Permission(String),
     /// The socket is held by a service manager only, which starts the server when the first connection comes: connect
@@ -110,26 +112,29 @@ fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// The listening sockets of a table. They stand before all others, of which there may be hundreds of thousands.
+/// The listening sockets of a table.
 fn listening(path: &'static str) -> Result<Vec<TcpNetEntry>, NotFound> {
-    let read = || -> io::Result<String> {
-        let mut lines = BufReader::new(File::open(path)?).lines();
-        let mut text = lines.next().transpose()?.unwrap_or_default() + "\n";
-        for line in lines {
-            let line = line?;
-            match line.split_whitespace().nth(3) {
-                Some("0A") => text.extend([&line, "\n"]),
-                // Half-open connections used to stand among the listeners.
-                Some("03") => {}
-                _ => break,
-            }
-        }
-        Ok(text)
-    };
-    let text = read().map_err(|source| NotFound::Unreadable { path, source })?;
+    let text = File::open(path).and_then(|table| listener_lines(BufReader::new(table)));
+    let text = text.map_err(|source| NotFound::Unreadable { path, source })?;
     let entries = TcpNetEntries::from_buf_read(text.as_bytes(), procfs::current_system_info())
         .map_err(|error| NotFound::Unreadable { path, source: io::Error::other(error) })?;
     Ok(entries.0.into_iter().filter(|entry| entry.state == TcpState::Listen).collect())
+}
+
+/// The part of a table that has the listening sockets. They stand before all others, of which there may be hundreds of
+/// thousands; only half-open connections stood among them in kernels before 4.4.
+fn listener_lines(table: impl BufRead) -> io::Result<String> {
+    let mut lines = table.lines();
+    let mut text = lines.next().transpose()?.unwrap_or_default() + "\n";
+    for line in lines {
+        let line = line?;
+        // Listening, or a SYN received.
+        if !matches!(line.split_whitespace().nth(3), Some("0A" | "03")) {
+            break;
+        }
+        text.extend([&line, "\n"]);
+    }
+    Ok(text)
 }
 
 /// How well a listening socket fits an address, as the kernel judges: its own address before any address, and for any
@@ -159,9 +164,9 @@ fn listening_unix(line: &[u8]) -> Option<(u64, &[u8])> {
     listens.then_some((inode, &name[1..]))
 }
 
-/// Whether a name in `/proc/net/unix` is this address. An abstract name has `@` for each NUL there. A path is the one that the
-/// server bound: it may lead to the same place by another way. A server's relative path is not resolved: it would
-/// have to be known whose folder it is relative to.
+/// Whether a name in `/proc/net/unix` is this address. An abstract name has `@` for each NUL there. A path is the one
+/// that the server bound: it may lead to the same place by another way. A server's relative path is not resolved: it
+/// would have to be known whose folder it is relative to.
 fn is_same(name: &[u8], address: &UnixAddress) -> bool {
     if let Some(wanted) = address.as_abstract() {
         return name.first() == Some(&b'@')
@@ -191,23 +196,29 @@ fn holders(inodes: &HashSet<u64>, place: &str) -> Result<Vec<u32>, NotFound> {
             Err(error) => hidden |= error.kind() == io::ErrorKind::PermissionDenied,
         }
     }
-    let own = std::process::id();
-    let ours = found.contains(&own);
-    found.retain(|pid| *pid != own);
-    // A service manager holds the sockets of its services and is the parent of everything: it is not the server. But in a
-    // container the server itself may be process 1.
-    let manager = found.contains(&1) && (found.len() > 1 || is_ancestor_of_ours(1));
-    found.retain(|pid| !(manager && *pid == 1));
-    if !found.is_empty() {
-        return Ok(found);
+    let (own, manager) = (std::process::id(), is_ancestor_of_ours(1));
+    let servers = servers_among(&found, own, manager);
+    if !servers.is_empty() {
+        return Ok(servers);
     }
-    Err(match (ours, hidden, manager) {
-        (true, _, _) => NotFound::OwnProcess,
-        (_, true, _) => NotFound::Permission(place.to_owned()),
-        (_, _, true) => NotFound::NotStarted(place.to_owned()),
+    Err(if found.contains(&own) {
+        NotFound::OwnProcess
+    } else if hidden {
+        NotFound::Permission(place.to_owned())
+    } else if found.contains(&1) {
+        NotFound::NotStarted(place.to_owned())
+    } else {
         // Its last holder has just gone, or is in another pid namespace.
-        _ => NotFound::NoListener(place.to_owned()),
+        NotFound::NoListener(place.to_owned())
     })
+}
+
+/// Those of a socket's holders that can be its server: not we, and not a service manager, which holds the sockets of
+/// its services and is the parent of everything. But in a container the server itself may be process 1.
+fn servers_among(holders: &[u32], own: u32, one_is_our_ancestor: bool) -> Vec<u32> {
+    let others = holders.iter().filter(|pid| ![own, 1].contains(pid)).count();
+    let one_is_manager = one_is_our_ancestor || others > 0;
+    holders.iter().copied().filter(|pid| *pid != own && !(*pid == 1 && one_is_manager)).collect()
 }
 
 fn holds(pid: u32, inodes: &HashSet<u64>) -> io::Result<bool> {
@@ -234,4 +245,63 @@ fn is_ancestor_of_ours(ancestor: u32) -> bool {
         pid = process.parent;
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_manager_is_no_server() {
+        assert_eq!(servers_among(&[1, 20, 30, 40], 30, true), [20, 40]);
+        assert_eq!(servers_among(&[1, 30], 30, true), []);
+        // The main process of a container, with the load started beside it, and one that hands its sockets to workers.
+        assert_eq!(servers_among(&[1], 30, false), [1]);
+        assert_eq!(servers_among(&[1, 20], 30, false), [20]);
+    }
+
+    #[test]
+    fn a_table_is_read_as_far_as_it_lists_listeners() {
+        let table = "  sl  local_address rem_address   st\n\
+            0: 0100007F:1F90 00000000:0000 0A 0:0 0:0 0 0 0 11\n\
+            1: 0100007F:1F90 0100007F:9999 03 0:0 0:0 0 0 0 0\n\
+            2: 00000000:1F90 00000000:0000 0A 0:0 0:0 0 0 0 12\n\
+            3: 0100007F:1F90 0100007F:9999 06 0:0 0:0 0 0 0 0\n\
+            4: 00000000:1F91 00000000:0000 0A 0:0 0:0 0 0 0 13\n";
+        let lines = listener_lines(table.as_bytes()).unwrap();
+        assert_eq!(lines, table[..table.find("3:").unwrap()]);
+        assert_eq!(listener_lines(&b""[..]).unwrap(), "\n");
+    }
+
+    #[test]
+    fn the_listener_that_the_kernel_would_choose_fits_best() {
+        let fit = |listener: &str, wanted: &str| score(listener.parse().unwrap(), wanted.parse().unwrap());
+        let wanted = "127.0.0.1:80";
+        let fits: Vec<_> =
+            ["127.0.0.1:80", "[::ffff:127.0.0.1]:80", "0.0.0.0:80", "[::]:80"].map(|one| fit(one, wanted)).into();
+        assert_eq!(fits, [Some(3), Some(3), Some(2), Some(1)]);
+        for listener in ["127.0.0.1:81", "127.0.0.2:80", "[::1]:80"] {
+            assert_eq!(fit(listener, wanted), None, "{listener}");
+        }
+        assert_eq!((fit("0.0.0.0:80", "[::1]:80"), fit("[::]:80", "[::1]:80")), (None, Some(1)));
+    }
+
+    #[test]
+    fn listening_unix_sockets_are_told_from_others() {
+        let line = |text: &'static str| listening_unix(text.as_bytes()).map(|(inode, name)| (inode, name.to_vec()));
+        let listener = line("0000000000000000: 00000002 00000000 00010000 0001 01    77 /run/with a space");
+        assert_eq!(listener, Some((77, b"/run/with a space".to_vec())));
+        assert_eq!(line("0000000000000000: 00000003 00000000 00000000 0001 03 78 /run/connected"), None);
+        assert_eq!(line("0000000000000000: 00000002 00000000 00010000 0005 01 79 /run/seqpacket"), None);
+        assert_eq!(line("0000000000000000: 00000002 00000000 00010000 0001 01 80"), None);
+        assert_eq!(line(""), None);
+    }
+
+    #[test]
+    fn an_abstract_name_shows_its_nuls() {
+        let address = UnixAddress::abstract_name(b"a\0b".to_vec()).unwrap();
+        assert!(is_same(b"@a@b", &address));
+        assert!(!is_same(b"a@b", &address) && !is_same(b"@a@b@", &address));
+        assert!(!is_same(b"@a", &UnixAddress::path("./@a").unwrap()));
+    }
 }

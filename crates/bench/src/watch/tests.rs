@@ -1,7 +1,7 @@
 //! Watching real processes: this very test program, started again in the role of a server that does as it is told.
 //!
-//! CPU time is compared with CPU time: what was seen from outside with the server's own CPU clock. Nothing depends on how
-//! long anything takes.
+//! CPU time is compared with CPU time: what was seen from outside with the server's own CPU clock. Nothing depends on
+//! how long anything takes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -251,10 +251,15 @@ fn beginning_again_forgets_the_warm_up() {
     watch.begin();
     server.order("burn 100");
     server.order("burn-in-child 100");
+    server.ask("keep-child");
+    watch.sample();
+    server.ask("end-child");
     watch.begin();
     let before = server.order("clock");
     let used = seconds(server.order("burn 50") - before);
-    assert_near(finish(&mut watch).cpu_seconds, used, NANOSECONDS_OFF);
+    let usage = finish(&mut watch);
+    assert_near(usage.cpu_seconds, used, NANOSECONDS_OFF);
+    assert_eq!((usage.exited, usage.precision), (0, Precision::Nanoseconds));
 }
 
 /// What a thread used that ended is known to the process's account only.
@@ -330,6 +335,23 @@ fn workers_that_end_count_without_what_was_before() {
         assert_eq!((usage.process_count, usage.exited, usage.precision), (1, 1, Precision::Ticks));
         assert_near(usage.cpu_seconds - usage.processes[0].cpu_seconds, used, TICKS_OFF);
     }
+}
+
+/// All at once gone: what the worker's child used before comes off what the master collects of the worker.
+#[test]
+fn workers_that_end_with_their_children_count_without_what_was_before() {
+    let mut server = Server::start();
+    server.ask("keep-child");
+    server.ask("child keep-child");
+    let before = server.order("child child burn 300");
+    let mut watch = Watch::for_pid(server.pid()).unwrap();
+    watch.begin();
+    let used = seconds(server.order("child child burn 150") - before);
+    server.ask("child end-child");
+    server.ask("end-child");
+    let usage = finish(&mut watch);
+    assert_eq!((usage.process_count, usage.exited), (1, 2));
+    assert_near(usage.cpu_seconds - usage.processes[0].cpu_seconds, used, TICKS_OFF);
 }
 
 #[test]

@@ -1,0 +1,129 @@
+//! Runs, each with its ledger checked.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use oroshi_bench::follow::Progress;
+use oroshi_bench::record::ClockRecord;
+use oroshi_bench::{Draft, Failure, Observer, Record, RunError, Watching};
+
+use super::HANG;
+
+/// A timeout that is to pass: the shortest that a busy machine does not mistake.
+pub const SHORT: Duration = Duration::from_millis(250);
+
+/// One connection on one thread, and a timeout that no test is to see.
+pub fn draft(url: &str) -> Draft {
+    Draft {
+        urls: vec![url.parse().unwrap()],
+        threads: Some(1),
+        connections: 1,
+        timeout: HANG,
+        watch: Watching::None,
+        ..Draft::default()
+    }
+}
+
+/// `n` requests over `connections`.
+pub fn requests(url: &str, n: u64, connections: usize) -> Draft {
+    Draft { requests: Some(n), connections, ..draft(url) }
+}
+
+#[track_caller]
+pub fn run(draft: Draft) -> Record {
+    run_seen(draft, &mut ())
+}
+
+/// Carries out a plan, and checks what is true of every record.
+#[track_caller]
+pub fn run_seen(draft: Draft, observer: &mut dyn Observer) -> Record {
+    let record = oroshi_bench::run(draft.plan().unwrap(), observer).unwrap();
+    check_ledger(&record);
+    record
+}
+
+#[track_caller]
+pub fn refused(draft: Draft) -> RunError {
+    oroshi_bench::run(draft.plan().unwrap(), &mut ()).unwrap_err()
+}
+
+/// Every request is in one place, and the figures agree with each other, in the record and in its JSON.
+#[track_caller]
+fn check_ledger(record: &Record) {
+    let r = record.requests;
+    let failures = |of: &[Failure]| of.iter().map(|&f| failed(record, f)).sum::<u64>();
+    assert_eq!(r.started, r.completed + r.failed + r.cut_off + r.unsent, "{r:?}");
+    assert_eq!(failed(record, Failure::CutOffAtEnd), r.cut_off);
+    assert_eq!(record.errors, record.failures.values().sum::<u64>() - r.cut_off);
+    assert!(r.failed <= record.errors - failures(&[Failure::Status, Failure::Check]), "{r:?} {:?}", record.failures);
+    assert_eq!(record.statuses.values().sum::<u64>(), r.completed);
+    let latency = &record.latency;
+    assert_eq!(latency.service.summary.count, r.completed);
+    assert_eq!(latency.response.summary.count, r.completed);
+    let timeouts = failed(record, Failure::Timeout);
+    assert_eq!(latency.response.summary.censored, r.cut_off + r.unsent + timeouts, "{r:?} {:?}", record.failures);
+    assert!(latency.service.summary.censored <= r.cut_off + timeouts);
+    assert_eq!(record.latency.connect.summary.count, record.connections.opened);
+    assert!(record.connections.alive_at_end <= record.plan.connections);
+    assert!(record.connections.held_at_end <= record.plan.hold);
+    let answered = record.rates.requests_per_s * record.elapsed_s;
+    assert_eq!(record.series.points.iter().map(|p| p.requests).sum::<u64>(), answered.round() as u64);
+    assert_eq!(record.series.points.iter().map(|p| p.bytes).sum::<u64>(), record.rates.read_bytes);
+
+    let json = serde_json::to_string(record).unwrap();
+    let back: Record = serde_json::from_str(&json).unwrap();
+    assert_eq!(serde_json::to_value(&back).unwrap(), serde_json::to_value(record).unwrap());
+    for ((name, before), (_, after)) in record.latency.each().iter().zip(back.latency.each()) {
+        assert_eq!(before.histogram.quantile(0.9), after.histogram.quantile(0.9), "{name}");
+    }
+}
+
+/// How often this failure happened.
+pub fn failed(record: &Record, failure: Failure) -> u64 {
+    record.failures.get(&failure).copied().unwrap_or(0)
+}
+
+/// All failures that happened.
+pub fn failures<const N: usize>(all: [(Failure, u64); N]) -> BTreeMap<Failure, u64> {
+    all.into()
+}
+
+/// Everything was answered with 200, and nothing else happened.
+#[track_caller]
+pub fn all_answered(record: &Record, n: u64) {
+    assert_eq!((record.requests.started, record.requests.completed), (n, n), "{:?}", record.failures);
+    assert_eq!(record.failures, failures([]));
+    assert_eq!(record.statuses, BTreeMap::from([(200, n)]));
+    assert!(!record.cut_short);
+}
+
+/// Every percentile is a bound, of at least `ns`.
+#[track_caller]
+pub fn all_bounds(clock: &ClockRecord, least: Duration) {
+    for (name, percentile) in clock.summary.percentiles() {
+        let percentile = percentile.unwrap();
+        assert!(percentile.at_least, "{name}: {percentile:?}");
+        assert!(u128::from(percentile.value_ns) >= least.as_nanos(), "{name}: {percentile:?}");
+    }
+}
+
+/// Follows a run, and ends it as soon as the condition holds.
+pub struct Until<F: FnMut(&Progress) -> bool> {
+    condition: F,
+    reached: bool,
+}
+
+/// Ends a run once `condition` holds. The plan's own end is then to be far away.
+pub fn until<F: FnMut(&Progress) -> bool>(condition: F) -> Until<F> {
+    Until { condition, reached: false }
+}
+
+impl<F: FnMut(&Progress) -> bool> Observer for Until<F> {
+    fn progress(&mut self, progress: &Progress) {
+        self.reached |= (self.condition)(progress);
+    }
+
+    fn cancelled(&mut self) -> bool {
+        self.reached
+    }
+}
