@@ -8,8 +8,8 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Interv
 
 use crate::latency::Latency;
 
-/// Writes an interval log in format 1.3: a header, then a line per interval with an optional tag, when it began, how long
-/// it was, its greatest value, and the histogram of its recorded values (there is no place for censored ones).
+/// Writes an interval log in format 1.3: a header, then a line per interval with an optional tag, when it began, how
+/// long it was, its greatest value, and the histogram of its recorded values (there is no place for censored ones).
 /// Values are in nanoseconds, the greatest one included; times are in seconds since the start of the log.
 #[derive(Debug)]
 pub struct IntervalLog<W: Write> {

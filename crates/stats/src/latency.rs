@@ -158,6 +158,8 @@ impl Latency {
         let reached = self.survival().find(|step| step.longer <= longer + ROUNDING);
         Some(match reached {
             Some(step) => Quantile::Exact(step.value.clamp(self.min, self.max)),
+            // The longest wait of all ended in an answer, with a censored one before it in the same bucket.
+            None if self.max > self.censored_max => Quantile::Exact(self.max),
             None => Quantile::AtLeast(self.censored_max),
         })
     }
@@ -187,10 +189,10 @@ impl Latency {
     /// The recorded values as wrk would report them: after its correction for coordinated omission, which it always
     /// applies.
     ///
-    /// wrk takes `expected_interval_ns` = run time / (requests / connections), and for each value of at least twice that
-    /// adds made-up values: value - interval, value - 2 * interval, and so on while they are greater than the interval.
-    /// (HdrHistogram's own correction also adds the one that equals it.) The figures that come out are not what was
-    /// measured; they exist to be compared with wrk's. Censored values are left behind: wrk has none.
+    /// wrk takes `expected_interval_ns` = run time / (requests / connections), and for each value of at least twice
+    /// that adds made-up values: value - interval, value - 2 * interval, and so on while they are greater than the
+    /// interval. (HdrHistogram's own correction also adds the one that equals it.) The figures that come out are not
+    /// what was measured; they exist to be compared with wrk's. Censored values are left behind: wrk has none.
     ///
     /// An interval of 0 adds nothing.
     pub fn backfilled(&self, expected_interval_ns: u64) -> Self {
@@ -227,12 +229,13 @@ impl Latency {
     }
 
     /// Adds `count` times the made-up values that wrk derives from `value`. They are equally spaced, so all those that
-    /// fall into one bucket are added at once: the work is bounded by the number of buckets, however small the interval.
+    /// fall into one bucket are added at once: the work is bounded by the number of buckets, however small the
+    /// interval.
     fn backfill(&mut self, value: u64, count: u64, interval: u64) {
         let mut next = value.saturating_sub(interval);
         while next > interval {
-            let floor = self.recorded.lowest_equivalent(next).max(interval + 1);
-            let terms = (next - floor) / interval + 1;
+            // Where a bucket is wider than the interval, its values are a thousand times greater: none falls below.
+            let terms = (next - self.recorded.lowest_equivalent(next)) / interval + 1;
             let last = next - (terms - 1) * interval;
             self.add_progression(last, next, terms, count);
             next = last.saturating_sub(interval);
@@ -269,7 +272,8 @@ impl Latency {
 /// quantile by less than one rank as long as there are fewer than 10^12 values.
 const ROUNDING: f64 = 1e-12;
 
-/// After the answers that took up to `value` nanoseconds, the share of requests that take longer is estimated as `longer`.
+/// After the answers that took up to `value` nanoseconds, the share of requests that take longer is estimated as
+/// `longer`.
 struct Step {
     value: u64,
     longer: f64,

@@ -5,7 +5,8 @@
 //! their capacity, and the two formats in which other HdrHistogram tools read all this.
 //!
 //! What it does not know: clocks, sockets, requests, files, how a number is printed. A duration is a `u64` of
-//! nanoseconds everywhere; whoever has the clock takes the difference. It does no I/O except through a writer it is given.
+//! nanoseconds everywhere; whoever has the clock takes the difference. It does no I/O except through a writer it is
+//! given.
 //!
 //! Read the modules in this order:
 //! 1. [`quantile`]: the answer to "what is p99?", which may be "at least x".

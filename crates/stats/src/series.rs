@@ -158,8 +158,9 @@ mod tests {
             events in prop::collection::vec((0_u64..5_000, 1_u64..5), 1..100),
             others in prop::collection::vec((0_u64..5_000, 1_u64..5), 0..100),
             capacity in 1_usize..20,
+            their_capacity in 1_usize..20,
         ) {
-            let (mut ours, mut theirs) = (Series::<u64>::new(7, capacity), Series::<u64>::new(7, capacity + 3));
+            let (mut ours, mut theirs) = (Series::<u64>::new(7, capacity), Series::<u64>::new(7, their_capacity));
             events.iter().for_each(|(at, n)| *ours.at(*at) += n);
             others.iter().for_each(|(at, n)| *theirs.at(*at) += n);
             ours.merge(&theirs).unwrap();

@@ -188,6 +188,17 @@ mod tests {
         assert_eq!((sketch.quantile(0.5), sketch.min(), sketch.max(), sketch.mean()), (None, 0, 0, 0.0));
     }
 
+    #[test]
+    fn quantiles_at_a_rank_are_not_moved_by_rounding() {
+        for n in 1..=200 {
+            let sketch = sketch_of(&(1..=n).map(|rank| rank * 64).collect::<Vec<_>>());
+            for rank in 1..=n.min(30) {
+                let found = sketch.quantile(rank as f64 / n as f64).unwrap();
+                assert!(found.abs_diff(rank * 64) <= 32, "{found} at {rank} of {n}");
+            }
+        }
+    }
+
     fn values() -> impl Strategy<Value = Vec<u64>> {
         prop::collection::vec(prop_oneof![0_u64..3000, 0_u64..50_000_000, 0_u64..1 << 40], 1..100)
     }

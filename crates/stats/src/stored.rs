@@ -9,15 +9,16 @@ use serde::{Deserialize, Serialize};
 use crate::latency::{Latency, buckets, empty_histogram};
 
 impl Latency {
-    /// The recorded values (not the censored ones) as other HdrHistogram tools read them: the V2 encoding, DEFLATE, base64.
-    /// The unit is the nanosecond.
+    /// The recorded values (not the censored ones) as other HdrHistogram tools read them: the V2 encoding, DEFLATE,
+    /// base64. The unit is the nanosecond.
     pub fn to_base64_v2(&self) -> String {
         blob_of(self.histogram())
     }
 
-    /// Reads what [`to_base64_v2`](Self::to_base64_v2), or another HdrHistogram tool, wrote. All values become recorded ones, in the unit
-    /// in which they were written; the blob has buckets only, so the ends, the mean and the standard deviation are those
-    /// of the buckets (0.1 %). For a copy that lacks nothing, [`Latency`] is `Serialize` and `Deserialize`.
+    /// Reads what [`to_base64_v2`](Self::to_base64_v2), or another HdrHistogram tool, wrote. All values become recorded
+    /// ones, in the unit in which they were written; the blob has buckets only, so the ends, the mean and the standard
+    /// deviation are those of the buckets (0.1 %). For a copy that lacks nothing, [`Latency`] is `Serialize` and
+    /// `Deserialize`.
     ///
     /// Meant for files of one's own: a hostile blob can ask for gigabytes of memory.
     ///
@@ -28,9 +29,7 @@ impl Latency {
         let read = histogram_of(text)?;
         let mut latency = Self::new();
         for (value, count) in buckets(&read) {
-            // The middle stands for the bucket. Past our range there is no need of one, and it might overflow.
-            let value = if value < Self::MAX_NS { read.median_equivalent(value) } else { value };
-            latency.record_n(value, count);
+            latency.record_n(read.median_equivalent(value), count);
         }
         if !latency.recorded.is_empty() {
             latency.min = read.min().min(Self::MAX_NS);
