@@ -1,0 +1,42 @@
+# oroshi: what one types here. `make` alone lists it. The work is done by cargo and by scripts/.
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+CARGO_RELEASE := cargo build --release --locked
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test bench bench-quick floor setup fmt clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+build: ## the oroshi command, as target/release/oroshi
+	scripts/setup build
+	$(CARGO_RELEASE) -p oroshi
+
+demo: build ## builds it, and shows what it does
+	$(TARGET)/release/oroshi demo
+
+test: ## every check and test that this machine can run
+	scripts/test
+
+bench: build floor ## oroshi beside wrk, ab and h2load; takes a quarter of an hour, writes docs/benchmarks/
+	scripts/setup bench || true
+	scripts/bench.py
+
+bench-quick: build floor ## the same for a fast look; writes nothing
+	scripts/setup bench || true
+	scripts/bench.py --quick
+
+floor: ## the least that a request can cost: tools/floor
+	scripts/setup build
+	$(CARGO_RELEASE) --manifest-path tools/floor/Cargo.toml --target-dir $(TARGET)/floor
+
+setup: ## installs what building, testing and measuring need (as root, on Debian or Ubuntu)
+	scripts/setup build test bench
+
+fmt: ## formats the Rust code
+	cargo fmt --all
+	cargo fmt --manifest-path tools/floor/Cargo.toml
+
+clean: ## removes what was built
+	cargo clean

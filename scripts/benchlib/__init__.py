@@ -1,0 +1,5 @@
+"""What scripts/bench.py is made of.
+
+Read in this order: `child` (run a program, and what it cost), `nginx` (the server, and what it counted), `tools` (the
+command lines), `oroshi` (its own report), `sections` (what is measured), `machine` (where), `report` (how it is told).
+"""
