@@ -134,7 +134,8 @@ impl UnixAddress {
 
     /// What stands at the path instead of a socket, in words for a message ("/etc/passwd is a regular file, not a
     /// socket"). None when there is a socket, when nothing is there, or when the name is abstract: a connect to such
-    /// a path fails with nothing but ECONNREFUSED. This looks at the file system, so it belongs on the error path.
+    /// a path fails with nothing but ECONNREFUSED or EACCES. This looks at the file system, so it belongs on the
+    /// error path.
     pub fn explain(&self) -> Option<String> {
         let path = self.as_path()?;
         let kind = std::fs::metadata(path).ok()?.file_type();

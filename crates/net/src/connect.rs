@@ -50,9 +50,9 @@ impl Default for ConnectorOptions {
 
 /// Opens connections for one core.
 ///
-/// A TCP connection costs `socket`, `setsockopt(TCP_NODELAY)` unless switched off, `connect`, one `epoll_ctl` and a wait
-/// for the handshake; with sources also `setsockopt(IP_BIND_ADDRESS_NO_PORT)` and `bind`. A unix connection costs
-/// `socket`, `connect`, `epoll_ctl`, and waits for nothing. Closing costs `epoll_ctl` and `close`.
+/// A TCP connection costs `socket`, `setsockopt(TCP_NODELAY)` unless switched off, `connect`, one `epoll_ctl` and a
+/// wait for the handshake; with sources also `setsockopt(IP_BIND_ADDRESS_NO_PORT)` and `bind`. A unix connection
+/// costs `socket`, `connect`, `epoll_ctl`, and waits for nothing. Closing costs `epoll_ctl` and `close`.
 #[derive(Debug)]
 pub struct Connector {
     options: ConnectorOptions,
@@ -119,13 +119,14 @@ impl Connector {
         self.connect_sending(peer, deadline, &[]).await
     }
 
-    /// As [`Connector::connect`], for a caller that knows what to say first: as much of `first` as the kernel takes is sent
-    /// as soon as there is a connection, without a wait for epoll in between. On loopback a TCP connection is there when
-    /// connect(2) returns, whatever it says, so that this saves a wake-up per connection. [`Connected::sent`] says
-    /// how much went out; nothing does with TLS, or where the connection took its time.
+    /// As [`Connector::connect`], for a caller that knows what to say first: as much of `first` as the kernel takes
+    /// is sent as soon as there is a connection, without a wait for epoll in between. On loopback a TCP connection is
+    /// there when connect(2) returns, whatever it says, so that this saves a wake-up per connection.
+    /// [`Connected::sent`] says how much went out; nothing does with TLS, or where the connection took its time.
     ///
     /// # Errors
-    /// As [`Connector::connect`]. A connection that broke after it was made is no error here: the next write finds out.
+    /// As [`Connector::connect`]. A connection that broke after it was made is no error here: the next write finds
+    /// out.
     ///
     /// # Panics
     /// As [`Connector::connect`].
@@ -158,8 +159,11 @@ impl Connector {
         let socket = self.begin_tcp(address)?;
         let mut at = monotonic_ns();
         let sent = match send_first(&socket, first) {
-            Err(Errno::CONNREFUSED) => return Err(ConnectError::Refused),
-            other => other.unwrap_or(0),
+            Ok(sent) => sent,
+            // Not connected yet; or it was, and the peer has closed it since.
+            Err(Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) => 0,
+            // What became of the connect. The kernel says it once, so it would be lost to the look at SO_ERROR below.
+            Err(errno) => return Err(ConnectError::from_tcp(errno.into(), address)),
         };
         let stream = TcpStream::from_std(socket.into()).map_err(ConnectError::from_io)?;
         if sent == 0 {
@@ -284,5 +288,21 @@ fn ready<T>(poll: std::task::Poll<T>) -> Option<T> {
     match poll {
         std::task::Poll::Ready(value) => Some(value),
         std::task::Poll::Pending => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connections by the ten thousand hold one of these each.
+    #[test]
+    fn streams_and_connects_stay_small() {
+        assert!(size_of::<Stream>() <= 40, "{}", size_of::<Stream>());
+        let connector = Connector::new(ConnectorOptions::default());
+        let peer = Peer::Tcp(([127, 0, 0, 1], 80).into());
+        let connect = connector.connect(&peer, None);
+        assert!(size_of_val(&connect) <= 640, "{}", size_of_val(&connect));
+        assert!(size_of::<ConnectError>() <= 80, "{}", size_of::<ConnectError>());
     }
 }

@@ -226,7 +226,8 @@ pub enum EndpointError {
     },
     /// Write `%` and two hexadecimal digits; a `%` itself is `%25`.
     #[error(
-        "`{value}`: the percent-encoding at byte {position} of the socket's name is broken: expected % and two hexadecimal digits"
+        "`{value}`: the percent-encoding at byte {position} of the socket's name is broken: \
+         expected % and two hexadecimal digits"
     )]
     PercentEncoding {
         /// What was given.

@@ -1,9 +1,9 @@
-//! Listening sockets that a supervisor opened and hands down through exec: Server::Starter (and `oroshi start`) names them in
-//! SERVER_STARTER_PORT, systemd in LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES (sd_listen_fds(3)).
+//! Listening sockets that a supervisor opened and hands down through exec: Server::Starter (and `oroshi start`) names
+//! them in SERVER_STARTER_PORT, systemd in LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES (sd_listen_fds(3)).
 //!
-//! The variables stay set: removing one is not safe while other threads may read the environment. A child that this process
-//! starts sees SERVER_STARTER_PORT too, but not the sockets, which are closed on exec from here on; remove the variable from
-//! the child's environment (`Command::env_remove`).
+//! The variables stay set: removing one is not safe while other threads may read the environment. A child that this
+//! process starts sees SERVER_STARTER_PORT too, but not the sockets, which are closed on exec from here on; remove
+//! the variable from the child's environment (`Command::env_remove`).
 #![allow(unsafe_code)]
 
 use std::collections::HashSet;
@@ -22,8 +22,8 @@ use crate::listen::BoundListener;
 /// A listening socket from the process's parent.
 #[derive(Debug)]
 pub struct Inherited {
-    /// What the supervisor calls it: the address as its user wrote it (`127.0.0.1:80`, `8080`, `/run/app.sock`), or systemd's
-    /// FileDescriptorName, `unknown` where there is none.
+    /// What the supervisor calls it: the address as its user wrote it (`127.0.0.1:80`, `8080`, `/run/app.sock`), or
+    /// systemd's FileDescriptorName, `unknown` where there is none.
     pub name: String,
     /// The variable that named it: SERVER_STARTER_PORT or LISTEN_FDS.
     pub variable: &'static str,
@@ -31,8 +31,8 @@ pub struct Inherited {
     pub listener: BoundListener,
 }
 
-/// The inherited sockets, in the supervisor's order; empty when there are none, or when LISTEN_PID says that systemd's are
-/// meant for another process. They can be taken once in a process's life.
+/// The inherited sockets, in the supervisor's order; empty when there are none, or when LISTEN_PID says that
+/// systemd's are meant for another process. They can be taken once in a process's life.
 ///
 /// Call it first thing, before anything else opens descriptors.
 ///
@@ -65,8 +65,8 @@ pub enum InheritError {
         /// What was expected.
         expected: &'static str,
     },
-    /// The descriptor is not a listening stream socket from the parent: start this process by the supervisor itself, or, where the
-    /// variable is a leftover of another process, unset it.
+    /// The descriptor is not a listening stream socket from the parent: start this process by the supervisor itself,
+    /// or, where the variable is a leftover of another process, unset it.
     #[error("{variable} names descriptor {descriptor} ({name}), which {what}")]
     Descriptor {
         /// The variable's name.
@@ -170,8 +170,8 @@ fn check(named: &Named) -> Result<(), InheritError> {
     if *descriptor < 3 {
         return Err(bad("is standard input, output or error"));
     }
-    // SAFETY: nothing is done to the descriptor but asking the kernel about it, which answers EBADF when it is not open; the
-    // borrow ends with this function.
+    // SAFETY: nothing is done to the descriptor but asking the kernel about it, which answers EBADF when it is not
+    // open; the borrow ends with this function.
     let borrowed = unsafe { BorrowedFd::borrow_raw(*descriptor) };
     let flags = fcntl_getfd(borrowed).map_err(|_| bad("is not open: it was not inherited"))?;
     // What came through exec cannot have this flag, and what this process itself opens has it.
@@ -197,8 +197,9 @@ fn check(named: &Named) -> Result<(), InheritError> {
 /// Makes the descriptor, which [`check`] has found good, this process's own.
 fn take(named: Named) -> Result<Inherited, InheritError> {
     let Named { variable, name, descriptor } = named;
-    // SAFETY: it is open and came through exec, so nothing in this process owns it yet but whoever reads the same variable;
-    // this function runs once for each descriptor, as `inherited` succeeds once and no descriptor is named twice.
+    // SAFETY: it is open and came through exec, so nothing in this process owns it yet but whoever reads the same
+    // variable; this function runs once for each descriptor, as `inherited` succeeds once and no descriptor is named
+    // twice.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let prepare = || -> rustix::io::Result<Option<Peer>> {
         fcntl_setfd(&socket, FdFlags::CLOEXEC)?;

@@ -1,7 +1,8 @@
 //! Sockets for HTTP tools on Linux: where to connect, how to connect and listen fast, and threads to do it on.
 //!
-//! This crate knows the kernel: sockets, TLS over them, descriptors, ports, CPUs, timers, signals. It does not know HTTP
-//! (an endpoint's target is text to it), keeps no pool, retries nothing but a full unix backlog, and prints nothing.
+//! This crate knows the kernel: sockets, TLS over them, descriptors, ports, CPUs, timers, signals. It does not know
+//! HTTP (an endpoint's target is text to it), keeps no pool, retries nothing but a full unix backlog, and prints
+//! nothing.
 //!
 //! Everything runs on tokio, one single-threaded runtime per core; types that belong to a core ([`Connector`],
 //! [`Listener`], [`Timer`], [`Stream`]) are made on it, and what crosses to a core ([`BoundListener`], [`Peer`],

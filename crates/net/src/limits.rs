@@ -9,9 +9,9 @@ use thiserror::Error;
 /// Beside what the caller counts: each runtime has three, name look-ups and libraries open some for a moment.
 const SPARE: u64 = 64;
 
-/// Makes room for `needed` file descriptors more than are open now (and a few to spare), by raising this process's soft limit
-/// as far as that takes, and no further: some programs that it may start walk over every descriptor up to the limit. Gives back
-/// the limit in force. A process with CAP_SYS_RESOURCE raises its hard limit where it must.
+/// Makes room for `needed` file descriptors more than are open now (and a few to spare), by raising this process's
+/// soft limit as far as that takes, and no further: some programs that it may start walk over every descriptor up to
+/// the limit. Gives back the limit in force. A process with CAP_SYS_RESOURCE raises its hard limit where it must.
 ///
 /// # Errors
 /// [`DescriptorError`] when the hard limit is too low; the soft limit is then left as it was.
@@ -33,8 +33,8 @@ pub fn ensure_descriptors(needed: u64) -> Result<u64, DescriptorError> {
     }
 }
 
-/// The process may not open as many descriptors as the work needs. Raise the hard limit where the process is started, as the
-/// message says, or ask for fewer connections.
+/// The process may not open as many descriptors as the work needs. Raise the hard limit where the process is started,
+/// as the message says, or ask for fewer connections.
 #[derive(Debug, Error)]
 #[error(
     "{needed} file descriptors are needed beside the {open} that are open, but this process may have {hard}: \

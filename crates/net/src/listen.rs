@@ -23,8 +23,8 @@ use unix_file::UnixFile;
 pub struct ListenOptions {
     /// How many connections may wait to be accepted: 1024. The kernel takes no more than net.core.somaxconn.
     pub backlog: u32,
-    /// SO_REUSEPORT: every core binds a socket of its own and the kernel spreads new TCP connections over them. Any process
-    /// of the same user can then join.
+    /// SO_REUSEPORT: every core binds a socket of its own and the kernel spreads new TCP connections over them. Any
+    /// process of the same user can then join.
     pub reuse_port: bool,
     /// The mode of a unix socket's file, for example 0o600; None leaves it to the umask. Whoever may write may connect.
     pub unix_mode: Option<u32>,
@@ -40,8 +40,8 @@ impl Default for ListenOptions {
 
 /// A socket that listens, not yet part of a runtime: it can be sent to the thread that will accept from it.
 ///
-/// Dropping the last of a unix listener and its clones removes the socket's file, in the process that bound it: not in a
-/// process that inherited the socket, and not where another server has put its own file there since.
+/// Dropping the last of a unix listener and its clones removes the socket's file, in the process that bound it: not
+/// in a process that inherited the socket, and not where another server has put its own file there since.
 #[derive(Debug)]
 pub struct BoundListener {
     socket: OwnedFd,
@@ -51,12 +51,12 @@ pub struct BoundListener {
 }
 
 impl BoundListener {
-    /// Binds and listens. The address is `127.0.0.1:0` (port 0: a free one), `[::]:80` (IPv6, and IPv4 too),
-    /// `:8080` or `8080` (every address of this machine), `localhost:8080` (the first address that the name has),
+    /// Binds and listens. The address is `127.0.0.1:0` (port 0: a free one), `[::]:80` (IPv6, and IPv4 too), `:8080`
+    /// or `8080` (every address of this machine), `localhost:8080` (the first address that the name has),
     /// `unix:/run/app.sock`, `unix:@abstract-name`; `/run/app.sock` and `@name` are read as unix sockets too.
     ///
-    /// A unix socket's file that nobody listens on any more is replaced. Two servers that start in the same instant on the
-    /// same leftover file can still both do so; the later one then has the path.
+    /// A unix socket's file that nobody listens on any more is replaced. Two servers that start in the same instant
+    /// on the same leftover file can still both do so; the later one then has the path.
     ///
     /// # Errors
     /// [`ListenError`]; a live unix socket or anything else at the path is left alone.
@@ -76,7 +76,8 @@ impl BoundListener {
         }
     }
 
-    /// One listener for each of `count` cores: sockets of their own with `reuse_port` on TCP, else clones of one socket.
+    /// One listener for each of `count` cores: sockets of their own with `reuse_port` on TCP, else clones of one
+    /// socket.
     pub fn bind_for_cores(address: &str, options: &ListenOptions, count: usize) -> Result<Vec<Self>, ListenError> {
         let first = Self::bind(address, options)?;
         let mut all = Vec::with_capacity(count);
@@ -254,8 +255,8 @@ pub enum ListenError {
         /// A sentence that says what it is.
         what: String,
     },
-    /// Ports below 1024 want root or CAP_NET_BIND_SERVICE (or net.ipv4.ip_unprivileged_port_start); a unix socket wants a
-    /// folder that this user may write to.
+    /// Ports below 1024 want root or CAP_NET_BIND_SERVICE (or net.ipv4.ip_unprivileged_port_start); a unix socket
+    /// wants a folder that this user may write to.
     #[error("not permitted to listen on {address}")]
     Permission {
         /// The address.

@@ -17,8 +17,8 @@ pub struct LocalPorts {
     pub reserved: usize,
     /// When a port in TIME_WAIT may serve a new connection to the same destination (net.ipv4.tcp_tw_reuse).
     pub reuse: TimeWaitReuse,
-    /// How long a connection whose peer never closes stays in FIN-WAIT-2 (net.ipv4.tcp_fin_timeout). TIME_WAIT itself is
-    /// always [`TIME_WAIT`], whatever this says.
+    /// How long a connection whose peer never closes stays in FIN-WAIT-2 (net.ipv4.tcp_fin_timeout). TIME_WAIT itself
+    /// is always [`TIME_WAIT`], whatever this says.
     pub fin_timeout: Duration,
 }
 

@@ -21,11 +21,11 @@ impl Shutdown {
         Shutdown(Arc::new(watch::Sender::new(0)))
     }
 
-    /// A count that rises with every INT and TERM that the process receives, whichever thread waits for it. From here on
-    /// these signals no longer end the process by themselves, even after the last clone is gone.
+    /// A count that rises with every INT and TERM that the process receives, whichever thread waits for it. From here
+    /// on these signals no longer end the process by themselves, even after the last clone is gone.
     ///
-    /// One thread named `signals` waits for them on a runtime of its own, so that they arrive before any other runtime
-    /// exists, and however busy the others are.
+    /// One thread named `signals` waits for them on a runtime of its own, so that they arrive before any other
+    /// runtime exists, and however busy the others are.
     ///
     /// # Errors
     /// When the thread, its runtime or the handlers cannot be made: the descriptors are used up.

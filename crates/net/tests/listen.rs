@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use common::{abstract_address, connect, in_a_process, listener, must_pass, on_a_core, unix_address};
+use common::{abstract_address, connect, has_ipv6, in_a_process, listener, must_pass, on_a_core, unix_address};
 use oroshi_net::listen::{AcceptError, ListenError};
 use oroshi_net::{BoundListener, ListenOptions, Peer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -28,11 +28,14 @@ fn refused(address: &str) -> ListenError {
 fn addresses_are_read_in_every_form() {
     for (address, shown) in [
         ("127.0.0.1:0", "127.0.0.1:"),
-        ("[::1]:0", "[::1]:"),
         ("0.0.0.0:0", "127.0.0.1:"),
-        ("[::]:0", "[::1]:"),
         ("localhost:0", ""),
+        ("[::1]:0", "[::1]:"),
+        ("[::]:0", "[::1]:"),
     ] {
+        if address.starts_with('[') && !has_ipv6() {
+            continue;
+        }
         let listener = listener(address);
         let Peer::Tcp(bound) = listener.address() else { panic!("not TCP") };
         assert_ne!(bound.port(), 0);
@@ -48,11 +51,13 @@ fn addresses_are_read_in_every_form() {
 
 #[test]
 fn every_address_takes_both_families() {
-    for address in [":0", "0", "[::]:0"] {
+    for address in [":0", "0"] {
         let listener = listener(address);
         let Peer::Tcp(bound) = listener.address() else { panic!("not TCP") };
         TcpStream::connect(("127.0.0.1", bound.port())).unwrap();
-        TcpStream::connect(("::1", bound.port())).unwrap();
+        if has_ipv6() {
+            TcpStream::connect(("::1", bound.port())).unwrap();
+        }
     }
 }
 

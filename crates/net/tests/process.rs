@@ -40,10 +40,11 @@ fn sockets_come_from_server_starter_and_systemd() {
             "systemd" => {
                 "export LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=web:admin EXPECT='LISTEN_FDS web admin';".into()
             }
-            _ => format!(
-                "export SERVER_STARTER_PORT='{tcp_address}=3;{path}=4' EXPECT='SERVER_STARTER_PORT {tcp_address} {path}';",
-                path = path.display()
-            ),
+            _ => {
+                let path = path.display();
+                format!("export SERVER_STARTER_PORT='{tcp_address}=3;{path}=4'; ")
+                    + &format!("export EXPECT='SERVER_STARTER_PORT {tcp_address} {path}';")
+            }
         };
         let clones = (duplicate(&tcp), duplicate(&unix));
         let child = with_sockets("serving_inherited_sockets", &shell, clones.0, clones.1).spawn().unwrap();

@@ -226,10 +226,9 @@ fn the_clients_certificate_is_checked_where_asked_for() {
     let world = World::new();
     let asking = ServerTlsOptions { client_roots: Some(world.path("ca.pem")), ..ServerTlsOptions::default() };
     let server = world.server(&asking);
-    for (identity, accepted) in [(world.identity(), true), (World::new().identity(), false), (None, false)] {
-        // The other world is gone by now where its files are needed no more.
-        let Ok(tls) = ClientTls::new(&ClientTlsOptions { identity, ..world.options() }, "localhost") else { continue };
-        let connector = Connector::new(ConnectorOptions { tls: Some(tls), ..ConnectorOptions::default() });
+    let stranger = World::new();
+    for (identity, accepted) in [(world.identity(), true), (stranger.identity(), false), (None, false)] {
+        let connector = connector(&ClientTlsOptions { identity, ..world.options() }, "localhost");
         let (_, server_end) = on_a_core(meet("127.0.0.1:0", &server, &connector));
         assert_eq!(server_end.is_ok(), accepted);
     }
@@ -246,10 +245,10 @@ fn a_refusal_by_the_peer_is_an_alert() {
 }
 
 /// How the handshake ends with a server that does this with the connection.
-fn against<F: Future<Output = ()>>(deadline: Option<Instant>, serve: impl FnOnce(Stream) -> F + 'static) -> ConnectError
-where
-    F: 'static,
-{
+fn against<F: Future<Output = ()> + 'static>(
+    deadline: Option<Instant>,
+    serve: impl FnOnce(Stream) -> F + 'static,
+) -> ConnectError {
     let options = ClientTlsOptions { roots: Roots::Insecure, ..ClientTlsOptions::default() };
     let connector = connector(&options, "localhost");
     on_a_core(async {
@@ -264,13 +263,16 @@ where
 fn a_peer_without_tls_is_told_apart_from_one_that_is_silent_or_gone() {
     let garbage = against(None, |mut stream| async move {
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
-        std::future::pending().await
+        std::future::pending::<()>().await;
     });
     let gone = against(None, |mut stream| async move {
         // Read first, so that closing sends an end and not a reset.
-        stream.read(&mut [0; 4096]).await.unwrap();
+        assert_ne!(stream.read(&mut [0; 4096]).await.unwrap(), 0);
     });
-    let reset = against(None, |stream| async move { stream.reset_on_close().unwrap() });
+    let reset = against(None, |mut stream| async move {
+        stream.read_exact(&mut [0]).await.unwrap();
+        stream.reset_on_close().unwrap();
+    });
     let silent = against(Some(Instant::now() + Duration::from_millis(50)), |stream| async move {
         std::future::pending::<()>().await;
         drop(stream);
@@ -282,6 +284,20 @@ fn a_peer_without_tls_is_told_apart_from_one_that_is_silent_or_gone() {
     assert!(matches!(gone, ConnectError::Tls(TlsError::Closed)), "{gone:?}");
     assert!(matches!(reset, ConnectError::Tls(TlsError::Io(_))), "{reset:?}");
     assert!(matches!(silent, ConnectError::Tls(TlsError::Timeout)), "{silent:?}");
+}
+
+#[test]
+fn nothing_goes_out_before_the_handshake() {
+    let world = World::new();
+    let server = world.server(&ServerTlsOptions::default());
+    on_a_core(async {
+        let listener = listener("127.0.0.1:0").into_listener().unwrap();
+        let peer = listener.address().clone();
+        let accepting = tokio::task::spawn_local(async move { server.accept(listener.accept().await.unwrap()).await });
+        let connector = connector(&world.options(), "localhost");
+        assert_eq!(connector.connect_sending(&peer, None, b"secret").await.unwrap().sent, 0);
+        accepting.await.unwrap().unwrap();
+    });
 }
 
 #[test]

@@ -15,17 +15,17 @@ pub enum ConnectError {
     /// Nobody listens there: start the server, or correct the address. A unix socket's file can outlive its server.
     #[error("connection refused: nobody listens there")]
     Refused,
-    /// No answer before the deadline, or the kernel gave up asking: the server's backlog is full or a firewall drops the
-    /// packets. Look at the server's accept rate and its listen backlog (net.core.somaxconn).
+    /// No answer before the deadline, or the kernel gave up asking: the server's backlog is full or a firewall drops
+    /// the packets. Look at the server's accept rate and its listen backlog (net.core.somaxconn).
     #[error("no answer to the connect in time: the server's listen backlog is full, or packets are dropped")]
     Timeout,
     /// The unix socket's backlog was full until the deadline: the server accepts too slowly. Raise its listen backlog
     /// (and net.core.somaxconn) or connect less often.
     #[error("the unix socket's listen backlog stayed full: the server accepts too slowly, or its backlog is too small")]
     Backlog,
-    /// Every local port is in use for this destination (EADDRNOTAVAIL), most of them in TIME_WAIT: spread over several
-    /// source addresses, widen net.ipv4.ip_local_port_range, let the server close first, keep connections alive, or use a
-    /// unix socket.
+    /// Every local port is in use for this destination (EADDRNOTAVAIL), most of them in TIME_WAIT: spread over
+    /// several source addresses, widen net.ipv4.ip_local_port_range, let the server close first, keep connections
+    /// alive, or use a unix socket.
     #[error(
         "no local port is left for this destination: use several source addresses, a wider \
          net.ipv4.ip_local_port_range, or a unix socket"
@@ -146,10 +146,11 @@ impl ConnectError {
     pub(super) fn from_unix(errno: Errno, address: &UnixAddress) -> Self {
         match errno {
             Errno::NOENT => ConnectError::NotFound { address: address.to_string() },
-            // Linux answers ECONNREFUSED alike for a dead socket, an abstract name that nobody has, and any other file.
-            Errno::CONNREFUSED | Errno::NOTSOCK => match address.explain() {
+            // Linux answers ECONNREFUSED alike for a dead socket, an abstract name that nobody has, and any other file;
+            // and EACCES before it looks what the file is.
+            Errno::CONNREFUSED | Errno::NOTSOCK | Errno::ACCESS => match address.explain() {
                 Some(what) => ConnectError::NotASocket { what },
-                None => ConnectError::Refused,
+                None => Self::from_errno(errno),
             },
             Errno::PROTOTYPE => ConnectError::NotASocket {
                 what: format!("{address} is a datagram or sequenced-packet socket, not a stream socket"),

@@ -51,9 +51,10 @@ impl Listener {
     /// ([`Listener::aborted`]).
     ///
     /// # Errors
-    /// An error is news, not the end: log it and call again. When descriptors or memory run out, the first call says so, and
-    /// those that follow wait (5 ms, doubling up to 200 ms) and try until one succeeds; so a loop around this neither spins
-    /// nor floods a log. [`AcceptError::is_fatal`] tells the one error after which there is nothing left to accept from.
+    /// An error is news, not the end: log it and call again. When descriptors or memory run out, the first call says
+    /// so, and those that follow wait (5 ms, doubling up to 200 ms) and try until one succeeds; so a loop around this
+    /// neither spins nor floods a log. [`AcceptError::is_fatal`] tells the one error after which there is nothing
+    /// left to accept from.
     pub async fn accept(&self) -> Result<Stream, AcceptError> {
         loop {
             let in_trouble = self.pause.get();
@@ -118,8 +119,8 @@ impl AsFd for Listener {
 /// Why no connection was accepted this time.
 #[derive(Debug, Error)]
 pub enum AcceptError {
-    /// No file descriptor or memory for another connection; those that wait stay in the backlog. Raise `ulimit -n`, or close
-    /// idle connections.
+    /// No file descriptor or memory for another connection; those that wait stay in the backlog. Raise `ulimit -n`,
+    /// or close idle connections.
     #[error("no file descriptor or memory is left to accept a connection: raise the limit (ulimit -n)")]
     Exhausted(#[source] io::Error),
     /// The socket listens no more: it was shut down. Stop accepting.

@@ -21,8 +21,8 @@ pub(super) struct UnixFile {
 }
 
 impl UnixFile {
-    /// Owns the file that `bind` has just made. The path is kept absolute, so that a later change of the current directory
-    /// does not move it.
+    /// Owns the file that `bind` has just made. The path is kept absolute, so that a later change of the current
+    /// directory does not move it.
     pub(super) fn own(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let identity = identity(&path)?;

@@ -61,3 +61,8 @@ pub(crate) fn must_pass(mut command: Command) {
         String::from_utf8_lossy(&output.stderr)
     );
 }
+
+/// Whether this machine (or container) has IPv6 at all.
+pub(crate) fn has_ipv6() -> bool {
+    std::net::TcpListener::bind("[::1]:0").is_ok()
+}
