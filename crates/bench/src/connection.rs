@@ -28,12 +28,6 @@ struct InFlight {
     sent: Option<u64>,
 }
 
-impl InFlight {
-    fn new(ticket: Ticket, request: usize, began: u64) -> Self {
-        Self { ticket, request, last: false, began, sent: None }
-    }
-}
-
 /// The answer that is being read.
 #[derive(Default)]
 struct Answer {
@@ -62,10 +56,14 @@ pub(crate) struct Connection<'c> {
     checking: Checking,
     /// Nothing has been written yet.
     fresh: bool,
+    /// TLS holds records that the socket had no room for.
+    unflushed: bool,
     /// No request may follow those in flight.
     closing: bool,
     /// The peer reads no more; what it may have answered before is still read.
     write_failed: bool,
+    /// It ended because nothing was left to send.
+    spare: bool,
     /// The last reading of the clock in this poll.
     now: Option<u64>,
 }
@@ -89,24 +87,35 @@ impl<'c> Connection<'c> {
             answer: Answer::default(),
             checking: Checking::default(),
             fresh: true,
+            unflushed: false,
             closing: false,
             write_failed: false,
+            spare: false,
             now: None,
         };
-        if core.rules.connect_per_request {
-            connection.given = 1;
-            connection.closing = true;
-        }
         for ticket in carried {
-            let request = origin.next_request();
-            connection.in_flight.push_back(InFlight::new(ticket, request, monotonic_ns()));
+            connection.give(ticket, origin.next_request(), monotonic_ns());
         }
         connection
     }
 
-    /// Gives it the request that it was made for, on which the slot has worked since `began`.
+    /// Gives it a request, on which the slot has worked since `began`.
+    #[inline]
     pub(crate) fn give(&mut self, ticket: Ticket, request: usize, began: u64) {
-        self.in_flight.push_back(InFlight::new(ticket, request, began));
+        self.given += 1;
+        let last = self.given >= self.core.rules.per_connection;
+        self.closing |= last;
+        self.in_flight.push_back(InFlight { ticket, request, last, began, sent: None });
+    }
+
+    /// Whether it was given any request.
+    pub(crate) fn was_used(&self) -> bool {
+        self.given > 0
+    }
+
+    /// Whether it was up, and idle, when nothing was left to send.
+    pub(crate) fn is_spare(&self) -> bool {
+        self.spare
     }
 
     /// Sends and receives until the connection has served its time.
@@ -122,9 +131,10 @@ impl<'c> Connection<'c> {
             }
             self.fill(cx);
             if self.in_flight.is_empty() && self.closing {
+                self.spare = true;
                 return Poll::Ready(Carried::new());
             }
-            if self.written < self.in_flight.len() && !self.write_failed {
+            if (self.written < self.in_flight.len() || self.unflushed) && !self.write_failed {
                 self.write(cx);
             }
             match self.read(cx) {
@@ -148,13 +158,7 @@ impl<'c> Connection<'c> {
             match take {
                 Take::Now(ticket) => {
                     let began = self.now();
-                    let mut next = InFlight::new(ticket, self.origin.next_request(), began);
-                    self.given += 1;
-                    if self.given >= self.core.rules.per_connection {
-                        next.last = true;
-                        self.closing = true;
-                    }
-                    self.in_flight.push_back(next);
+                    self.give(ticket, self.origin.next_request(), began);
                 }
                 Take::Wait => return,
                 Take::Over => self.closing = true,
@@ -164,7 +168,7 @@ impl<'c> Connection<'c> {
 
     fn bytes_of(&self, flight: &InFlight) -> &'c [u8] {
         let request = &self.origin.requests[flight.request];
-        if flight.last || self.core.rules.connect_per_request { &request.last } else { &request.keep }
+        if flight.last { &request.last } else { &request.keep }
     }
 
     /// Writes what is not yet written, as far as the kernel takes it.
@@ -202,11 +206,13 @@ impl<'c> Connection<'c> {
             }
         }
         // TLS keeps records of its own: hand them over too. For plain sockets this does nothing.
-        if let Stream::Tls(_) = self.stream
-            && let Poll::Ready(Err(_)) = Pin::new(&mut self.stream).poll_flush(cx)
-        {
-            self.write_failed = true;
-            self.closing = true;
+        if let Stream::Tls(_) = self.stream {
+            let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+            self.unflushed = flushed.is_pending();
+            if let Poll::Ready(Err(_)) = flushed {
+                self.write_failed = true;
+                self.closing = true;
+            }
         }
     }
 
@@ -369,7 +375,9 @@ impl<'c> Connection<'c> {
         }
         let next = self.in_flight.front().and_then(|f| f.sent);
         core.slots[self.id].deadline.set(next.map_or(u64::MAX, |sent| sent + core.rules.timeout));
-        let usable = self.answer.reusable && whole && !flight.last && !self.write_failed;
+        // After a failed write, what was written before it may still be answered.
+        let answers_more = !self.write_failed || self.written > 0;
+        let usable = self.answer.reusable && whole && !flight.last && answers_more;
         self.answer.begun = false;
         !usable
     }
@@ -395,16 +403,16 @@ impl<'c> Connection<'c> {
     }
 
     /// The connection cannot be used after the last answer. What the server, by announcing the end, promised not to answer
-    /// is sent again elsewhere.
+    /// is sent again elsewhere, and so is what stood behind a request that was answered before it was sent whole.
     fn carry(&mut self) -> Carried {
         let announced = !self.answer.reusable;
         if announced && !self.closing {
             self.core.tally.borrow_mut().closed_by_server += 1;
         }
-        if announced || self.in_flight.is_empty() {
-            return self.in_flight.drain(..).map(|flight| flight.ticket).collect();
+        if self.write_failed && !announced && !self.in_flight.is_empty() {
+            return self.fail(Failure::Write);
         }
-        self.fail(if self.write_failed { Failure::Write } else { Failure::ReadEof })
+        self.in_flight.drain(..).map(|flight| flight.ticket).collect()
     }
 
     /// Everything in flight fails by one name.

@@ -266,7 +266,10 @@ impl Core {
         match self.phase.get() {
             Phase::Running => {}
             Phase::Connecting => {
-                self.slots[id].enrol(cx);
+                // It is free from now on, even if nothing is due yet.
+                let slot = &self.slots[id];
+                slot.enrol(cx);
+                slot.free.set(Some(slot.free.get().unwrap_or_else(now)));
                 return Take::Wait;
             }
             Phase::Over => return Take::Over,
@@ -383,6 +386,12 @@ impl Core {
         if due >= self.measure_from.get() {
             self.spend();
         }
+    }
+
+    /// A slot has made its first attempt to connect, or will make it when there is something to send.
+    pub(crate) fn count_attempt(&self) {
+        self.attempted.set(self.attempted.get() + 1);
+        self.progress.notify_one();
     }
 
     /// Counts an attempt to connect that failed, with the request that it was made for, if any.

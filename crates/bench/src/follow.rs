@@ -91,7 +91,8 @@ pub(crate) struct Listener {
     series: Series<PointData>,
     /// The last second, tick by tick.
     recent: Vec<(u64, PointData)>,
-    alive: Vec<usize>,
+    /// Connections up on each core, once it has reported.
+    alive: Vec<Option<usize>>,
     pub(crate) fewest_alive: Option<usize>,
     errors: u64,
     done: u64,
@@ -129,7 +130,7 @@ impl Listener {
             measured_from: start,
             series: Series::new(TICK.as_nanos() as u64, SERIES_CAPACITY),
             recent: Vec::new(),
-            alive: vec![0; shared.plan.threads],
+            alive: vec![None; shared.plan.threads],
             fewest_alive: None,
             errors: 0,
             done: 0,
@@ -153,7 +154,7 @@ impl Listener {
         loop {
             let patience = warmup.map_or(TICK, |w| w.saturating_sub(self.begun.elapsed()).min(TICK));
             match reports.recv_timeout(patience) {
-                Ok(report) => self.hear(report, shared.plan.threads, observer),
+                Ok(report) => self.hear(report, observer),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -176,9 +177,9 @@ impl Listener {
         }
     }
 
-    fn hear(&mut self, mut report: Report, threads: usize, observer: &mut dyn Observer) {
+    fn hear(&mut self, mut report: Report, observer: &mut dyn Observer) {
         self.ended += usize::from(report.last);
-        self.alive[report.worker] = report.alive;
+        self.alive[report.worker] = Some(report.alive);
         let full = report.interval.full.take();
         let point = PointData::of(report.interval);
         self.errors += point.errors;
@@ -190,12 +191,11 @@ impl Listener {
             self.measured_from = report.until;
             return;
         }
-        if !report.last {
-            let alive = self.alive.iter().sum();
-            // Until each has reported once, the sum says nothing.
-            if self.recent.len() > threads {
-                self.fewest_alive = Some(self.fewest_alive.map_or(alive, |fewest| fewest.min(alive)));
-            }
+        // Until each has reported once, the sum says nothing.
+        if !report.last
+            && let Some(alive) = self.alive.iter().copied().sum()
+        {
+            self.fewest_alive = Some(self.fewest_alive.map_or(alive, |fewest| fewest.min(alive)));
         }
         let middle = (report.until - report.length / 2).saturating_sub(self.measured_from);
         self.series.at(middle).absorb(&point);
@@ -236,7 +236,7 @@ impl Listener {
             p50_ns: last.service.quantile(0.5),
             p99_ns: last.service.quantile(0.99),
             errors: self.errors,
-            alive: self.alive.iter().sum(),
+            alive: self.alive.iter().flatten().sum(),
         }
     }
 

@@ -167,7 +167,8 @@ pub struct Connections {
     pub opened: u64,
     /// Ended by the server between requests.
     pub closed_by_server: u64,
-    /// Up at the end, of `plan.connections`. Not meaningful with a connection per request.
+    /// Up at the end, or when nothing was left to send on them, of `plan.connections`. Not meaningful with a connection per
+    /// request.
     pub alive_at_end: usize,
     /// The fewest that were up at any tick.
     pub fewest_alive: usize,

@@ -11,6 +11,7 @@ use oroshi_net::cores::CoresError;
 use oroshi_net::endpoint::ResolveError;
 use oroshi_net::limits::{DescriptorError, ensure_descriptors};
 use oroshi_net::{Connector, Cores, CoresOptions, Peer};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::environment::{Environment, NetCounters, StealMeter};
 use crate::failure::Failure;
@@ -23,6 +24,9 @@ use crate::tally::Tally;
 use crate::watch::{ServerUsage, Watch};
 use crate::worker::{Outcome, Shared, work};
 
+/// Share of a CPU that other machines took, and CPUs that other processes used, from which a run is doubtful.
+const STEAL_WORTH_A_WARNING: f64 = 0.02;
+const OTHERS_WORTH_A_WARNING: f64 = 0.25;
 /// A thread's runtime and its two timers.
 const DESCRIPTORS_PER_THREAD: usize = 8;
 
@@ -71,6 +75,9 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
     let environment = Environment::capture();
 
     let found = find(&plan)?;
+    if plan.origins.len() > 1 && plan.watch == Watching::Auto {
+        warnings.push(format!("several servers: the CPU time shown is that of {}", plan.origins[0].name()));
+    }
     let (mut watch, mut server_unknown) = match found.watch {
         Ok(watch) => (Some(watch), None),
         Err(why) => (None, Some(why)),
@@ -182,6 +189,8 @@ fn look_for(peer: &Peer, pid: Option<u32>) -> Result<Watch, String> {
 /// Meters of the machine over the measured part.
 struct Machine {
     began: Instant,
+    /// CPU seconds of this process so far.
+    cpu: f64,
     steal: Option<StealMeter>,
     net: Option<NetCounters>,
 }
@@ -198,18 +207,31 @@ impl Machine {
         if let Some(watch) = watch {
             watch.begin();
         }
-        Self { began: Instant::now(), steal, net }
+        Self { began: Instant::now(), cpu: process_cpu(), steal, net }
     }
 
     fn finish(self, watch: Option<&mut Watch>) -> MachineUse {
         let server = watch.and_then(|watch| watch.finish(self.began.elapsed()));
         let mut warnings = Vec::new();
-        if let Some(steal) = self.steal.and_then(StealMeter::finish) {
-            let worst = steal.worst_share();
-            if worst > 0.02 {
+        let elapsed = self.began.elapsed().as_secs_f64();
+        let ours = process_cpu() - self.cpu;
+        if let Some(shares) = self.steal.and_then(StealMeter::finish) {
+            let worst = shares.worst_share();
+            if worst > STEAL_WORTH_A_WARNING {
                 warnings.push(format!(
                     "another machine on this host took {:.0} % of a CPU's time (steal): absolute figures are too low by about as much",
                     worst * 100.0
+                ));
+            }
+            // Where the server is not known, what it used would be taken for somebody else's.
+            let others = server.as_ref().filter(|_| elapsed > 0.0).map_or(0.0, |server| {
+                shares.busy() * shares.cpus.len() as f64 - (server.cpu_seconds + ours) / elapsed
+            });
+            if others > OTHERS_WORTH_A_WARNING {
+                warnings.push(format!(
+                    "other processes used {others:.1} of {} CPUs: both sides waited for them; CPU per request still compares, \
+                     rates and latencies do not",
+                    shares.cpus.len()
                 ));
             }
         }
@@ -224,6 +246,11 @@ impl Machine {
         }
         MachineUse { server, warnings }
     }
+}
+
+fn process_cpu() -> f64 {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
 }
 
 #[allow(clippy::too_many_arguments, reason = "the parts of a record, each used once")]

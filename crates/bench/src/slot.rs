@@ -14,7 +14,7 @@ use crate::connection::{Connection, cut_off};
 use crate::core::{Core, OriginState, Phase, Take, Ticket};
 use crate::failure::Failure;
 
-/// Pause after a failed attempt to connect; it doubles up to the second value while attempts go on failing.
+/// Pause after an attempt to connect that came to nothing; it doubles up to the second value while that goes on.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
 /// Fills slot `id` with connections to `origin` until the run is over.
@@ -23,7 +23,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
     let mut carried = VecDeque::new();
     let mut attempted = core.rules.connect_per_request;
     if attempted {
-        core.attempted.set(core.attempted.get() + 1);
+        core.count_attempt();
     }
     while core.phase.get() != Phase::Over {
         let first = if !carried.is_empty() {
@@ -46,12 +46,11 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
         let connected = connect(&core, id, place, bytes).await;
         if !attempted {
             attempted = true;
-            core.attempted.set(core.attempted.get() + 1);
-            core.progress.notify_one();
+            core.count_attempt();
         }
-        match connected {
+        // A server that closes before it was asked anything is not to be hammered any more than one that refuses.
+        let pause = match connected {
             Ok(connected) => {
-                backoff = BACKOFF.0;
                 core.alive.set(core.alive.get() + 1);
                 let mut connection = Connection::new(&core, id, place, connected.stream, std::mem::take(&mut carried));
                 if let (Some(ticket), Some(request)) = (first, request) {
@@ -59,21 +58,31 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
                     connection.wrote(connected.sent, connected.at);
                 }
                 carried = poll_fn(|cx| connection.poll(cx)).await;
-                core.alive.set(core.alive.get() - 1);
+                // One that is merely not needed any more counts as up to the end.
+                if !connection.is_spare() {
+                    core.alive.set(core.alive.get() - 1);
+                }
                 core.slots[id].deadline.set(u64::MAX);
                 core.not_free(id);
+                !connection.was_used() && !connection.is_spare()
             }
             Err(Unconnected::Failed(failure)) => {
                 // A request that was waiting for this connection fails with it.
                 core.connect_failed(first.or_else(|| carried.pop_front()), failure);
-                tokio::time::sleep(backoff).await;
-                backoff = (backoff * 2).min(BACKOFF.1);
+                true
             }
             Err(Unconnected::Over) => {
                 if let Some(ticket) = first {
                     cut_off(&core, ticket, None, monotonic_ns());
                 }
+                false
             }
+        };
+        if pause {
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(BACKOFF.1);
+        } else {
+            backoff = BACKOFF.0;
         }
     }
     for ticket in carried {
@@ -91,8 +100,7 @@ pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
         let connected = connect(&core, id, &core.origins[origin], &[]).await;
         if !attempted {
             attempted = true;
-            core.attempted.set(core.attempted.get() + 1);
-            core.progress.notify_one();
+            core.count_attempt();
         }
         match connected {
             Ok(Connected { mut stream, .. }) => {

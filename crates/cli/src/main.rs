@@ -1,2 +1,135 @@
-//! The `oroshi` command.
-fn main() {}
+//! The `oroshi` command: flags in, reports and exit codes out. What it does is done by the crates beside this one.
+//!
+//! Read it in this order:
+//!
+//! 1. This file: the subcommands, how errors are told, the exit codes.
+//! 2. [`bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the server that answers as told. [`demo`]: both together.
+//! 3. [`child`]: a target as a child process. [`interrupt`]: Ctrl-C.
+//! 4. [`units`], [`nearest`], [`table`], [`paint`]: reading and writing text.
+//!
+//! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by a second Ctrl-C.
+
+mod bench;
+mod child;
+mod demo;
+mod interrupt;
+mod nearest;
+mod paint;
+mod table;
+mod target;
+mod units;
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, Parser, Subcommand};
+
+/// The HTTP performance toolkit: a load generator that tells the truth.
+#[derive(Debug, Parser)]
+#[command(name = "oroshi", version, disable_version_flag = true, propagate_version = true, subcommand_required = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Print the version
+    #[arg(short = 'v', short_alias = 'V', long, action = ArgAction::Version, global = true)]
+    version: Option<bool>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    // Each gives the version of the whole.
+    #[command(display_name = "oroshi")]
+    Bench(Box<bench::Args>),
+    #[command(display_name = "oroshi")]
+    Target(Box<target::Args>),
+    #[command(display_name = "oroshi")]
+    Demo(demo::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::try_parse().unwrap_or_else(|error| usage(&error));
+    match cli.command {
+        Command::Bench(args) => bench::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step())),
+        Command::Target(args) => {
+            child::end_with_parent();
+            target::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), None))
+        }
+        Command::Demo(_) => demo::run().unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step())),
+    }
+}
+
+/// Says something to the user, beside the report.
+fn say(text: &str) {
+    // Nobody may be there to hear it.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// What went wrong, why, and what to do next.
+fn failed(error: &dyn Error, code: u8, next_step: Option<&str>) -> ExitCode {
+    say(&explanation(error, next_step));
+    ExitCode::from(code)
+}
+
+fn explanation(error: &dyn Error, next_step: Option<&str>) -> String {
+    let mut last = error.to_string();
+    let mut text = last.lines().map(|line| format!("error: {line}")).collect::<Vec<_>>().join("\n");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let this = error.to_string();
+        // Some errors repeat their cause.
+        if !last.ends_with(&this) {
+            text += &format!("\n  caused by: {this}");
+        }
+        last = this;
+        cause = error.source();
+    }
+    if let Some(step) = next_step {
+        text += &format!("\n  next: {step}");
+    }
+    text
+}
+
+/// Flags that do not parse; also --help and --version, which are told in the same way.
+fn usage(error: &clap::Error) -> ! {
+    let flag = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) => flag.as_str(),
+        _ => "",
+    };
+    let _ = error.print();
+    if error.kind() == ErrorKind::UnknownArgument && (flag == "--script" || flag == "-s") {
+        say("\nwrk's Lua scripts are not run here. Method, headers and body are flags: -m, -H, -b; several URLs are taken in turn.");
+    }
+    std::process::exit(error.exit_code())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_flags_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Chain {
+        text: &'static str,
+        source: Option<Box<Chain>>,
+    }
+
+    #[test]
+    fn causes_are_told_once_each() {
+        let chain = |texts: &[&'static str]| {
+            texts.iter().rev().fold(None, |source, &text| Some(Box::new(Chain { text, source }))).unwrap()
+        };
+        let told = explanation(&*chain(&["a: b", "b", "c"]), Some("do this"));
+        assert_eq!(told, "error: a: b\n  caused by: c\n  next: do this");
+        assert_eq!(explanation(&*chain(&["a\nb"]), None), "error: a\nerror: b");
+    }
+}

@@ -143,12 +143,13 @@ impl<'a> RequestBody<'a> {
     }
 
     /// What came after this request.
-    pub(crate) fn into_leftover(self) -> Leftover {
-        if self.more.is_empty() {
-            self.wire.core().spares.give(self.more);
+    pub(crate) fn leftover(&mut self) -> Leftover {
+        let more = std::mem::take(&mut self.more);
+        if more.is_empty() {
+            self.wire.core().spares.give(more);
             return Leftover::Rest(self.rest.len());
         }
-        Leftover::More(self.more, self.taken)
+        Leftover::More(more, self.taken)
     }
 
     /// What came after this request, on its own. For an upgrade.

@@ -1,10 +1,11 @@
 //! A connection's life: wait for a request, have it answered, and again; then close in a way that fits.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use oroshi_http1::{RequestDecoder, RequestEvent, RequestHead};
+use oroshi_http1::{DecodeError, RequestDecoder, RequestEvent};
 use oroshi_net::{ServerTls, Stream};
 
 use crate::body::Leftover;
@@ -38,7 +39,6 @@ pub(crate) async fn run<H: Handler>(seated: Seated, handler: Rc<H>, stream: Stre
 async fn handshake(seated: &Seated, tls: &ServerTls, stream: Stream) -> Result<Stream, ErrorKind> {
     let (core, limit) = (&seated.core, &seated.seat.read);
     limit.set(core.now().saturating_add(core.ticks.head));
-    // Boxed, so that a connection's task is not as large as a handshake for the rest of its life.
     let mut shaking = Box::pin(tls.accept(stream));
     poll_fn(|context| {
         if let Poll::Ready(result) = shaking.as_mut().poll(context) {
@@ -63,69 +63,84 @@ async fn serve<H: Handler>(wire: &Wire, handler: &H) -> Result<(), Error> {
     let mut head_due = None;
     loop {
         let mut rest = &input[at..];
-        match decoder.decode(&core.settings.limits, &mut rest) {
-            Ok(Some(RequestEvent::Head(head))) => {
-                head_due = None;
-                match exchange(wire, handler, &mut decoder, head, rest).await? {
-                    None => return Ok(()),
-                    Some(Leftover::Rest(length)) => at = input.len() - length,
-                    Some(Leftover::More(buffer, place)) => {
-                        core.spares.give(std::mem::replace(&mut input, buffer));
-                        at = place;
-                    }
-                }
+        // Matched by reference: an exchange that is moved is kept twice in the task.
+        let mut next = next(wire, &mut decoder, &mut rest);
+        let left = rest.len();
+        let after = match &mut next {
+            Ok(Some(exchange)) => match answer(wire, handler, exchange).await? {
+                Some(leftover) => Some(leftover),
+                None => return Ok(()),
+            },
+            Ok(None) => None,
+            Err(error) => return refuse(wire, Error::Request(*error)).await,
+        };
+        drop(next);
+        if after.is_some() && left > 0 {
+            // However many requests come in one read, the core's other connections get their turn.
+            tokio::task::consume_budget().await;
+        }
+        match after {
+            Some(Leftover::Rest(length)) => (at, head_due) = (input.len() - length, None),
+            Some(Leftover::More(buffer, place)) => {
+                core.spares.give(std::mem::replace(&mut input, buffer));
+                (at, head_due) = (place, None);
             }
-            // The events of a body come within its exchange.
-            Ok(Some(_)) => at = input.len() - rest.len(),
-            Ok(None) if rest.is_empty() => {
-                wire.flush().await?;
-                input.clear();
-                at = 0;
-                let due = core.now().saturating_add(core.ticks.idle);
-                match wire.read_idle(&mut input, due).await {
-                    Ok(Some(0)) | Ok(None) => return wire.finish().await,
-                    Ok(Some(_)) => {}
-                    // A peer that resets a connection between two requests has merely closed it.
-                    Err(_) => return Ok(()),
-                }
-            }
-            Ok(None) => {
-                let left = rest.len();
+            None => {
                 wire.flush().await?;
                 input.drain(..input.len() - left);
                 at = 0;
-                let due = *head_due.get_or_insert(core.now().saturating_add(core.ticks.head));
-                match wire.read(&mut input, Wait::Head, due).await {
-                    Ok(0) => {
-                        if let Err(error) = decoder.eof() {
-                            return refuse(wire, Error::Request(error)).await;
-                        }
+                if left == 0 {
+                    head_due = None;
+                    if !wait_for_request(wire, &mut input).await? {
                         return wire.finish().await;
                     }
+                    continue;
+                }
+                let due = *head_due.get_or_insert(core.now().saturating_add(core.ticks.head));
+                match wire.read(&mut input, Wait::Head, due).await {
+                    Ok(0) => match decoder.eof() {
+                        Err(error) => return refuse(wire, Error::Request(error)).await,
+                        Ok(()) => return wire.finish().await,
+                    },
                     Ok(_) => {}
                     Err(error @ Error::Timeout(_)) => return refuse(wire, error).await,
                     Err(error) => return Err(error),
                 }
             }
-            Err(error) => return refuse(wire, Error::Request(error)).await,
         }
     }
 }
 
-/// One request and its answer. What comes after it on the connection, or `None` when nothing does.
-async fn exchange<H: Handler>(
-    wire: &Wire,
-    handler: &H,
-    decoder: &mut RequestDecoder,
-    head: RequestHead<'_>,
-    rest: &[u8],
-) -> Result<Option<Leftover>, Error> {
+/// Waits for the first bytes of a request. False when none will come, or the wait is over.
+async fn wait_for_request(wire: &Wire, input: &mut Vec<u8>) -> Result<bool, Error> {
     let core = wire.core();
+    match wire.read_idle(input, core.now().saturating_add(core.ticks.idle)).await {
+        Ok(Some(count)) => Ok(count > 0),
+        Ok(None) => Ok(false),
+        // A peer that resets a connection between two requests has merely closed it.
+        Err(_) => Ok(false),
+    }
+}
+
+/// The exchange that the next request begins, or `None` when its head is not complete.
+fn next<'a>(
+    wire: &'a Wire,
+    decoder: &'a mut RequestDecoder,
+    input: &mut &'a [u8],
+) -> Result<Option<Exchange<'a>>, DecodeError> {
+    let core = wire.core();
+    // Any other event belongs to a body, and comes within its exchange.
+    let Some(RequestEvent::Head(head)) = decoder.decode(&core.settings.limits, input)? else { return Ok(None) };
     core.counters.count_request();
     let due = core.now().saturating_add(core.ticks.request);
-    let mut exchange = Exchange::new(wire, decoder, head, rest, due);
-    let handled = wire.drive(handler.handle(&mut exchange)).await?;
-    let Exchange { mut body, mut reply, .. } = exchange;
+    Ok(Some(Exchange::new(wire, decoder, head, input, due)))
+}
+
+/// Has a request answered. What comes after it on the connection, or `None` when nothing does.
+async fn answer<H: Handler>(wire: &Wire, handler: &H, exchange: &mut Exchange<'_>) -> Result<Option<Leftover>, Error> {
+    let core = wire.core();
+    let handled = wire.drive(pin!(handler.handle(exchange))).await?;
+    let Exchange { body, reply, .. } = exchange;
     if reply.is_complete() {
         core.counters.count_answer();
     }
@@ -140,21 +155,21 @@ async fn exchange<H: Handler>(
         return failure.map_or(Ok(None), Err);
     }
     if let Some(error) = failure {
-        fail(wire, &mut reply, &error).await;
+        Box::pin(fail(wire, reply, &error)).await;
         return Err(error);
     }
     if !wire.close.get() {
         let ended = match body.take_end() {
             Ok(true) => true,
-            _ => wire.drive(body.drain(core.settings.drain_bytes)).await?.unwrap_or(false),
+            _ => wire.drive(pin!(body.drain(core.settings.drain_bytes))).await?.unwrap_or(false),
         };
         if ended {
-            return Ok(Some(body.into_leftover()));
+            return Ok(Some(body.leftover()));
         }
     }
-    let all_read = body.take_end().unwrap_or(false) && body.into_leftover().is_empty();
-    if all_read { wire.finish().await? } else { wire.linger().await? }
-    Ok(None)
+    let all_read = body.take_end().unwrap_or(false) && body.leftover().is_empty();
+    let closed = if all_read { wire.finish().await } else { wire.linger().await };
+    closed.map(|()| None)
 }
 
 /// Ends an exchange that failed: with an error's answer when none was begun, else by cutting it off.
@@ -175,8 +190,12 @@ async fn fail(wire: &Wire, reply: &mut Reply<'_>, error: &Error) {
 
 /// Answers a request that never became an exchange.
 async fn refuse(wire: &Wire, error: Error) -> Result<(), Error> {
-    answer_error(&mut Reply::to_nobody(wire), &error).await;
-    let _ = wire.linger().await;
+    // Boxed, as is every future of what seldom happens: a connection's task is as large as the largest of its waits.
+    Box::pin(async {
+        answer_error(&mut Reply::to_nobody(wire), &error).await;
+        let _ = wire.linger().await;
+    })
+    .await;
     Err(error)
 }
 
@@ -191,4 +210,24 @@ async fn answer_error(reply: &mut Reply<'_>, error: &Error) {
     reply.close();
     // Written with fields of our own: it fails only when the connection broke, which the caller is about to close.
     let _ = reply.send(status, [("Content-Type", &b"text/plain"[..])], text.as_bytes()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tens of thousands of idle connections are mostly this.
+    #[test]
+    fn a_connections_task_is_small() {
+        struct Hello;
+        impl Handler for Hello {
+            async fn handle(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+                exchange.reply.send(200, [], b"Hello, world").await
+            }
+        }
+        fn size<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
+            size_of::<F>()
+        }
+        assert!(size(run::<Hello>) <= 1280, "{} bytes", size(run::<Hello>));
+    }
 }

@@ -90,11 +90,15 @@ impl Core {
         }
     }
 
-    /// Begins the shutdown: wakes everything that waits, so that idle connections close.
+    /// Begins the shutdown: no connection waits for another request from here on.
     pub(crate) fn close(&self) {
         self.closing.set(true);
         self.closing_began.notify_waiters();
         self.seat_freed.notify_waiters();
+    }
+
+    /// Has the connections that wait already notice that a shutdown has begun.
+    pub(crate) fn wake_idle(&self) {
         for seat in self.seats.borrow().iter() {
             seat.read.wake();
         }

@@ -8,18 +8,23 @@
 //! bytes are read as HTTP is `oroshi-http1`'s, sockets and threads are `oroshi-net`'s.
 //!
 //! ```no_run
+//! use std::sync::Mutex;
+//!
 //! use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Shutdown};
 //! use oroshi_server::{Exchange, Server, Settings};
 //!
 //! let shutdown = Shutdown::on_signals()?;
-//! let bound = BoundListener::bind("127.0.0.1:8080", &ListenOptions::default())?;
-//! Cores::run(&CoresOptions::new("hello", 1), move |_| {
-//!     let (bound, shutdown) = (bound.try_clone(), shutdown.clone());
+//! let options = ListenOptions { reuse_port: true, ..ListenOptions::default() };
+//! let bound = Mutex::new(BoundListener::bind_for_cores("127.0.0.1:8080", &options, 2)?);
+//! Cores::run(&CoresOptions::new("hello", 2), move |_| {
+//!     // Taken out, so that nothing listens any more once the server has stopped to.
+//!     let bound = bound.lock().unwrap().pop().unwrap();
+//!     let shutdown = shutdown.clone();
 //!     async move {
 //!         let hello = async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"Hello, world").await;
 //!         let server = Server::new(hello, Settings::default());
-//!         server.serve([bound?.into_listener()?.into()], shutdown.reached(1)).await;
-//!         std::io::Result::Ok(server.counters().counts())
+//!         server.serve([bound.into_listener().unwrap().into()], shutdown.reached(1)).await;
+//!         server.counters().counts()
 //!     }
 //! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -20,6 +20,8 @@ pub struct Reply<'a> {
     client: Version,
     /// Whether the method was HEAD: everything is as for GET, without a body.
     head_only: bool,
+    /// Whether the method was CONNECT: the client takes what follows a 2xx for the tunnel, whatever the fields say.
+    connect: bool,
     state: State,
 }
 
@@ -49,13 +51,14 @@ impl<'a> Reply<'a> {
     pub(crate) fn new(wire: &'a Wire, head: &RequestHead<'_>) -> Self {
         wire.close.set(!head.keep_alive);
         wire.answered.set(false);
-        Reply { wire, client: head.version, head_only: head.method == "HEAD", state: State::Untouched }
+        let (head_only, connect) = (head.method == "HEAD", head.method == "CONNECT");
+        Reply { wire, client: head.version, head_only, connect, state: State::Untouched }
     }
 
     /// For an answer to what never became a request.
     pub(crate) fn to_nobody(wire: &'a Wire) -> Self {
         wire.answered.set(false);
-        Reply { wire, client: Version::Http11, head_only: false, state: State::Untouched }
+        Reply { wire, client: Version::Http11, head_only: false, connect: false, state: State::Untouched }
     }
 
     /// Answers with a whole message. The fields must not hold `Connection`, `Content-Length` or `Transfer-Encoding`.
@@ -74,7 +77,7 @@ impl<'a> Reply<'a> {
         if has_no_body(status) && !body.is_empty() {
             return Err(NO_BODY);
         }
-        self.begin(status, fields, Some(body.len() as u64))?;
+        self.start(status, fields, Some(body.len() as u64), self.closes())?;
         if self.state != State::Body(Transfer::Discard) {
             self.write(body).await?;
         }
@@ -111,9 +114,23 @@ impl<'a> Reply<'a> {
         fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
         length: Option<u64>,
     ) -> Result<(), Error> {
+        // What is unread yet may well be read while the answer is written.
+        self.start(status, fields, length, self.must_close())
+    }
+
+    fn start<'f>(
+        &mut self,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+        length: Option<u64>,
+        close: bool,
+    ) -> Result<(), Error> {
         self.untouched()?;
         if status < 200 {
             return Err(Error::Misuse("an answer needs a final status, 200 to 999"));
+        }
+        if self.connect && status < 300 {
+            return Err(Error::Misuse("2xx answers CONNECT with a tunnel, which an upgrade gives"));
         }
         let transfer = match length {
             _ if has_no_body(status) => Transfer::None,
@@ -122,7 +139,7 @@ impl<'a> Reply<'a> {
             None if self.client == Version::Http10 => Transfer::UntilClose,
             None => Transfer::Chunked,
         };
-        let close = self.closes() || transfer == Transfer::UntilClose;
+        let close = close || transfer == Transfer::UntilClose;
         let date = self.wire.core().settings.date.then(|| self.wire.core().date());
         self.write_head(status, fields, |out, has_date| {
             if let (Some(date), false) = (date, has_date) {
@@ -131,7 +148,9 @@ impl<'a> Reply<'a> {
                 out.extend_from_slice(b"\r\n");
             }
             match (transfer, length) {
-                (Transfer::Length(length), _) | (Transfer::Discard, Some(length)) => encode::content_length(out, length),
+                (Transfer::Length(length), _) | (Transfer::Discard, Some(length)) => {
+                    encode::content_length(out, length);
+                }
                 (Transfer::Chunked, _) => encode::chunked(out),
                 _ => {}
             }
@@ -205,10 +224,7 @@ impl<'a> Reply<'a> {
     /// # Errors
     ///
     /// As for [`finish`](Self::finish), and [`Error::Header`] for a field that cannot be sent.
-    pub fn finish_with<'f>(
-        &mut self,
-        trailers: impl IntoIterator<Item = (&'f str, &'f [u8])>,
-    ) -> Result<(), Error> {
+    pub fn finish_with<'f>(&mut self, trailers: impl IntoIterator<Item = (&'f str, &'f [u8])>) -> Result<(), Error> {
         let State::Body(transfer) = self.state else { return Err(NOT_BEGUN) };
         match transfer {
             Transfer::Length(0) | Transfer::UntilClose | Transfer::None | Transfer::Discard => {}
@@ -249,18 +265,18 @@ impl<'a> Reply<'a> {
         self.wire.close.set(true);
     }
 
-    /// Whether the connection will close after this answer: because the client asked for it, [`close`](Self::close)
-    /// was called, a shutdown has begun, or more of the request's body is unread than is worth reading.
+    /// Whether the connection would close after an answer sent now: because the client asked for it,
+    /// [`close`](Self::close) was called, a shutdown has begun, or more of the request's body is unread than is worth
+    /// reading.
     pub fn closes(&self) -> bool {
         let core = self.wire.core();
-        let unwanted = match self.wire.unread.get() {
-            Unread::Nothing => false,
-            // Whether a client that waits for leave to send its body will still send it is not to be known.
-            _ if self.wire.expecting.get() => true,
-            Unread::Bytes(length) => length > core.settings.drain_bytes,
-            Unread::Unknown => false,
-        };
-        self.wire.close.get() || core.closing.get() || unwanted
+        let too_much = matches!(self.wire.unread.get(), Unread::Bytes(length) if length > core.settings.drain_bytes);
+        too_much || self.must_close()
+    }
+
+    fn must_close(&self) -> bool {
+        // Whether a client that waits for leave to send its body sends it after an answer is not to be known.
+        self.wire.close.get() || self.wire.core().closing.get() || self.wire.expecting.get()
     }
 
     /// Whether an answer was begun.
@@ -340,7 +356,11 @@ impl<'a> Reply<'a> {
 
 impl fmt::Debug for Reply<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Reply").field("client", &self.client).field("state", &self.state).finish_non_exhaustive()
+        formatter
+            .debug_struct("Reply")
+            .field("client", &self.client)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }
 

@@ -55,7 +55,7 @@ impl<H: Handler> Server<H> {
     /// accepted but those that already wait, idle connections are closed, requests in progress get their answer (with
     /// `Connection: close`), within [`drain_timeout`](Settings::drain_timeout). Returns when no connection is left.
     ///
-    /// When descriptors run out it pauses and goes on ([`ErrorKind::Accept`] counts it). Dropping the future cuts
+    /// To be called once in a server's life. When descriptors run out it pauses and goes on ([`ErrorKind::Accept`] counts it). Dropping the future cuts
     /// everything off.
     ///
     /// # Panics
@@ -75,7 +75,9 @@ impl<H: Handler> Server<H> {
         // What arrived before this moment counts as arrived: it is noticed at the next look at the sockets.
         tokio::task::yield_now().await;
         self.core.close();
+        // First the listeners, so that a client whose idle connection is closed reaches whoever listens next.
         while accepting.join_next().await.is_some() {}
+        self.core.wake_idle();
         let drained = async {
             while self.core.connections() > 0 {
                 self.core.seat_freed.notified().await;

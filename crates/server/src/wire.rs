@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -65,6 +65,11 @@ impl Output {
     fn advance(&mut self, count: usize) -> usize {
         let mine = count.min(self.bytes.len() - self.sent);
         self.sent += mine;
+        if self.sent >= OUTPUT_BYTES {
+            // A peer that reads as fast as the handler writes may never let the rest become empty.
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
         count - mine
     }
 }
@@ -237,8 +242,7 @@ impl Wire {
 
     /// Runs a handler to its end. Each time it waits for something, whatever that is, what it wrote is sent.
     /// Fails, and drops the handler, when that can no longer be done.
-    pub(crate) async fn drive<F: Future>(&self, handler: F) -> Result<F::Output, Error> {
-        let mut handler = pin!(handler);
+    pub(crate) async fn drive<F: Future>(&self, mut handler: Pin<&mut F>) -> Result<F::Output, Error> {
         poll_fn(|context| {
             if let Poll::Ready(output) = handler.as_mut().poll(context) {
                 return Poll::Ready(Ok(output));
@@ -305,17 +309,20 @@ impl Wire {
                 Poll::Ready(Ok(beyond))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(Error::Io(error))),
-            Poll::Pending => {
-                let now = self.core().now();
-                if !limit.is_set() {
-                    limit.set(now.saturating_add(self.core().ticks.write));
-                }
-                if limit.poll_over(now, context) {
-                    return Poll::Ready(Err(Error::Timeout(Wait::Write)));
-                }
-                Poll::Pending
-            }
+            Poll::Pending => self.poll_stuck(context),
         }
+    }
+
+    /// What a write that makes no progress comes to: a wait until the write limit.
+    fn poll_stuck<T>(&self, context: &Context<'_>) -> Poll<Result<T, Error>> {
+        let (now, limit) = (self.core().now(), &self.seat().write);
+        if !limit.is_set() {
+            limit.set(now.saturating_add(self.core().ticks.write));
+        }
+        if limit.poll_over(now, context) {
+            return Poll::Ready(Err(Error::Timeout(Wait::Write)));
+        }
+        Poll::Pending
     }
 
     /// Sends what waits, for a peer from which nothing more is to come. TLS tells it so; otherwise the close does.
@@ -331,7 +338,10 @@ impl Wire {
         poll_fn(|context| {
             let mut stream = self.stream.borrow_mut();
             let Some(stream) = &mut *stream else { return Poll::Ready(Ok(())) };
-            Pin::new(stream).poll_shutdown(context).map_err(Error::Io)
+            match Pin::new(stream).poll_shutdown(context) {
+                Poll::Ready(result) => Poll::Ready(result.map_err(Error::Io)),
+                Poll::Pending => self.poll_stuck(context),
+            }
         })
         .await
     }
@@ -379,3 +389,25 @@ impl fmt::Debug for Wire {
 }
 
 const HANDED_OFF: Error = Error::Misuse("the connection was handed off by an upgrade");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_that_never_becomes_empty_stays_small() {
+        let mut output = Output::default();
+        output.bytes.extend_from_slice(&[b'x'; 1000]);
+        for number in 0..10_000_u32 {
+            let added = [number as u8; 500];
+            output.bytes.extend_from_slice(&added);
+            assert_eq!(output.advance(500), 0);
+            assert_eq!(output.waiting().len(), 1000);
+        }
+        assert!(output.waiting().starts_with(&[(9_998_u32 % 256) as u8; 500]));
+        assert!(output.bytes.capacity() <= 4 * OUTPUT_BYTES, "{}", output.bytes.capacity());
+        // What goes beyond is the body's that was written behind it.
+        assert_eq!(output.advance(1234), 234);
+        assert!(output.waiting().is_empty());
+    }
+}

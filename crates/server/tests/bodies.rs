@@ -158,7 +158,10 @@ fn limits_are_answered_with_their_status_and_a_close() {
         ("GET / HTTP/1.1\r\nHost: a\r\nA: 1\r\nB: 2\r\nC: 3\r\n\r\n".to_owned(), 431),
         (format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", &long[..200]), 414),
         ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\nhello world".to_owned(), 413),
-        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nhello world\r\n0\r\n\r\n".to_owned(), 413),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nhello world\r\n0\r\n\r\n".to_owned(),
+            413,
+        ),
         ("GET / HTTP/2.0\r\nHost: a\r\n\r\n".to_owned(), 505),
         ("GET / HTTP/1.1\r\nHost: a\r\nExpect: more\r\n\r\n".to_owned(), 417),
         ("BREW / HTTP/1.1\r\n\r\n".to_owned(), 400),
@@ -192,7 +195,8 @@ fn a_malformed_body_is_the_handlers_to_know_and_400_when_it_passes_that_on() {
     });
     for (target, status) in [("/own", 422), ("/passed-on", 400)] {
         let mut client = server.connect();
-        client.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n-1\r\n"));
+        client
+            .send(format!("POST {target} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n-1\r\n"));
         assert_eq!(client.answer().status, status);
         client.half_close().closed();
     }

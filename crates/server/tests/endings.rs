@@ -3,22 +3,24 @@
 mod support;
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
-use oroshi_net::tls::ServerTlsOptions;
-use oroshi_net::{ClientTls, ClientTlsOptions, Connector, ConnectorOptions, ServerTls};
-use oroshi_server::{Error, ErrorKind, Exchange, Settings};
+use oroshi_net::tls::{Roots, ServerTlsOptions};
+use oroshi_net::{
+    BoundListener, ClientTls, ClientTlsOptions, Connector, ConnectorOptions, Cores, CoresOptions, ListenOptions, Peer,
+    ServerTls,
+};
+use oroshi_server::{Error, ErrorKind, Exchange, Handler, Server, Settings};
 use support::{Client, Running, SHORT, describe, patient};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
 /// A handler that says when a request to `/held` is in progress, and ends it when it is told to.
-fn held(begun: &mpsc::Sender<()>, release: &Arc<Notify>) -> impl AsyncFn(&mut Exchange<'_>) -> Result<(), Error> + Clone {
-    let (begun, release) = (begun.clone(), Arc::clone(release));
+fn held(begun: mpsc::Sender<()>, release: &Arc<Notify>) -> impl Handler + Clone + Send + Sync + use<> {
+    let release = Arc::clone(release);
     async move |exchange: &mut Exchange<'_>| {
         if exchange.head.target == "/held" {
             begun.send(()).unwrap();
@@ -32,7 +34,7 @@ fn held(begun: &mpsc::Sender<()>, release: &Arc<Notify>) -> impl AsyncFn(&mut Ex
 fn a_shutdown_closes_idle_connections_at_once_and_finishes_what_is_in_progress() {
     let (begun, has_begun) = mpsc::channel();
     let release = Arc::new(Notify::new());
-    let server = Running::start(patient(), held(&begun, &release));
+    let server = Running::start(patient(), held(begun, &release));
     let (mut unused, mut idle, mut busy) = (server.connect(), server.connect(), server.connect());
     assert_eq!(idle.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").answer().field("connection"), None);
     busy.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -51,16 +53,18 @@ fn a_shutdown_closes_idle_connections_at_once_and_finishes_what_is_in_progress()
 }
 
 #[test]
-fn requests_pipelined_behind_the_one_in_progress_are_answered_before_the_close() {
+fn the_answer_in_progress_says_close_and_what_is_pipelined_behind_it_is_not_begun() {
     let (begun, has_begun) = mpsc::channel();
     let release = Arc::new(Notify::new());
-    let server = Running::start(patient(), held(&begun, &release));
+    let server = Running::start(patient(), held(begun, &release));
     let mut client = server.connect();
     // The answer to the first is written before the shutdown and says nothing of it.
-    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /held HTTP/1.1\r\nHost: a\r\n\r\nGET /lost HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.send(
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /held HTTP/1.1\r\nHost: a\r\n\r\nGET /lost HTTP/1.1\r\nHost: a\r\n\r\n",
+    );
     has_begun.recv().unwrap();
     server.shutdown.request();
-    assert!(wait_until_refused(&server));
+    wait_until_refused(&server);
     release.notify_one();
     assert_eq!(client.answer().field("connection"), None);
     assert_eq!(client.answer().field("connection").as_deref(), Some("close"));
@@ -72,7 +76,7 @@ fn requests_pipelined_behind_the_one_in_progress_are_answered_before_the_close()
 fn what_does_not_finish_in_time_is_cut_off() {
     let (begun, has_begun) = mpsc::channel();
     let release = Arc::new(Notify::new());
-    let server = Running::start(Settings { drain_timeout: SHORT, ..patient() }, held(&begun, &release));
+    let server = Running::start(Settings { drain_timeout: SHORT, ..patient() }, held(begun, &release));
     let mut busy = server.connect();
     busy.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
     has_begun.recv().unwrap();
@@ -128,11 +132,11 @@ fn an_upgrade_hands_over_the_stream_and_what_was_sent_ahead() {
     });
     let mut client = server.connect();
     assert_eq!(client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").answer().status, 426);
-    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n\0ahead\xff");
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n").send(b"\0ahead\xff");
     let answer = client.answer();
     assert_eq!((answer.status, answer.field("connection").as_deref()), (101, Some("upgrade")));
     assert_eq!((answer.field("upgrade").as_deref(), answer.field("content-length")), (Some("echo"), None));
-    assert_eq!(client.exactly(8), "\0ahead\u{ff}".as_bytes());
+    assert_eq!(client.exactly(7), b"\0ahead\xff");
     client.send("more").half_close();
     assert_eq!(client.rest(), b"more");
     let counts = server.stop();
@@ -149,14 +153,16 @@ fn connect_is_answered_with_a_tunnel_and_an_upgrade_waits_for_the_body() {
             let (mut stream, ahead) = exchange.upgrade(101, &[("Upgrade", b"x")]).await?;
             return stream.write_all(&ahead).await.map_err(Error::Io);
         }
+        assert!(matches!(exchange.reply.send(200, [], b"no tunnel").await, Err(Error::Misuse(_))));
         let (mut stream, ahead) = exchange.upgrade(200, &[]).await?;
         stream.write_all(&ahead).await.map_err(Error::Io)
     });
     let mut client = server.connect();
-    client.send("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n").send("GET / not even HTTP");
-    assert_eq!(String::from_utf8(client.rest()).unwrap().split("\r\n\r\n").next(), Some("HTTP/1.1 200 OK"));
+    client.send("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\nGET / not even HTTP");
+    assert_eq!(String::from_utf8(client.rest()).unwrap(), "HTTP/1.1 200 OK\r\n\r\nGET / not even HTTP");
     let mut client = server.connect();
-    client.send("POST / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\nContent-Length: 4\r\n\r\nbodyahead");
+    client
+        .send("POST / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\nContent-Length: 4\r\n\r\nbodyahead");
     assert_eq!(client.answer().status, 101);
     assert_eq!(client.rest(), b"ahead");
     server.stop();
@@ -167,7 +173,8 @@ fn at_the_cap_others_wait_their_turn() {
     let server = Running::start(Settings { connections: 2, ..patient() }, describe);
     let (mut first, mut second, mut third) = (server.connect(), server.connect(), server.connect());
     third.send("GET /third HTTP/1.1\r\nHost: a\r\n\r\n");
-    for client in [&mut first, &mut second, &mut first] {
+    for turn in 0..4 {
+        let client = if turn % 2 == 0 { &mut first } else { &mut second };
         assert_eq!(client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").answer().status, 200);
     }
     first.half_close().closed();
@@ -184,7 +191,7 @@ fn writes_wake_a_handler_that_brings_its_own_waker() {
         exchange.reply.begin(200, [], None)?;
         let piece = [b'x'; 10_000];
         for _ in 0..1000 {
-            ByItself::new(exchange.reply.write(&piece)).await?;
+            by_itself(exchange.reply.write(&piece)).await?;
         }
         exchange.reply.finish()
     });
@@ -206,15 +213,15 @@ fn tls_serves_keeps_alive_and_says_goodbye() {
         assert!(exchange.is_tls());
         exchange.reply.send(200, [], &[b'x'; 100_000]).await
     };
-    let server = Running::start_at("127.0.0.1:0", Some(tls.unwrap()), Settings { head_timeout: SHORT, ..patient() }, handler);
+    let server =
+        Running::start_at("127.0.0.1:0", Some(tls.unwrap()), Settings { head_timeout: SHORT, ..patient() }, handler);
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
     runtime.block_on(async {
-        let options = ClientTlsOptions { insecure: true, ..ClientTlsOptions::default() };
-        let tls = Some(ClientTls::new("localhost", &options).unwrap());
+        let options = ClientTlsOptions { roots: Roots::Insecure, ..ClientTlsOptions::default() };
+        let tls = Some(ClientTls::new(&options, "localhost").unwrap());
         let connector = Connector::new(ConnectorOptions { tls, ..ConnectorOptions::default() });
-        let deadline = std::time::Instant::now() + Duration::from_secs(30);
-        let mut stream = connector.connect(&server.address, deadline.into()).await.unwrap().stream;
+        let mut stream = connector.connect(&server.address, None).await.unwrap().stream;
         for close in ["", "Connection: close\r\n"] {
             let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{close}\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();
@@ -237,11 +244,63 @@ fn tls_serves_keeps_alive_and_says_goodbye() {
     assert_eq!((counts.answers, counts.error(ErrorKind::Tls), counts.error(ErrorKind::HeadTimeout)), (2, 1, 1));
 }
 
+#[test]
+fn a_handler_that_panics_takes_its_connection_with_it_and_nothing_else() {
+    let server = Running::start(patient(), async |exchange: &mut Exchange<'_>| {
+        assert_ne!(exchange.head.target, "/panic", "this panic is part of the test");
+        exchange.reply.send(200, [], b"fine").await
+    });
+    let mut other = server.connect();
+    server.connect().send("GET /panic HTTP/1.1\r\nHost: a\r\n\r\n").end();
+    assert_eq!(other.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").answer().text(), "fine");
+    drop(other);
+    let counts = server.stop();
+    assert_eq!((counts.alive, counts.requests, counts.answers), (0, 2, 1));
+}
+
+#[test]
+fn dropping_the_servers_future_cuts_everything_off() {
+    let (begun, has_begun) = mpsc::channel();
+    let (drop_it, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let bound = BoundListener::bind("127.0.0.1:0", &ListenOptions::default()).unwrap();
+    let Peer::Tcp(address) = *bound.address() else { unreachable!("it is TCP") };
+    let bound = Mutex::new(Some(bound));
+    let (dropping, ending) = (Arc::clone(&drop_it), Arc::clone(&end));
+    let cores = Cores::start(&CoresOptions::new("server", 1), move |_| {
+        let bound = bound.lock().unwrap().take().unwrap();
+        let server = Server::new(held(begun.clone(), &Arc::new(Notify::new())), patient());
+        let (dropping, ending) = (Arc::clone(&dropping), Arc::clone(&ending));
+        async move {
+            {
+                let mut serving = pin!(server.serve([bound.into_listener().unwrap().into()], std::future::pending()));
+                let mut dropping = pin!(dropping.notified());
+                poll_fn(|context| {
+                    assert!(serving.as_mut().poll(context).is_pending());
+                    dropping.as_mut().poll(context)
+                })
+                .await;
+            }
+            ending.notified().await;
+            server.counters().counts().alive
+        }
+    });
+    let mut busy = Client::new(std::net::TcpStream::connect(address).unwrap());
+    busy.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+    has_begun.recv().unwrap();
+    drop_it.notify_one();
+    // The thread and its runtime go on meanwhile.
+    assert_eq!(busy.end(), b"");
+    end.notify_one();
+    assert_eq!(cores.unwrap().join().unwrap(), [0]);
+}
+
 /// Waits, by connecting, until the server no longer listens.
-fn wait_until_refused(server: &Running) -> bool {
+fn wait_until_refused(server: &Running) {
     loop {
         match std::net::TcpStream::connect(server.tcp()) {
-            Err(error) => return error.kind() == std::io::ErrorKind::ConnectionRefused,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => return,
+            // It came in the moment in which the listener was closed.
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
             // Accepted in the last moment, and closed.
             Ok(stream) => drop(Client::new(stream).end()),
         }
@@ -249,9 +308,18 @@ fn wait_until_refused(server: &Running) -> bool {
 }
 
 /// Polls a future only when the waker it was given was woken.
-struct ByItself<F> {
-    future: Pin<Box<F>>,
-    flag: Arc<Flag>,
+async fn by_itself<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let flag = Arc::new(Flag { woken: AtomicBool::new(true), task: Mutex::new(None) });
+    let waker = Waker::from(Arc::clone(&flag));
+    poll_fn(|context| {
+        *flag.task.lock().unwrap() = Some(context.waker().clone());
+        if !flag.woken.swap(false, Ordering::Relaxed) {
+            return Poll::Pending;
+        }
+        future.as_mut().poll(&mut Context::from_waker(&waker))
+    })
+    .await
 }
 
 struct Flag {
@@ -265,22 +333,5 @@ impl Wake for Flag {
         if let Some(task) = &*self.task.lock().unwrap() {
             task.wake_by_ref();
         }
-    }
-}
-
-impl<F: Future> ByItself<F> {
-    fn new(future: F) -> impl Future<Output = F::Output> {
-        let flag = Arc::new(Flag { woken: AtomicBool::new(true), task: Mutex::new(None) });
-        let mut this = ByItself { future: Box::pin(future), flag };
-        poll_fn(move |context| this.poll(context))
-    }
-
-    fn poll(&mut self, context: &Context<'_>) -> Poll<F::Output> {
-        *self.flag.task.lock().unwrap() = Some(context.waker().clone());
-        if !self.flag.woken.swap(false, Ordering::Relaxed) {
-            return Poll::Pending;
-        }
-        let waker = Waker::from(Arc::clone(&self.flag));
-        pin!(&mut self.future).poll(&mut Context::from_waker(&waker))
     }
 }

@@ -55,6 +55,18 @@ fn a_hundred_requests_in_one_write_are_answered_in_order_and_in_one_write() {
 }
 
 #[test]
+fn however_many_requests_come_at_once_all_are_answered_and_others_are_too() {
+    let server = Running::start(patient(), describe);
+    let (mut client, mut other) = (server.connect(), server.connect());
+    client.send("GET /many HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1500));
+    assert_eq!(other.send("GET /other HTTP/1.1\r\nHost: a\r\n\r\n").answer().text(), "GET /other 0");
+    for _ in 0..1500 {
+        assert_eq!(client.answer().text(), "GET /many 0");
+    }
+    assert_eq!(server.stop().answers, 1501);
+}
+
+#[test]
 fn pipelined_requests_may_be_cut_anywhere() {
     let server = Running::start(patient(), describe);
     let requests = "GET /1 HTTP/1.1\r\nHost: a\r\n\r\n\

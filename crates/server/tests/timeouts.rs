@@ -88,9 +88,8 @@ fn a_request_that_drips_on_has_a_limit_as_a_whole() {
 #[test]
 fn an_unread_body_that_does_not_come_is_not_waited_for_without_end() {
     let settings = Settings { body_timeout: SHORT, linger_timeout: SHORT, ..patient() };
-    let server = Running::start(settings, async |exchange: &mut Exchange<'_>| {
-        exchange.reply.send(200, [], b"ignored").await
-    });
+    let server =
+        Running::start(settings, async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"ignored").await);
     let mut client = server.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n");
     assert_eq!(client.answer().text(), "ignored");
@@ -101,13 +100,14 @@ fn an_unread_body_that_does_not_come_is_not_waited_for_without_end() {
 #[test]
 fn a_peer_that_does_not_read_is_dropped() {
     let (dropped, was_dropped) = std::sync::mpsc::channel();
-    let server = Running::start(Settings { write_timeout: SHORT, ..patient() }, async move |exchange: &mut Exchange<'_>| {
-        let _told = TellWhenDropped(dropped.clone());
-        exchange.reply.begin(200, [], None)?;
-        loop {
-            exchange.reply.write(&[b'x'; 10_000]).await?;
-        }
-    });
+    let server =
+        Running::start(Settings { write_timeout: SHORT, ..patient() }, async move |exchange: &mut Exchange<'_>| {
+            let _told = TellWhenDropped(dropped.clone());
+            exchange.reply.begin(200, [], None)?;
+            loop {
+                exchange.reply.write(&[b'x'; 10_000]).await?;
+            }
+        });
     let mut client = server.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     was_dropped.recv().unwrap();
@@ -118,12 +118,13 @@ fn a_peer_that_does_not_read_is_dropped() {
 #[test]
 fn a_handler_that_waits_for_something_else_is_dropped_with_a_peer_that_does_not_read() {
     let (dropped, was_dropped) = std::sync::mpsc::channel();
-    let server = Running::start(Settings { write_timeout: SHORT, ..patient() }, async move |exchange: &mut Exchange<'_>| {
-        let _told = TellWhenDropped(dropped.clone());
-        exchange.reply.begin(200, [], None)?;
-        while poll_once(exchange.reply.write(&[b'x'; 10_000])).await.is_some() {}
-        std::future::pending().await
-    });
+    let server =
+        Running::start(Settings { write_timeout: SHORT, ..patient() }, async move |exchange: &mut Exchange<'_>| {
+            let _told = TellWhenDropped(dropped.clone());
+            exchange.reply.begin(200, [], None)?;
+            while poll_once(exchange.reply.write(&[b'x'; 10_000])).await.is_some() {}
+            std::future::pending().await
+        });
     let mut client = server.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     was_dropped.recv().unwrap();

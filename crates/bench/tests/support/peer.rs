@@ -75,8 +75,8 @@ pub struct Peer {
     pub url: String,
     shared: Arc<Shared>,
     thread: Option<std::thread::JoinHandle<()>>,
-    _folder: Option<tempfile::TempDir>,
-    _port: Option<Port>,
+    /// What must live as long: a port, a folder.
+    keeps: Option<Box<dyn std::any::Any>>,
 }
 
 struct Shared {
@@ -115,22 +115,24 @@ impl Peer {
         match place {
             Place::Tcp => {
                 let port = Port::reserve();
-                let (url, listener) = (port.url(), port.listen(1024));
-                Self { _port: Some(port), ..Self::listening(url, Listening::Tcp(listener), None, serve) }
+                let mut peer = Self::listening(port.url(), Listening::Tcp(port.listen(1024)), serve);
+                peer.keeps = Some(Box::new(port));
+                peer
             }
             Place::Unix => {
                 let folder = tempfile::tempdir().unwrap();
                 let path = folder.path().join("socket");
-                let url = format!("unix:{}", path.display());
                 let listener = Listening::Unix(unix_listener(&path, 1024));
-                Self { _folder: Some(folder), ..Self::listening(url, listener, None, serve) }
+                let mut peer = Self::listening(format!("unix:{}", path.display()), listener, serve);
+                peer.keeps = Some(Box::new(folder));
+                peer
             }
             Place::Abstract => {
                 static NEXT: AtomicU32 = AtomicU32::new(0);
                 let name = format!("oroshi-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
                 let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
                 let listener = UnixListener::bind_addr(&address).unwrap();
-                Self::listening(format!("unix:@{name}"), Listening::Unix(listener), None, serve)
+                Self::listening(format!("unix:@{name}"), Listening::Unix(listener), serve)
             }
         }
     }
@@ -151,12 +153,7 @@ impl Peer {
     }
 
     /// With a listener of the test's own making.
-    pub fn listening(
-        url: String,
-        listener: Listening,
-        _folder: Option<tempfile::TempDir>,
-        serve: impl Fn(Conn) + Send + Sync + 'static,
-    ) -> Self {
+    pub fn listening(url: String, listener: Listening, serve: impl Fn(Conn) + Send + Sync + 'static) -> Self {
         let listener = Arc::new(listener);
         let shared = Arc::new(Shared {
             seen: Mutex::default(),
@@ -167,7 +164,7 @@ impl Peer {
             let shared = Arc::clone(&shared);
             Some(std::thread::spawn(move || accept(listener, &shared, Arc::new(serve))))
         };
-        Self { url, shared, thread, _folder, _port: None }
+        Self { url, shared, thread, keeps: None }
     }
 
     /// What it has seen so far.
@@ -251,7 +248,7 @@ fn accept<F: Fn(Conn) + Send + Sync + 'static>(listener: Arc<Listening>, shared:
             seen.open += 1;
             seen.sources.extend(source.map(|address| address.ip()));
         });
-        let conn = Conn { index, wire: Wire::Plain(stream), ahead: Vec::new(), read: 0, shared: Arc::clone(shared) };
+        let conn = Conn { index, wire: Wire::Plain(stream), ahead: Vec::new(), read: 0, pause: Duration::ZERO, shared: Arc::clone(shared) };
         let serve = Arc::clone(&serve);
         std::thread::spawn(move || serve(conn));
     }
@@ -290,10 +287,16 @@ pub struct Conn {
     wire: Wire,
     ahead: Vec<u8>,
     read: u64,
+    pause: Duration,
     shared: Arc<Shared>,
 }
 
 impl Conn {
+    /// From here on each read of some kilobytes takes at least so long.
+    pub fn slow_down(&mut self, pause: Duration) {
+        self.pause = pause;
+    }
+
     /// The next request with its body, or `None` when the other side is gone.
     pub fn request(&mut self) -> Option<Request> {
         let request = self.parse_head()?;
@@ -349,6 +352,9 @@ impl Conn {
 
     fn more(&mut self) -> bool {
         let mut buffer = [0; 16384];
+        if !self.pause.is_zero() {
+            std::thread::sleep(self.pause);
+        }
         match self.wire.read(&mut buffer) {
             Ok(0) | Err(_) => false,
             Ok(n) => {
@@ -383,6 +389,14 @@ impl Conn {
     /// Bytes that go past TLS.
     pub fn send_raw(&mut self, bytes: &[u8]) {
         let _ = self.wire.plain_mut().write_all(bytes);
+    }
+
+    /// Tells the other side that TLS ends here.
+    pub fn notify_close(&mut self) {
+        if let Wire::Tls(session) = &mut self.wire {
+            session.conn.send_close_notify();
+            let _ = session.flush();
+        }
     }
 
     /// Sends nothing more, and lets the other side close: whatever it still sends is no cause for a reset.
@@ -421,7 +435,8 @@ impl Conn {
         self.shared.close_listener();
     }
 
-    fn into_tls(mut self, config: &Arc<ServerConfig>) -> Option<Self> {
+    /// Does the TLS handshake; `None` when it fails.
+    pub fn into_tls(mut self, config: &Arc<ServerConfig>) -> Option<Self> {
         let wire = std::mem::replace(&mut self.wire, Wire::Gone);
         let Wire::Plain(plain) = wire else { return None };
         let mut session = StreamOwned::new(ServerConnection::new(Arc::clone(config)).unwrap(), plain);

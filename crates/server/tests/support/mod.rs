@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, ServerTls, Shutdown};
@@ -34,9 +34,11 @@ impl Running {
         let address = bound.address().clone();
         let shutdown = Shutdown::new();
         let ending = shutdown.clone();
+        // Taken out by the thread: a listener that stayed here would keep its socket open after the shutdown.
+        let bound = Mutex::new(Some(bound));
         let cores = Cores::start(&CoresOptions::new("server", 1), move |_| {
             let server = Server::new(handler.clone(), settings.clone());
-            let (bound, tls, ending) = (bound.try_clone().unwrap(), tls.clone(), ending.clone());
+            let (bound, tls, ending) = (bound.lock().unwrap().take().unwrap(), tls.clone(), ending.clone());
             async move {
                 let listener = bound.into_listener().unwrap();
                 server.serve([Door { listener, tls }], ending.reached(1)).await;

@@ -1,0 +1,261 @@
+//! `oroshi bench`: from flags to a run to a report.
+//!
+//! `args` reads what was typed, `sources` and `fail_if` parts of it; `observer` shows the run while it lasts; `text` and `wrk`
+//! write the report; `self_test` measures the instrument itself.
+
+mod args;
+mod fail_if;
+mod observer;
+#[cfg(test)]
+mod sample;
+mod self_test;
+mod sources;
+mod text;
+mod wrk;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use oroshi_bench::plan::Problem;
+use oroshi_bench::{Plan, Record, RunError};
+use oroshi_net::ConnectError;
+
+pub(crate) use args::Args;
+use args::{Format, Output};
+pub(crate) use observer::Live;
+use observer::{HdrLog, LogError};
+
+use crate::child::TargetError;
+use crate::interrupt;
+use crate::paint::Paint;
+use crate::say;
+use crate::units;
+
+/// A threshold came out against the user.
+const EXIT_THRESHOLD: u8 = 3;
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Correct the flags: each line names one.
+    #[error("{}", .0.join("\n"))]
+    Usage(Vec<String>),
+    /// The run could not begin.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// Choose another place for the report.
+    #[error("the report cannot be written to {}", path.display())]
+    Output {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Choose another place for the log.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The report could not be put into JSON: a defect.
+    #[error("the report cannot be written as JSON")]
+    Json(#[from] serde_json::Error),
+    /// Signals could not be taken.
+    #[error("cannot take signals")]
+    Signals(#[source] io::Error),
+    /// The server for a self-test or a demo could not be started.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// Ctrl-C ended it before there was a result.
+    #[error("ended early: there is no result")]
+    Interrupted,
+}
+
+impl Error {
+    /// 2 when the command line was wrong, 1 when the work failed.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            _ => 1,
+        }
+    }
+
+    /// What to do about it, where the message does not say so itself.
+    pub(crate) fn next_step(&self) -> Option<&'static str> {
+        match self {
+            Self::Usage(_) => Some("`oroshi bench --help` lists all flags, with examples"),
+            Self::Run(RunError::Dns(_)) => Some("check the spelling, /etc/hosts and the name server; --connect-to connects elsewhere"),
+            Self::Run(RunError::Connect { source, .. }) => connect_step(source),
+            Self::Run(RunError::Watch { .. }) => Some("--watch auto finds whoever listens, --watch none goes on without"),
+            _ => None,
+        }
+    }
+}
+
+fn connect_step(error: &ConnectError) -> Option<&'static str> {
+    match error {
+        ConnectError::Refused => Some("start the server, or correct the address; `ss -ltnx` shows who listens where"),
+        ConnectError::NotFound { .. } => Some("start the server, or correct the path; `ss -lx` shows the unix sockets there are"),
+        ConnectError::NotASocket { .. } => Some("give the path of a listening stream socket; `ss -lx` shows those there are"),
+        ConnectError::Timeout => Some("check the address, firewalls, and whether the server accepts; --timeout waits longer"),
+        ConnectError::Tls(_) => Some("is it https there? --cacert FILE trusts the certificate's authority, --insecure anyone"),
+        ConnectError::Permission(_) => Some("connect as a user who may write to the socket"),
+        ConnectError::Unreachable(_) => Some("check the address and the routes (`ip route get ADDRESS`)"),
+        ConnectError::Source { .. } | ConnectError::NoSource { .. } => Some("`ip address` lists the addresses for --source"),
+        _ => None,
+    }
+}
+
+/// Does what the flags say.
+///
+/// # Errors
+/// When there is no result.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
+    if args.self_test {
+        let (format, file) = args.read_for_self_test().map_err(Error::Usage)?;
+        return self_test::run(format, file.as_deref());
+    }
+    let (draft, output, mut problems) = args.read();
+    let plan = match draft.plan() {
+        Ok(plan) => Some(plan),
+        Err(found) => {
+            // A URL that does not parse has been told of already.
+            let new = found.0.iter().filter(|p| !matches!(p, Problem::NoUrl) || output.url.is_empty());
+            problems.extend(new.map(with_causes));
+            None
+        }
+    };
+    match plan {
+        Some(plan) if problems.is_empty() => carry_out(plan, &output),
+        _ => Err(Error::Usage(problems)),
+    }
+}
+
+fn carry_out(plan: Plan, output: &Output) -> Result<ExitCode, Error> {
+    // Whatever cannot be written is better known before the run than after it.
+    let log = output.hdr.as_deref().map(HdrLog::create).transpose()?;
+    let file = output.file.as_deref().map(open).transpose()?;
+    let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
+    let mut live = Live::new(shutdown, plan.connections, plan.requests, log);
+    let result = oroshi_bench::run(plan, &mut live);
+    let logged = live.finish();
+    let mut record = result?;
+    record.environment.command = command(&output.secrets);
+
+    let paint = if file.is_none() { Paint::on(&io::stdout()) } else { Paint::PLAIN };
+    let report = match output.format {
+        Format::Text => text::report(&record, output.spectrum, paint),
+        Format::Json => serde_json::to_string_pretty(&record)? + "\n",
+        Format::Wrk => wrk::report(&record, &output.url, output.spectrum, output.backfill),
+    };
+    write(&report, file, output.file.as_deref())?;
+    logged?;
+    Ok(ExitCode::from(judge(&record, output)))
+}
+
+/// Thresholds and whether anything was measured at all; on standard error, so that the report is the same with and without.
+fn judge(record: &Record, output: &Output) -> u8 {
+    let paint = Paint::on(&io::stderr());
+    let mut code = 0;
+    for threshold in &output.thresholds {
+        let verdict = threshold.judge(record);
+        let word = if verdict.failed { paint.red("FAILED") } else { paint.green("passed") };
+        say(&format!("{word}  --fail-if {}", verdict.text));
+        if verdict.failed {
+            code = EXIT_THRESHOLD;
+        }
+    }
+    if record.requests.completed == 0 {
+        say(&format!("error: not one request was answered{}", reasons(record)));
+        code = 1;
+    }
+    code
+}
+
+/// `: 40 x connect-refused, 2 x timeout`.
+fn reasons(record: &Record) -> String {
+    let each: Vec<String> = record.failures.iter().map(|(f, n)| format!("{} x {f}", units::count(*n))).collect();
+    match (each.is_empty(), record.cut_short) {
+        (false, _) => format!(": {}", each.join(", ")),
+        (true, true) => ": the run was ended before".into(),
+        (true, false) => String::new(),
+    }
+}
+
+/// How many answers the throughput is made of.
+pub(crate) fn answered(record: &Record) -> u64 {
+    (record.rates.requests_per_s * record.elapsed_s).round() as u64
+}
+
+/// The command line without what may be secret in it.
+fn command(secrets: &[(String, String)]) -> Vec<String> {
+    let hide = |word: String| secrets.iter().fold(word, |word, (secret, shown)| word.replace(secret, shown));
+    std::env::args_os().map(|word| hide(word.to_string_lossy().into_owned())).collect()
+}
+
+fn with_causes(error: &Problem) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let this = error.to_string();
+        if !text.ends_with(&this) {
+            text += &format!(": {this}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Opens a report's file without taking away what is in it: the run may yet fail.
+fn open(path: &Path) -> Result<File, Error> {
+    let opened = OpenOptions::new().create(true).write(true).truncate(false).open(path);
+    opened.map_err(|source| Error::Output { path: path.to_owned(), source })
+}
+
+/// Writes a report to its file, or to standard output.
+fn write(report: &str, file: Option<File>, path: Option<&Path>) -> Result<(), Error> {
+    let written = match file {
+        Some(mut file) => {
+            // A pipe or a terminal has no length to cut.
+            let _ = file.set_len(0);
+            file.write_all(report.as_bytes())
+        }
+        None => {
+            let mut out = io::stdout().lock();
+            out.write_all(report.as_bytes()).and_then(|()| out.flush())
+        }
+    };
+    match written {
+        // `oroshi bench ... | head` has read what it wanted.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(source) => {
+            Err(Error::Output { path: path.map_or_else(|| "standard output".into(), Path::to_owned), source })
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_an_answer_says_why() {
+        assert_eq!(reasons(&sample::nothing()), ": 40 x connect-refused");
+        let mut record = sample::nothing();
+        record.failures.clear();
+        assert_eq!(reasons(&record), "");
+        record.cut_short = true;
+        assert!(reasons(&record).contains("ended before"));
+    }
+
+    #[test]
+    fn a_report_takes_the_place_of_an_earlier_one_and_of_nothing_else() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "a longer report than the next one").unwrap();
+        let opened = open(file.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(file.path()).unwrap().len(), 33);
+        write("short\n", Some(opened), Some(file.path())).unwrap();
+        assert_eq!(std::fs::read_to_string(file.path()).unwrap(), "short\n");
+        assert!(open(Path::new("/nonexistent/report")).unwrap_err().to_string().contains("/nonexistent/report"));
+    }
+}

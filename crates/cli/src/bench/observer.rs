@@ -1,0 +1,216 @@
+//! What the user sees and can do while a run lasts: the live line, Ctrl-C, and the HdrHistogram log.
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use oroshi_bench::follow::Stage;
+use oroshi_bench::{Observer, Progress, SecondHistograms};
+use oroshi_net::Shutdown;
+use oroshi_stats::IntervalLog;
+
+use crate::units;
+
+/// Follows a run on the terminal.
+#[derive(Debug)]
+pub(crate) struct Live {
+    line: ProgressBar,
+    shutdown: Shutdown,
+    connections: usize,
+    /// Of a run of a fixed number.
+    requests: Option<u64>,
+    log: Option<HdrLog>,
+    /// Words before the figures, for runs that are part of something.
+    label: String,
+}
+
+impl Live {
+    /// A live line on standard error if that is a terminal, and nothing otherwise.
+    pub(crate) fn new(shutdown: Shutdown, connections: usize, requests: Option<u64>, log: Option<HdrLog>) -> Self {
+        let line = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
+            line.set_style(style);
+        }
+        Self { line, shutdown, connections, requests, log, label: String::new() }
+    }
+
+    /// The same with words before the figures, and without warnings: those who run many parts tell them once.
+    pub(crate) fn labelled(self, label: String) -> Self {
+        Self { label, ..self }
+    }
+
+    /// Takes the line away and ends the log.
+    ///
+    /// # Errors
+    /// When the log could not be written, now or before.
+    pub(crate) fn finish(self) -> Result<(), LogError> {
+        self.line.finish_and_clear();
+        self.log.map_or(Ok(()), HdrLog::finish)
+    }
+}
+
+impl Observer for Live {
+    fn progress(&mut self, progress: &Progress) {
+        if !self.line.is_hidden() {
+            self.line.set_message(format!("{}{}", self.label, describe(progress, self.connections, self.requests)));
+        }
+    }
+
+    fn second(&mut self, histograms: &SecondHistograms) {
+        if let Some(log) = &mut self.log {
+            log.write(histograms);
+        }
+    }
+
+    fn cancelled(&mut self) -> bool {
+        self.shutdown.count() > 0
+    }
+
+    fn warning(&mut self, text: &str) {
+        if !self.line.is_hidden() && self.label.is_empty() {
+            self.line.println(format!("warning: {text}"));
+        }
+    }
+}
+
+/// `[7s left] 61,234/s  p50 94.1us  p99 1.20ms  0 errors  100/100 connections`.
+fn describe(progress: &Progress, connections: usize, requests: Option<u64>) -> String {
+    let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), |ns| units::time(ns as f64));
+    let left = match (progress.left, requests) {
+        (Some(left), _) => format!("{}s left", left.as_secs_f64().ceil()),
+        (None, Some(all)) => format!("{} of {}", units::count(progress.done), units::count(all)),
+        (None, None) => units::length(progress.elapsed.as_secs_f64().floor()),
+    };
+    let stage = if progress.stage == Stage::WarmUp { "warm-up, " } else { "" };
+    format!(
+        "[{stage}{left}] {}/s  p50 {}  p99 {}  {}  {}/{connections} connections",
+        units::number(progress.rate),
+        time(progress.p50_ns),
+        time(progress.p99_ns),
+        units::plural(progress.errors, "error"),
+        progress.alive,
+    )
+}
+
+/// An HdrHistogram log that is written while the run lasts.
+#[derive(Debug)]
+pub(crate) struct HdrLog {
+    path: PathBuf,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing came yet: the log's time counts from the start of the measured part, which is not known before.
+    Waiting(File),
+    Writing(IntervalLog<BufWriter<File>>),
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// The log could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("the HdrHistogram log {} could not be written", path.display())]
+pub(crate) struct LogError {
+    path: PathBuf,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl HdrLog {
+    /// Makes the file, so that a wrong path is noticed before the run.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn create(path: &Path) -> Result<Self, LogError> {
+        let fail = |source: std::io::Error| LogError { path: path.to_owned(), source: source.into() };
+        Ok(Self { path: path.to_owned(), state: State::Waiting(File::create(path).map_err(fail)?) })
+    }
+
+    fn write(&mut self, second: &SecondHistograms) {
+        self.state = match std::mem::replace(&mut self.state, State::Failed("interrupted".into())) {
+            State::Failed(error) => State::Failed(error),
+            State::Waiting(file) => {
+                let began = SystemTime::now().checked_sub(second.offset + second.length).unwrap_or(SystemTime::UNIX_EPOCH);
+                let comment = concat!("oroshi ", env!("CARGO_PKG_VERSION"), ": tags are service and response time");
+                IntervalLog::new(BufWriter::new(file), began, comment)
+                    .map_or_else(|e| State::Failed(e.into()), |log| append(log, second))
+            }
+            State::Writing(log) => append(log, second),
+        };
+    }
+
+    fn finish(self) -> Result<(), LogError> {
+        let result = match self.state {
+            State::Failed(error) => Err(error),
+            State::Waiting(_) => Ok(()),
+            State::Writing(log) => log.finish().map(drop).map_err(Into::into),
+        };
+        result.map_err(|source| LogError { path: self.path, source })
+    }
+}
+
+fn append(mut log: IntervalLog<BufWriter<File>>, second: &SecondHistograms) -> State {
+    for (tag, histogram) in [("service", &second.service), ("response", &second.response)] {
+        if let Err(error) = log.write(Some(tag), second.offset, second.length, histogram) {
+            return State::Failed(error.into());
+        }
+    }
+    State::Writing(log)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn progress() -> Progress {
+        Progress {
+            stage: Stage::Measuring,
+            elapsed: Duration::from_millis(2900),
+            left: Some(Duration::from_millis(7100)),
+            done: 1234,
+            rate: 61_234.4,
+            p50_ns: Some(94_100),
+            p99_ns: None,
+            errors: 1,
+            alive: 99,
+        }
+    }
+
+    #[test]
+    fn the_line_says_what_happens_and_how_long_it_will() {
+        let text = describe(&progress(), 100, None);
+        assert_eq!(text, "[8s left] 61,234/s  p50 94.1us  p99 -  1 error  99/100 connections");
+        let counted = Progress { left: None, stage: Stage::WarmUp, ..progress() };
+        assert!(describe(&counted, 100, Some(5000)).starts_with("[warm-up, 1,234 of 5,000] "));
+        assert!(describe(&counted, 100, None).starts_with("[warm-up, 2s] "));
+    }
+
+    #[test]
+    fn the_log_has_a_line_per_second_and_tag() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut log = HdrLog::create(file.path()).unwrap();
+        for s in 0..2 {
+            let mut second = SecondHistograms { offset: Duration::from_secs(s), length: Duration::from_secs(1), ..Default::default() };
+            second.service.record(1_000_000);
+            second.response.record(2_000_000);
+            log.write(&second);
+        }
+        log.finish().unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let tags: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("Tag=")?.split(',').next()).collect();
+        assert_eq!(tags, ["service", "response", "service", "response"], "{text}");
+        assert!(text.contains("1.3") && text.contains("StartTime"), "{text}");
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_made_is_named() {
+        let error = HdrLog::create(Path::new("/nonexistent/x.hlog")).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/x.hlog"));
+        let mut full = HdrLog::create(Path::new("/dev/full")).unwrap();
+        full.write(&SecondHistograms::default());
+        assert!(full.finish().is_err());
+    }
+}

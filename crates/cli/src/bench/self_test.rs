@@ -1,0 +1,373 @@
+//! `oroshi bench --self-test`: what the instrument itself adds.
+//!
+//! A ladder of known delays and numbers of connections against `oroshi target`, in an open loop. What is longer than the delay,
+//! counted from the moment a request was due, was added: by this generator, by the target's own timer, or by the kernel.
+//! Each rung sends as much as keeps half of its connections busy, but not more than a quarter of what the machine can do:
+//! at its limit any generator adds queueing, and that is what `oroshi bench` reports as generator-bound.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use oroshi_bench::environment::Environment;
+use oroshi_bench::plan::Problems;
+use oroshi_bench::record::ClockRecord;
+use oroshi_bench::{Bottleneck, Draft, Load, Record, Spacing, Watching};
+use oroshi_net::limits::ensure_descriptors;
+use oroshi_net::{Endpoint, Shutdown};
+use serde::Serialize;
+
+use super::{Error, Format, Live, open, write};
+use crate::child::{Target, only, two_cpus, unix_name};
+use crate::paint::Paint;
+use crate::table::columns;
+use crate::units;
+use crate::interrupt;
+
+const DELAYS_MS: [u64; 3] = [1, 10, 100];
+const CONNECTIONS: [usize; 4] = [10, 100, 1000, 10_000];
+/// Each rung, and its warm-up.
+const RUNG: Duration = Duration::from_secs(4);
+const WARMUP: Duration = Duration::from_millis(500);
+/// The measure without delay.
+const NULL: Duration = Duration::from_millis(1500);
+const NULL_CONNECTIONS: usize = 10;
+/// Share of a rung's connections that are busy.
+const BUSY: f64 = 0.5;
+/// Share of what the machine can do that a rung may ask for.
+const EASY: f64 = 0.25;
+/// Descriptors of each of the two processes that are not connections.
+const OTHER_DESCRIPTORS: u64 = 128;
+
+/// The result, as JSON shows it. Times are in nanoseconds.
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: &'static str,
+    load_cpu: Option<usize>,
+    target_cpu: Option<usize>,
+    /// Without delay, closed loop: what the two can do at all.
+    null: Null,
+    rungs: Vec<Rung>,
+    /// Ended by Ctrl-C before its time.
+    cut_short: bool,
+    notes: Vec<String>,
+    environment: Environment,
+}
+
+#[derive(Debug, Serialize)]
+struct Null {
+    connections: usize,
+    requests_per_s: f64,
+    p50_ns: u64,
+    bottleneck: Bottleneck,
+}
+
+#[derive(Debug, Serialize)]
+struct Rung {
+    delay_ns: u64,
+    connections: usize,
+    /// Requests that were due per second.
+    rate_per_s: f64,
+    /// Requests that were answered.
+    requests: u64,
+    /// From due to answered, minus the delay.
+    added: Added,
+    /// From due to handed to the kernel.
+    lateness: Added,
+    errors: u64,
+    bottleneck: Bottleneck,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Added {
+    p50_ns: i64,
+    p99_ns: i64,
+    max_ns: i64,
+}
+
+/// Runs the ladder and reports.
+///
+/// # Errors
+/// When the target or a run cannot be started, or nothing was measured.
+pub(crate) fn run(format: Format, path: Option<&Path>) -> Result<ExitCode, Error> {
+    let file = path.map(open).transpose()?;
+    let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
+    let report = climb(&shutdown)?;
+    let text = match format {
+        Format::Json => serde_json::to_string_pretty(&report)? + "\n",
+        _ => text(&report, if path.is_none() { Paint::on(&std::io::stdout()) } else { Paint::PLAIN }),
+    };
+    write(&text, file, path)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn climb(shutdown: &Shutdown) -> Result<Report, Error> {
+    let cpus = two_cpus();
+    let mut notes = Vec::new();
+    let most = most_connections(&mut notes);
+    if cpus.is_none() {
+        notes.push("there is one CPU only, which load and target share: what they add to each other is part of the figures".into());
+    }
+    let ladder = Ladder { cpus, shutdown };
+    let null = ladder.null()?;
+    let mut rungs = Vec::new();
+    'ladder: for delay_ms in DELAYS_MS {
+        let target = ladder.target(Some(delay_ms))?;
+        for connections in steps(most) {
+            let delay = Duration::from_millis(delay_ms);
+            let rate = rate(delay, connections, null.requests_per_s);
+            let record = ladder.rung(&target.urls[0], delay, connections, rate)?;
+            if record.cut_short {
+                break 'ladder;
+            }
+            rungs.extend(Rung::of(&record, delay, connections, rate));
+        }
+    }
+    if rungs.is_empty() {
+        return Err(Error::Interrupted);
+    }
+    Ok(Report {
+        schema: "oroshi-self-test/1.0",
+        load_cpu: cpus.map(|c| c.0),
+        target_cpu: cpus.map(|c| c.1),
+        null,
+        rungs,
+        cut_short: shutdown.count() > 0,
+        notes,
+        environment: Environment::capture(),
+    })
+}
+
+struct Ladder<'s> {
+    cpus: Option<(usize, usize)>,
+    shutdown: &'s Shutdown,
+}
+
+impl Ladder<'_> {
+    fn target(&self, delay_ms: Option<u64>) -> Result<Target, Error> {
+        let name = unix_name(&format!("self-test-{}", delay_ms.unwrap_or(0)));
+        let options = delay_ms.map_or_else(Vec::new, |ms| vec!["--delay".to_owned(), format!("{ms}ms")]);
+        Ok(Target::start(&[name], &options, self.cpus.map(|c| c.1))?)
+    }
+
+    fn null(&self) -> Result<Null, Error> {
+        let target = self.target(None)?;
+        let draft = Draft {
+            connections: NULL_CONNECTIONS,
+            duration: Some(NULL),
+            ..self.draft(&target.urls[0])
+        };
+        let record = self.load(draft, "without delay: ")?;
+        let p50_ns = record.latency.service.summary.p50.ok_or(Error::Interrupted)?.value_ns;
+        Ok(Null {
+            connections: NULL_CONNECTIONS,
+            requests_per_s: record.rates.requests_per_s,
+            p50_ns,
+            bottleneck: record.grade.bottleneck,
+        })
+    }
+
+    fn rung(&self, url: &Endpoint, delay: Duration, connections: usize, rate: f64) -> Result<Record, Error> {
+        let draft = Draft {
+            connections,
+            duration: Some(RUNG),
+            load: Load::rate(rate, Spacing::Constant, 0),
+            ..self.draft(url)
+        };
+        self.load(draft, &format!("{} ms x {}: ", delay.as_millis(), units::count(connections as u64)))
+    }
+
+    fn draft(&self, url: &Endpoint) -> Draft {
+        Draft {
+            urls: vec![url.clone()],
+            threads: Some(1),
+            warmup: WARMUP,
+            timeout: Duration::from_secs(10),
+            cpus: self.cpus.and_then(|c| only(c.0)),
+            watch: Watching::Auto,
+            ..Draft::default()
+        }
+    }
+
+    fn load(&self, draft: Draft, label: &str) -> Result<Record, Error> {
+        let plan = draft.plan().map_err(|Problems(p)| Error::Usage(p.iter().map(ToString::to_string).collect()))?;
+        let mut live = Live::new(self.shutdown.clone(), plan.connections, None, None).labelled(label.to_owned());
+        let record = oroshi_bench::run(plan, &mut live);
+        live.finish()?;
+        Ok(record?)
+    }
+}
+
+impl Rung {
+    fn of(record: &Record, delay: Duration, connections: usize, rate: f64) -> Option<Self> {
+        let delay_ns = delay.as_nanos() as u64;
+        Some(Self {
+            delay_ns,
+            connections,
+            rate_per_s: rate,
+            requests: record.requests.completed,
+            added: Added::of(&record.latency.response, delay_ns)?,
+            lateness: Added::of(&record.latency.lateness, 0)?,
+            errors: record.errors,
+            bottleneck: record.grade.bottleneck,
+        })
+    }
+
+    /// A rung at the machine's limit says nothing about fidelity.
+    fn is_strained(&self) -> bool {
+        matches!(self.bottleneck, Bottleneck::GeneratorBound | Bottleneck::ServerBound)
+    }
+}
+
+impl Added {
+    fn of(clock: &ClockRecord, delay_ns: u64) -> Option<Self> {
+        let added = |q| Some(clock.histogram.quantile(q)?.value() as i64 - delay_ns as i64);
+        Some(Self { p50_ns: added(0.5)?, p99_ns: added(0.99)?, max_ns: added(1.0)? })
+    }
+}
+
+/// Half of the connections busy, within what the machine does easily; in round numbers.
+fn rate(delay: Duration, connections: usize, capacity: f64) -> f64 {
+    let wanted = BUSY * connections as f64 / delay.as_secs_f64();
+    let rate = wanted.min(EASY * capacity).max(10.0);
+    let step = 10f64.powf(rate.log10().floor() - 1.0);
+    (rate / step + 1e-9).floor() * step
+}
+
+/// The ladder's numbers of connections, none of them above `most`.
+fn steps(most: usize) -> Vec<usize> {
+    let mut steps: Vec<usize> = CONNECTIONS.iter().map(|&n| n.min(most)).collect();
+    steps.dedup();
+    steps
+}
+
+/// What the descriptor limit allows, for the target too: it inherits the limit that is raised here.
+fn most_connections(notes: &mut Vec<String>) -> usize {
+    let wanted = CONNECTIONS[CONNECTIONS.len() - 1];
+    match ensure_descriptors(wanted as u64 + OTHER_DESCRIPTORS) {
+        Ok(_) => wanted,
+        Err(error) => {
+            let most = error.hard.saturating_sub(error.open + 2 * OTHER_DESCRIPTORS).max(1);
+            // The target is a child, and must have them too.
+            let _ = ensure_descriptors(most);
+            notes.push(format!(
+                "the last rungs have {} instead of {} connections, as this process may open {} files (ulimit -Hn)",
+                units::count(most),
+                units::count(wanted as u64),
+                units::count(error.hard)
+            ));
+            most as usize
+        }
+    }
+}
+
+fn text(report: &Report, paint: Paint) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let place = match (report.load_cpu, report.target_cpu) {
+        (Some(load), Some(target)) => format!("load on CPU {load}, target on CPU {target}"),
+        _ => "both on one CPU".into(),
+    };
+    let mut text = paint.bold(&format!("What oroshi {version} adds to servers of known delay (unix socket, {place})")) + "\n";
+    text += "From the moment a request was due until its answer was read, minus the delay; open loop, half of the\n\
+             connections busy where the machine can do that. The target's own timer and the kernel are part of it.\n\n";
+    let head = ["delay", "connections", "requests/s", "added p50", "p99", "max", "late p50", "p99", "errors", ""];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let time = |ns: i64| if ns < 0 { format!("-{}", units::time(-ns as f64)) } else { units::time(ns as f64) };
+    for rung in &report.rungs {
+        rows.push(vec![
+            units::length(rung.delay_ns as f64 / 1e9),
+            units::count(rung.connections as u64),
+            units::number(rung.rate_per_s),
+            time(rung.added.p50_ns),
+            time(rung.added.p99_ns),
+            time(rung.added.max_ns),
+            time(rung.lateness.p50_ns),
+            time(rung.lateness.p99_ns),
+            units::count(rung.errors),
+            if rung.is_strained() { rung.bottleneck.name().to_owned() } else { String::new() },
+        ]);
+    }
+    text += &columns(0, &rows);
+    let null = &report.null;
+    text += &format!(
+        "\nWithout delay, {} connections, closed loop: {} requests/s, p50 {} ({}).\n",
+        null.connections,
+        units::number(null.requests_per_s),
+        units::time(null.p50_ns as f64),
+        null.bottleneck.name()
+    );
+    if let Some(worst) = report.rungs.iter().filter(|r| !r.is_strained()).max_by_key(|r| r.added.p99_ns) {
+        let median = median(report.rungs.iter().map(|r| r.added.p50_ns).collect());
+        text += &format!(
+            "The median rung adds {} at p50; the worst p99 is {} ({} x {}).\n",
+            time(median),
+            time(worst.added.p99_ns),
+            units::length(worst.delay_ns as f64 / 1e9),
+            units::count(worst.connections as u64)
+        );
+    }
+    if report.cut_short {
+        text += &(paint.yellow("ended early: the rungs after these were not measured") + "\n");
+    }
+    for note in &report.notes {
+        text += &(paint.yellow(&format!("note: {note}")) + "\n");
+    }
+    text
+}
+
+fn median(mut values: Vec<i64>) -> i64 {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_keep_half_of_the_connections_busy_within_what_is_easy() {
+        let ms = Duration::from_millis;
+        assert_eq!(rate(ms(1), 10, 80_000.0), 5000.0);
+        assert_eq!(rate(ms(100), 10, 80_000.0), 50.0);
+        assert_eq!(rate(ms(1), 10_000, 80_000.0), 20_000.0);
+        assert_eq!(rate(ms(100), 10_000, 88_765.0), 22_000.0);
+        assert_eq!(rate(ms(1), 1000, 0.0), 10.0);
+    }
+
+    #[test]
+    fn the_ladder_ends_where_descriptors_do() {
+        assert_eq!(steps(10_000), [10, 100, 1000, 10_000]);
+        assert_eq!(steps(3000), [10, 100, 1000, 3000]);
+        assert_eq!(steps(500), [10, 100, 500]);
+    }
+
+    #[test]
+    fn the_table_has_a_row_per_rung() {
+        let rung = |connections, bottleneck| Rung {
+            delay_ns: 1_000_000,
+            connections,
+            rate_per_s: 5000.0,
+            requests: 20_000,
+            added: Added { p50_ns: 60_000, p99_ns: 130_000, max_ns: 1_200_000 },
+            lateness: Added { p50_ns: 8_000, p99_ns: 21_000, max_ns: 90_000 },
+            errors: 0,
+            bottleneck,
+        };
+        let report = Report {
+            schema: "oroshi-self-test/1.0",
+            load_cpu: Some(0),
+            target_cpu: Some(1),
+            null: Null { connections: 10, requests_per_s: 85_000.0, p50_ns: 95_000, bottleneck: Bottleneck::ServerBound },
+            rungs: vec![rung(10, Bottleneck::RateBound), rung(10_000, Bottleneck::ServerBound)],
+            cut_short: true,
+            notes: vec!["noted".into()],
+            environment: Environment::default(),
+        };
+        let text = text(&report, Paint::PLAIN);
+        let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("1ms")).collect();
+        assert_eq!(rows[0], "1ms             10       5,000     60.0us  130us  1.20ms    8.00us  21.0us       0");
+        assert!(rows[1].ends_with("server-bound"));
+        assert!(text.contains("worst p99 is 130us (1ms x 10)") && text.contains("note: noted") && text.contains("ended early"));
+        assert!(serde_json::to_string(&report).unwrap().contains("\"p99_ns\":130000"));
+    }
+}

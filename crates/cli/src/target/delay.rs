@@ -1,0 +1,187 @@
+//! Answers that wait, all for the same time: a queue in which whoever came first is due first, and one timer.
+//!
+//! tokio's timer counts whole milliseconds and rounds up; this one is as exact as the kernel wakes the thread. One
+//! expiry serves everybody who is due by then, so ten thousand waits are not ten thousand timers.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll, Waker, ready};
+
+use oroshi_net::{Timer, monotonic_ns};
+
+/// The waits of one core.
+#[derive(Debug)]
+pub(super) struct Delay {
+    /// In nanoseconds.
+    length: u64,
+    waiting: RefCell<VecDeque<(u64, Waker)>>,
+    /// Everybody due until this instant was woken.
+    passed: Cell<u64>,
+    timekeeper: RefCell<Option<Waker>>,
+}
+
+impl Delay {
+    pub(super) fn new(length: u64) -> Delay {
+        Delay { length, waiting: RefCell::default(), passed: Cell::new(0), timekeeper: RefCell::default() }
+    }
+
+    /// Waits for the delay's length from now on.
+    pub(super) async fn wait(&self) {
+        // Read where the queue is joined, so that whoever joins later is due later.
+        self.wait_until(monotonic_ns().saturating_add(self.length)).await;
+    }
+
+    fn wait_until(&self, due: u64) -> impl Future<Output = ()> {
+        let mut queued = false;
+        poll_fn(move |context| {
+            if self.passed.get() >= due {
+                return Poll::Ready(());
+            }
+            if !queued {
+                queued = true;
+                self.queue(due, context.waker().clone());
+            }
+            Poll::Pending
+        })
+    }
+
+    fn queue(&self, due: u64, waker: Waker) {
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.push_back((due, waker));
+        // The timekeeper sleeps until the first is due. Only when there was none does it need to know.
+        if waiting.len() == 1
+            && let Some(timekeeper) = &*self.timekeeper.borrow()
+        {
+            timekeeper.wake_by_ref();
+        }
+    }
+
+    /// Wakes everybody in time. Ends only if the kernel refuses to set the timer.
+    pub(super) async fn keep_time(&self, timer: &mut Timer) -> io::Result<()> {
+        poll_fn(|context| self.poll(context, |context, due| timer.poll_until(context, due))).await
+    }
+
+    fn poll(
+        &self,
+        context: &mut Context<'_>,
+        mut poll_until: impl FnMut(&mut Context<'_>, u64) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let Some(due) = self.waiting.borrow().front().map(|&(due, _)| due) else {
+                *self.timekeeper.borrow_mut() = Some(context.waker().clone());
+                return Poll::Pending;
+            };
+            ready!(poll_until(context, due))?;
+            self.wake(monotonic_ns().max(due));
+        }
+    }
+
+    /// Wakes everybody due until now.
+    fn wake(&self, now: u64) {
+        self.passed.set(now);
+        let mut waiting = self.waiting.borrow_mut();
+        while let Some((_, waker)) = waiting.pop_front_if(|(due, _)| *due <= now) {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::{Pin, pin};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn counting() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count::default());
+        (Arc::clone(&count), count.into())
+    }
+
+    fn poll(future: Pin<&mut impl Future<Output = ()>>, waker: &Waker) -> bool {
+        future.poll(&mut Context::from_waker(waker)).is_ready()
+    }
+
+    #[test]
+    fn whoever_is_due_is_woken_and_nobody_else() {
+        let delay = Delay::new(0);
+        let (count, waker) = counting();
+        let (mut first, mut second) = (pin!(delay.wait_until(100)), pin!(delay.wait_until(200)));
+        assert!(!poll(first.as_mut(), &waker) && !poll(second.as_mut(), &waker));
+        delay.wake(199);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert!(poll(first, &waker) && !poll(second.as_mut(), &waker));
+        // A poll for another reason neither ends the wait nor queues it again.
+        assert_eq!(delay.waiting.borrow().len(), 1);
+        delay.wake(200);
+        assert!(poll(second, &waker));
+    }
+
+    #[test]
+    fn the_timekeeper_learns_of_the_first_wait_only() {
+        let delay = Delay::new(0);
+        let (noticed, timekeeper) = counting();
+        let (_, waker) = counting();
+        let mut context = Context::from_waker(&timekeeper);
+        assert!(delay.poll(&mut context, |_, _| panic!("nobody waits")).is_pending());
+        let (mut first, mut second) = (pin!(delay.wait_until(100)), pin!(delay.wait_until(200)));
+        assert!(!poll(first.as_mut(), &waker));
+        assert!(!poll(second.as_mut(), &waker));
+        assert_eq!(noticed.0.load(Ordering::Relaxed), 1);
+        // It sets the timer for the first, then, when that is over, for the next that is not over too.
+        let mut set = Vec::new();
+        let polled = delay.poll(&mut context, |_, due| {
+            set.push(due);
+            if due == 100 { Poll::Ready(Ok(())) } else { Poll::Pending }
+        });
+        assert!(polled.is_pending());
+        // This machine's clock is far beyond both, so one expiry served both.
+        assert_eq!(set, [100]);
+        assert!(poll(first, &waker) && poll(second, &waker));
+    }
+
+    #[test]
+    fn a_wait_that_was_given_up_harms_nobody() {
+        let delay = Delay::new(0);
+        let (_, waker) = counting();
+        let mut given_up = Box::pin(delay.wait_until(100));
+        assert!(!poll(given_up.as_mut(), &waker));
+        drop(given_up);
+        let mut other = pin!(delay.wait_until(150));
+        assert!(!poll(other.as_mut(), &waker));
+        delay.wake(150);
+        assert!(poll(other, &waker) && delay.waiting.borrow().is_empty());
+    }
+
+    #[test]
+    fn waits_are_not_shorter_than_asked() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(async {
+            let delay = Delay::new(3_000_000);
+            let mut timer = Timer::new().unwrap();
+            let mut keeping = pin!(delay.keep_time(&mut timer));
+            let started = monotonic_ns();
+            let mut waits: Vec<_> = (0..100).map(|_| Box::pin(delay.wait())).collect();
+            poll_fn(|context| {
+                assert!(keeping.as_mut().poll(context).is_pending());
+                waits.retain_mut(|wait| wait.as_mut().poll(context).is_pending());
+                if waits.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            assert!(monotonic_ns() - started >= 3_000_000);
+        });
+    }
+}

@@ -1,0 +1,292 @@
+//! From what was typed to what is to be done: every value checked, every problem said at once.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use oroshi_net::{CpuList, available_cpus};
+use oroshi_server::Settings;
+
+use super::Args;
+use super::answers::Rotation;
+use crate::units::{parse_count, parse_time};
+
+/// More threads than this are a slip of the finger.
+const MOST_THREADS: u64 = 1024;
+
+/// The longest body, in bytes: a tebibyte.
+const LARGEST: u64 = 1 << 40;
+
+/// What a target does.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) places: Vec<Place>,
+    pub(super) delay: Duration,
+    /// In bytes.
+    pub(super) size: u64,
+    pub(super) chunked: bool,
+    pub(super) close: bool,
+    pub(super) statuses: Rotation,
+    pub(super) stall_one_in: Option<u64>,
+    pub(super) tls: Option<TlsFiles>,
+    pub(super) threads: usize,
+    pub(super) cpus: Option<CpuList>,
+}
+
+/// Where to listen.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// What was typed.
+    pub(super) typed: String,
+    /// Without its scheme.
+    pub(super) address: String,
+    pub(super) https: bool,
+}
+
+/// PEM files.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TlsFiles {
+    pub(super) cert: PathBuf,
+    pub(super) key: PathBuf,
+}
+
+impl Plan {
+    /// Everything that is wrong, one line each: the flag, its value, and what was expected.
+    pub(super) fn new(args: Args) -> Result<Plan, Vec<String>> {
+        let mut problems = Problems(Vec::new());
+        let delay = args.delay.map_or(Duration::ZERO, |text| problems.take("--delay", parse_time(&text)));
+        let size = problems.take("--size", size(&args.size));
+        let statuses = problems.take("--status", Rotation::parse(&args.status));
+        let stall_one_in = args.stall_one_in.map(|text| problems.take("--stall-one-in", at_least_one(&text, u64::MAX)));
+        let cpus = args.cpus.and_then(|text| problems.take("--cpus", cpus(&text)));
+        let threads = match &args.threads {
+            Some(text) => problems.take("--threads", at_least_one(text, MOST_THREADS)) as usize,
+            None => cpus.as_ref().map_or(1, CpuList::len),
+        };
+        let tls = match (args.cert, args.key) {
+            (Some(cert), Some(key)) => Some(TlsFiles { cert: cert.into(), key: key.into() }),
+            (None, None) => None,
+            (Some(cert), None) => problems.add(format!("--cert {cert}: expected --key FILE with its private key too")),
+            (None, Some(key)) => problems.add(format!("--key {key}: expected --cert FILE with its certificate too")),
+        };
+        let has_tls = tls.is_some();
+        let places: Vec<Place> = args
+            .listen
+            .into_iter()
+            .filter_map(|text| problems.take("--listen", place(text, has_tls).map(Some)))
+            .collect();
+        if let Some(TlsFiles { cert, .. }) = &tls
+            && !places.is_empty()
+            && places.iter().all(|place| !place.https)
+        {
+            let cert = cert.display();
+            problems
+                .add::<()>(format!("--cert {cert}: expected a --listen for https, as only http and unix are there"));
+        }
+        let plan = Plan {
+            places,
+            delay,
+            size,
+            chunked: args.chunked,
+            close: args.close,
+            statuses,
+            stall_one_in,
+            tls,
+            threads,
+            cpus,
+        };
+        if problems.0.is_empty() { Ok(plan) } else { Err(problems.0) }
+    }
+
+    /// A target does not get in the way of what is measured: it never tires of an idle or slow client.
+    pub(super) fn settings(&self) -> Settings {
+        Settings {
+            idle_timeout: Duration::MAX,
+            body_timeout: Duration::from_secs(300),
+            write_timeout: Duration::from_secs(300),
+            drain_timeout: self.delay.saturating_add(Duration::from_secs(5)),
+            connections: usize::MAX,
+            ..Settings::default()
+        }
+    }
+}
+
+/// What was found wrong so far.
+struct Problems(Vec<String>);
+
+impl Problems {
+    /// The value; or, when it is wrong, a note, and anything in its place.
+    fn take<T: Default>(&mut self, flag: &str, parsed: Result<T, String>) -> T {
+        parsed.unwrap_or_else(|problem| {
+            self.0.push(format!("{flag}: {problem}"));
+            T::default()
+        })
+    }
+
+    fn add<T>(&mut self, problem: String) -> Option<T> {
+        self.0.push(problem);
+        None
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    match parse_count(text)? {
+        size if size <= LARGEST => Ok(size),
+        _ => Err(format!("`{text}` is more than a tebibyte: expected a size such as 12, 10k or 1M")),
+    }
+}
+
+fn at_least_one(text: &str, most: u64) -> Result<u64, String> {
+    match parse_count(text)? {
+        0 => Err(format!("`{text}` is too little: expected at least 1")),
+        count if count > most => Err(format!("`{text}` is too much: expected at most {most}")),
+        count => Ok(count),
+    }
+}
+
+fn cpus(text: &str) -> Result<Option<CpuList>, String> {
+    let list: CpuList = text.parse().map_err(|error| format!("{error}"))?;
+    // Where the kernel does not say which there are, pinning says it.
+    if let Ok(available) = available_cpus()
+        && let Some(cpu) = list.iter().find(|&cpu| !available.contains(cpu))
+    {
+        return Err(format!("`{text}` names CPU {cpu}: expected some of those available here, {available}"));
+    }
+    Ok(Some(list))
+}
+
+fn place(typed: String, has_tls: bool) -> Result<Place, String> {
+    let scheme = |name: &str| typed.get(..name.len()).filter(|start| start.eq_ignore_ascii_case(name)).map(str::len);
+    let (start, https) = match (scheme("http://"), scheme("https://")) {
+        (Some(start), _) => (start, false),
+        (_, Some(start)) => (start, true),
+        _ => (0, has_tls && !is_unix(&typed)),
+    };
+    if https && !has_tls {
+        return Err(format!("`{typed}` is https: expected --cert FILE and --key FILE too"));
+    }
+    let address = &typed[start..];
+    let address = if start > 0 { address.strip_suffix('/').unwrap_or(address) } else { address };
+    if start > 0 && address.contains(['/', '?', '#', '@']) {
+        return Err(format!("`{typed}` has more than an address: expected one such as http://127.0.0.1:8080/"));
+    }
+    if address.is_empty() {
+        return Err(format!("`{typed}` names no address: expected 127.0.0.1:8080, :8080, unix:/path or unix:@name"));
+    }
+    let address = address.to_owned();
+    Ok(Place { typed, address, https })
+}
+
+fn is_unix(text: &str) -> bool {
+    text.starts_with(['/', '@']) || text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("unix:"))
+}
+
+impl Default for Rotation {
+    fn default() -> Self {
+        Rotation::of(&[(200, 1)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn plan(line: &str) -> Result<Plan, Vec<String>> {
+        let words = ["target"].into_iter().chain(line.split_whitespace());
+        Plan::new(Line::try_parse_from(words).unwrap().args)
+    }
+
+    #[test]
+    fn defaults_are_a_tiny_answer_at_once() {
+        let plan = plan("").unwrap();
+        assert_eq!((plan.delay, plan.size, plan.threads), (Duration::ZERO, 12, 1));
+        assert!(!plan.chunked && !plan.close && plan.places.is_empty() && plan.tls.is_none());
+        assert_eq!((plan.stall_one_in, plan.cpus, plan.statuses.statuses()), (None, None, &[200][..]));
+    }
+
+    #[test]
+    fn every_option_is_taken() {
+        let cpu = available_cpus().unwrap().iter().next().unwrap();
+        let plan = plan(&format!(
+            "--delay 100ms --size 10k --chunked --close --status 200=9,500 --stall-one-in 7 --threads 3 --cpus {cpu} \
+             --listen 127.0.0.1:0 --listen unix:@x",
+        ));
+        let plan = plan.unwrap();
+        assert_eq!((plan.delay, plan.size, plan.threads), (Duration::from_millis(100), 10_000, 3));
+        assert!(plan.chunked && plan.close);
+        assert_eq!((plan.stall_one_in, plan.statuses.statuses()), (Some(7), &[200, 500][..]));
+        assert_eq!(plan.cpus.unwrap().to_string(), cpu.to_string());
+        assert_eq!(plan.places.len(), 2);
+    }
+
+    #[test]
+    fn addresses_lose_their_scheme() {
+        let place = |text: &str| place(text.to_owned(), false).map(|place| place.address);
+        for (text, address) in [
+            ("127.0.0.1:8080", "127.0.0.1:8080"),
+            (":8080", ":8080"),
+            ("http://127.0.0.1:0/", "127.0.0.1:0"),
+            ("HTTP://[::1]:80", "[::1]:80"),
+            ("unix:/run/app.sock", "unix:/run/app.sock"),
+            ("unix:@name", "unix:@name"),
+            ("/run/app/", "/run/app/"),
+        ] {
+            assert_eq!(place(text).as_deref(), Ok(address), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_makes_bare_tcp_addresses_https() {
+        let plan = plan(
+            "--cert c.pem --key k.pem --listen :1 --listen http://:2/ --listen https://:3/ --listen unix:@x --listen /y",
+        );
+        let https: Vec<bool> = plan.unwrap().places.iter().map(|place| place.https).collect();
+        assert_eq!(https, [true, false, true, false, false]);
+    }
+
+    #[test]
+    fn all_problems_are_said_at_once_each_with_flag_value_and_what_was_expected() {
+        let problems = plan(
+            "--delay soon --size big --status 99 --stall-one-in 0 --threads 5000 --cpus x --cert c.pem \
+             --listen https://:1/ --listen http://a/b --listen http:///",
+        );
+        let problems = problems.unwrap_err();
+        let expected = [
+            ("--delay", "`soon`"),
+            ("--size", "`big`"),
+            ("--status", "`99`"),
+            ("--stall-one-in", "`0`"),
+            ("--cpus", "`x`"),
+            ("--threads", "`5000`"),
+            ("--cert", "c.pem"),
+            ("--listen", "`https://:1/`"),
+            ("--listen", "`http://a/b`"),
+            ("--listen", "`http:///`"),
+        ];
+        assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+        for (problem, (flag, value)) in problems.iter().zip(expected) {
+            assert!(problem.starts_with(flag) && problem.contains(value), "{problem}");
+            assert!(problem.contains("expected"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_a_problem() {
+        let one = |line: &str| {
+            let mut problems = plan(line).unwrap_err();
+            assert_eq!(problems.len(), 1, "{problems:?}");
+            problems.remove(0)
+        };
+        assert!(one("--key k.pem").contains("--cert"));
+        assert!(one("--cert c --key k --listen unix:@x").contains("https"));
+        assert!(one("--cpus 1023").contains("CPU 1023"));
+        assert!(one("--size 2000G").contains("tebibyte"));
+    }
+}

@@ -1,0 +1,158 @@
+//! The handler: one core's part of the target.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
+use oroshi_http1::Version;
+use oroshi_net::Timer;
+use oroshi_server::{Error, Exchange, Handler};
+
+use super::answers::{FIELDS, Rotation, Written, body};
+use super::delay::Delay;
+use super::plan::Plan;
+
+/// Bodies up to this length are part of messages written out beforehand; longer ones are sent in blocks of this length.
+const BLOCK_BYTES: u64 = 64 * 1024;
+
+/// What all cores count together, so that shares are exact whichever core a connection is on.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    requests: AtomicU64,
+    answers: AtomicU64,
+}
+
+/// One core's part of the target.
+#[derive(Debug)]
+pub(super) struct Responder {
+    shared: Arc<Shared>,
+    delay: Option<Rc<Delay>>,
+    size: u64,
+    chunked: bool,
+    close: bool,
+    statuses: Rotation,
+    stall_one_in: Option<u64>,
+    /// The body, or a block of it.
+    block: Vec<u8>,
+    /// By status, in the order of `statuses`. Empty when bodies are too long.
+    written: RefCell<Vec<Written>>,
+    /// The date in `written`.
+    date: Cell<[u8; 29]>,
+}
+
+impl Responder {
+    /// The handler, and what must run beside it on the same core for delays to end.
+    pub(super) fn new(
+        plan: &Plan,
+        shared: Arc<Shared>,
+    ) -> io::Result<(Responder, Option<impl Future<Output = ()> + use<>>)> {
+        let delay = u64::try_from(plan.delay.as_nanos()).unwrap_or(u64::MAX);
+        let delay = (delay > 0).then(|| Rc::new(Delay::new(delay)));
+        let timekeeper = match delay.clone() {
+            None => None,
+            Some(delay) => {
+                let mut timer = Timer::new()?;
+                Some(async move {
+                    // The kernel has no reason to refuse a timer that exists.
+                    let _ = delay.keep_time(&mut timer).await;
+                })
+            }
+        };
+        let responder = Responder {
+            shared,
+            delay,
+            size: plan.size,
+            chunked: plan.chunked,
+            close: plan.close,
+            statuses: plan.statuses.clone(),
+            stall_one_in: plan.stall_one_in,
+            block: body(plan.size.min(BLOCK_BYTES) as usize),
+            written: RefCell::default(),
+            date: Cell::new([0; 29]),
+        };
+        Ok((responder, timekeeper))
+    }
+
+    /// Whether this request is one of those that are never answered.
+    fn stalls(&self) -> bool {
+        self.stall_one_in.is_some_and(|every| {
+            let number = self.shared.requests.fetch_add(1, Ordering::Relaxed) + 1;
+            number.is_multiple_of(every)
+        })
+    }
+
+    /// The place of the next answer's status.
+    fn next_status(&self) -> usize {
+        match self.statuses.statuses() {
+            [_] => 0,
+            _ => self.statuses.at(self.shared.answers.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// The message for a status, with the date of this moment.
+    fn message(&self, status: usize, date: [u8; 29], close: bool) -> Rc<[u8]> {
+        if date != self.date.get() {
+            self.date.set(date);
+            let statuses = self.statuses.statuses().iter();
+            let written = statuses.map(|&status| Written::new(status, &date, &self.block, self.chunked));
+            *self.written.borrow_mut() = written.collect();
+        }
+        let written = &self.written.borrow()[status];
+        Rc::clone(if close { &written.close } else { &written.keep_alive })
+    }
+
+    async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+        if self.close {
+            exchange.reply.close();
+        }
+        if exchange.head.method == "CONNECT" {
+            return exchange.reply.send(501, FIELDS, b"this target is no proxy\n").await;
+        }
+        let place = self.next_status();
+        let ordinary = exchange.head.version == Version::Http11 && exchange.head.method != "HEAD";
+        if ordinary && self.size <= BLOCK_BYTES {
+            let message = self.message(place, exchange.date(), exchange.reply.closes());
+            return exchange.reply.send_raw(&message).await;
+        }
+        let status = self.statuses.statuses()[place];
+        exchange.reply.begin(status, FIELDS, (!self.chunked).then_some(self.size))?;
+        let mut left = if matches!(status, 204 | 304) || exchange.head.method == "HEAD" { 0 } else { self.size };
+        while left > 0 {
+            let length = left.min(BLOCK_BYTES);
+            exchange.reply.write(&self.block[..length as usize]).await?;
+            left -= length;
+        }
+        exchange.reply.finish()
+    }
+}
+
+impl Handler for Responder {
+    async fn handle(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+        while exchange.body.chunk().await?.is_some() {}
+        if self.stalls() {
+            hold(exchange).await;
+            return Err(Error::Cut);
+        }
+        if let Some(delay) = &self.delay {
+            delay.wait().await;
+        }
+        self.answer(exchange).await
+    }
+}
+
+/// Waits until the client or this process gives up.
+async fn hold(exchange: &mut Exchange<'_>) {
+    let closing = exchange.closing();
+    let mut closing = pin!(closing.begun());
+    let mut given_up = pin!(exchange.body.peer_closed());
+    poll_fn(|context| {
+        let ended = closing.as_mut().poll(context).is_ready() || given_up.as_mut().poll(context).is_ready();
+        if ended { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}

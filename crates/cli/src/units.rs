@@ -1,0 +1,237 @@
+//! Numbers as people write and read them: `30s`, `1k`, `1.23ms`, `45,678`.
+//!
+//! Reading is lenient in case (`30S`, `1K`), as wrk is, and says what was expected. Writing keeps three significant digits
+//! of a measured value: more would claim a precision that no benchmark has.
+
+use std::time::Duration;
+
+const TIME_UNITS: [(&str, f64); 6] =
+    [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+const SI_UNITS: [(&str, f64); 3] = [("k", 1e3), ("m", 1e6), ("g", 1e9)];
+/// The longest time that is taken for meant: ten years.
+const LONGEST_S: f64 = 10.0 * 365.0 * 86_400.0;
+
+/// Reads a time: `30s`, `1.5s`, `200ms`, `2m`, `1m30s`; a bare number is seconds.
+///
+/// # Errors
+/// When it is none, in words.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    let seconds = parse_seconds(text)
+        .ok_or_else(|| format!("`{text}` is no time: expected a number with ns, us, ms, s, m or h, such as 30s or 1.5m"))?;
+    if seconds > LONGEST_S {
+        return Err(format!("`{text}` is more than ten years: expected a time such as 30s"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Reads a whole number, with k, M or G for thousands, millions and milliards: `100`, `10k`, `1.5M`.
+///
+/// # Errors
+/// When it is none, in words.
+pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
+    let expected = || format!("`{text}` is no whole number: expected one such as 100, 10k or 1.5M");
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let number = parse_si(text).ok_or_else(expected)?;
+    // Beyond 2^53 a float no longer counts in ones.
+    if number.fract() == 0.0 && number <= 9e15 { Ok(number as u64) } else { Err(expected()) }
+}
+
+/// Reads a number of any kind, with k, M or G: `2.5k`.
+///
+/// # Errors
+/// When it is none, in words.
+pub(crate) fn parse_number(text: &str) -> Result<f64, String> {
+    parse_si(text).ok_or_else(|| format!("`{text}` is no number: expected one such as 100, 2.5k or 1M"))
+}
+
+/// A time in nanoseconds, three significant digits: `850ns`, `1.23ms`, `12.3s`, `2.50m`.
+pub(crate) fn time(ns: f64) -> String {
+    const SCALE: [(f64, &str); 4] = [(1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s")];
+    if !ns.is_finite() {
+        return "-".into();
+    }
+    if ns >= 120e9 {
+        return if ns < 7200e9 { format!("{:.1}m", ns / 60e9) } else { format!("{:.1}h", ns / 3600e9) };
+    }
+    // 999.7us is 1.00ms: the unit is chosen after rounding.
+    let (scale, unit) = SCALE.into_iter().find(|(scale, _)| ns / scale < 999.5).unwrap_or(SCALE[3]);
+    if scale == 1.0 { format!("{ns:.0}ns") } else { format!("{}{unit}", three_digits(ns / scale)) }
+}
+
+/// A length of time as it was asked for: `10s`, `500ms`, `90s`, `1.5s`.
+pub(crate) fn length(seconds: f64) -> String {
+    let (value, unit) = if seconds > 0.0 && seconds < 1.0 { (seconds * 1e3, "ms") } else { (seconds, "s") };
+    let text = format!("{value:.1}");
+    format!("{}{unit}", text.strip_suffix(".0").unwrap_or(&text))
+}
+
+/// A count with its thousands apart: `1,234,567`.
+pub(crate) fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A measured number: `123,457`, `98.7`, `0.0123`.
+pub(crate) fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "-".into();
+    }
+    if value.abs() >= 999.5 {
+        let sign = if value < 0.0 { "-" } else { "" };
+        return format!("{sign}{}", count(value.abs().round() as u64));
+    }
+    three_digits(value)
+}
+
+/// A number of bytes: `512 B`, `18.3 MiB`.
+pub(crate) fn bytes(n: f64) -> String {
+    const SCALE: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = n;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < SCALE.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{value:.0} B") } else { format!("{} {}", three_digits(value), SCALE[unit]) }
+}
+
+/// A share as a percentage: `98 %`, `0.4 %`.
+pub(crate) fn percent(share: f64) -> String {
+    let value = share * 100.0;
+    if value == 0.0 || value >= 9.95 { format!("{value:.0} %") } else { format!("{value:.1} %") }
+}
+
+/// How a noun goes with a number: `1 connection`, `1,000 connections`.
+pub(crate) fn plural(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+fn three_digits(value: f64) -> String {
+    let size = value.abs();
+    if value == 0.0 {
+        "0".into()
+    } else if size >= 99.95 {
+        format!("{value:.0}")
+    } else if size >= 9.995 {
+        format!("{value:.1}")
+    } else if size >= 0.9995 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.3}")
+    }
+}
+
+fn parse_seconds(text: &str) -> Option<f64> {
+    let mut rest = text.trim();
+    let mut total = 0.0;
+    let mut parts = 0;
+    while !rest.is_empty() {
+        let (number, after) = leading_number(rest)?;
+        let end = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit, next) = after.split_at(end);
+        let scale = match unit {
+            "" if parts == 0 => 1.0,
+            _ => scale_of(unit, &TIME_UNITS)?,
+        };
+        total += number * scale;
+        parts += 1;
+        rest = next;
+    }
+    (parts > 0).then_some(total)
+}
+
+fn parse_si(text: &str) -> Option<f64> {
+    let (number, unit) = leading_number(text.trim())?;
+    if unit.is_empty() { Some(number) } else { Some(number * scale_of(unit, &SI_UNITS)?) }
+}
+
+fn scale_of(unit: &str, units: &[(&str, f64)]) -> Option<f64> {
+    units.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name)).map(|(_, scale)| *scale)
+}
+
+/// Digits with at most one point, and what follows them.
+fn leading_number(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, rest) = text.split_at(end);
+    Some((number.parse().ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_wrk_reads_them_and_finer() {
+        for (text, seconds) in [
+            ("30", 30.0),
+            ("30s", 30.0),
+            ("2m", 120.0),
+            ("1h", 3600.0),
+            ("2M", 120.0),
+            ("1.5s", 1.5),
+            ("200ms", 0.2),
+            ("250us", 0.00025),
+            ("1m30s", 90.0),
+            ("0", 0.0),
+        ] {
+            assert_eq!(parse_time(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        assert_eq!(parse_time("5ns"), Ok(Duration::from_nanos(5)));
+        for bad in ["", "s", "-1s", "10x", "1..5s", "5 s", "1s30", "1e9", "99999999h", "inf", "NaN", "."] {
+            assert!(parse_time(bad).unwrap_err().contains(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn counts_are_whole() {
+        for (text, n) in [("0", 0), ("100", 100), ("1k", 1000), ("1K", 1000), ("1.5M", 1_500_000), ("2G", 2_000_000_000)] {
+            assert_eq!(parse_count(text), Ok(n), "{text}");
+        }
+        assert_eq!(parse_count("18446744073709551615"), Ok(u64::MAX));
+        for bad in ["", "k", "1.5", "-1", "1x", "1kk", "1e3", "99999999999999999G"] {
+            assert!(parse_count(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_number("2.5k"), Ok(2500.0));
+        assert_eq!(parse_number("0.5"), Ok(0.5));
+        assert!(parse_number("fast").is_err());
+    }
+
+    #[test]
+    fn times_have_three_digits_and_the_unit_follows_the_rounding() {
+        for (ns, text) in [
+            (0.0, "0ns"),
+            (850.0, "850ns"),
+            (1234.0, "1.23us"),
+            (94_100.0, "94.1us"),
+            (999_700.0, "1.00ms"),
+            (99_960_000.0, "100ms"),
+            (1.0e9, "1.00s"),
+            (51.2e9, "51.2s"),
+            (150e9, "2.5m"),
+            (9000e9, "2.5h"),
+            (f64::NAN, "-"),
+        ] {
+            assert_eq!(time(ns), text);
+        }
+        assert_eq!([length(10.0), length(0.5), length(1.5), length(90.0)], ["10s", "500ms", "1.5s", "90s"]);
+    }
+
+    #[test]
+    fn numbers_have_their_thousands_apart() {
+        assert_eq!([count(0), count(999), count(1000), count(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([number(123_456.7), number(98.74), number(0.0), number(999.6)], ["123,457", "98.7", "0", "1,000"]);
+        assert_eq!(number(-1234.0), "-1,234");
+        assert_eq!([bytes(512.0), bytes(1536.0), bytes(19_188_941.0), bytes(1023.0 * 1024.0)], ["512 B", "1.50 KiB", "18.3 MiB", "0.999 MiB"]);
+        assert_eq!([percent(0.98), percent(0.004), percent(0.0), percent(1.0)], ["98 %", "0.4 %", "0 %", "100 %"]);
+        assert_eq!([plural(1, "thread"), plural(1000, "thread")], ["1 thread", "1,000 threads"]);
+    }
+}
