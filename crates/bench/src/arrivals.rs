@@ -37,6 +37,8 @@ pub struct Arrivals {
     /// Nanoseconds added to every time: when the run started.
     start: u64,
     next: u64,
+    /// From here on nothing is due.
+    end: u64,
 }
 
 /// A straight piece of the rate, with what came before it summed up.
@@ -92,7 +94,7 @@ impl Arrivals {
         }
         segments.push(Segment { from, duration: f64::INFINITY, rate: last, slope: 0.0, before });
         let random = (spacing == Spacing::Poisson).then(|| fastrand::Rng::with_seed(seed));
-        let mut arrivals = Self { segments, current: 0, position: 0.0, random, start: 0, next: 0 };
+        let mut arrivals = Self { segments, current: 0, position: 0.0, random, start: 0, next: 0, end: u64::MAX };
         // A metronome ticks at 0, 1/rate, ...; the first Poisson gap is drawn like any other.
         if arrivals.random.is_some() {
             arrivals.advance();
@@ -109,10 +111,15 @@ impl Arrivals {
         self.next = self.next.saturating_add(shift);
     }
 
-    /// When the next request is due; `u64::MAX` when none will be (the last rate is zero).
+    /// Ends the timetable: what would be due at `end` or later never is.
+    pub fn end_at(&mut self, end: u64) {
+        self.end = end;
+    }
+
+    /// When the next request is due; `u64::MAX` when none will be (the last rate is zero, or the end has come).
     #[must_use]
     pub fn next_due(&self) -> u64 {
-        self.next
+        if self.next < self.end { self.next } else { u64::MAX }
     }
 
     /// Moves past the next arrival and returns its time.
@@ -246,6 +253,18 @@ mod tests {
         let mut a = Arrivals::stages(&stages, 1.0, Spacing::Constant, 0);
         for _ in 0..10 {
             assert!(a.take() < SECOND);
+        }
+        assert_eq!(a.next_due(), u64::MAX);
+    }
+
+    #[test]
+    fn nothing_is_due_at_the_end_or_later() {
+        let mut a = Arrivals::steady(10.0, Spacing::Constant, 0);
+        a.start_at(SECOND);
+        a.end_at(2 * SECOND);
+        for i in 0..10 {
+            assert_eq!(a.next_due(), SECOND + i * SECOND / 10);
+            a.take();
         }
         assert_eq!(a.next_due(), u64::MAX);
     }

@@ -212,9 +212,13 @@ impl Core {
         self.wake_all();
     }
 
-    /// Starts the measured part, in which `requests` may be started.
-    pub(crate) fn measure(&self, from: u64, requests: Option<u64>) {
+    /// Starts the measured part, in which `requests` may be started. Of a timetable, nothing is due from `until` on,
+    /// however late the end is noticed.
+    pub(crate) fn measure(&self, from: u64, until: u64, requests: Option<u64>) {
         self.measure_from.set(from);
+        if let Source::Open(arrivals) = &mut *self.source.borrow_mut() {
+            arrivals.end_at(until);
+        }
         self.budget.set(requests.unwrap_or(u64::MAX));
         if requests == Some(0) {
             self.wake_all();

@@ -14,6 +14,8 @@ use crate::worker::{Report, Shared, TICK};
 
 /// Points of the time series: at the finest a minute of 100 ms, and a run of any length stays within it.
 const SERIES_CAPACITY: usize = 600;
+/// Length of the intervals of a histogram log.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Where a run stands, a few times per second.
 #[derive(Clone, Debug)]
@@ -66,7 +68,7 @@ pub trait Observer {
     fn progress(&mut self, progress: &Progress) {
         let _ = progress;
     }
-    /// Called once per second when the plan keeps interval histograms.
+    /// Called once per second, a second later, when the plan keeps interval histograms.
     fn second(&mut self, histograms: &SecondHistograms) {
         let _ = histograms;
     }
@@ -96,7 +98,9 @@ pub(crate) struct Listener {
     pub(crate) fewest_alive: Option<usize>,
     errors: u64,
     done: u64,
+    /// The second under way, and the one before it, which is handed over when the next one is full.
     second: SecondHistograms,
+    closed: Option<SecondHistograms>,
     ended: usize,
 }
 
@@ -135,6 +139,7 @@ impl Listener {
             errors: 0,
             done: 0,
             second: SecondHistograms::default(),
+            closed: None,
             ended: 0,
         }
     }
@@ -197,28 +202,64 @@ impl Listener {
         {
             self.fewest_alive = Some(self.fewest_alive.map_or(alive, |fewest| fewest.min(alive)));
         }
-        let middle = (report.until - report.length / 2).saturating_sub(self.measured_from);
-        self.series.at(middle).absorb(&point);
+        self.spread(report.until, report.length, &point);
         if let Some(full) = full {
             let end = Duration::from_nanos(report.until.saturating_sub(self.measured_from));
-            if end - self.second.offset >= Duration::from_secs(1) {
-                self.close_second(end, observer);
-            }
             self.second.service.merge(&full.0);
             self.second.response.merge(&full.1);
             self.second.length = end.saturating_sub(self.second.offset);
+            if self.second.length >= SECOND {
+                let next = SecondHistograms { offset: end, ..SecondHistograms::default() };
+                if let Some(before) = self.closed.replace(std::mem::replace(&mut self.second, next)) {
+                    observer.second(&before);
+                }
+            }
         }
     }
 
-    fn close_second(&mut self, end: Duration, observer: &mut dyn Observer) {
-        self.second.length = end.saturating_sub(self.second.offset);
-        observer.second(&self.second);
-        self.second = SecondHistograms { offset: end, ..SecondHistograms::default() };
+    /// Adds a report to the points that it covers: a core that was late to report was at work all the while.
+    fn spread(&mut self, until: u64, length: u64, point: &PointData) {
+        let until = until.saturating_sub(self.measured_from);
+        let from = until.saturating_sub(length);
+        let middle = from + (until - from) / 2;
+        self.series.at(middle).service.merge(&point.service);
+        let width = self.series.width_ns();
+        let (first, last) = (from / width, until.saturating_sub(1).max(from) / width);
+        // The running share of each count up to the end of each point: the shares add up to the whole.
+        let upto = |count: u64, end: u64| {
+            let part = u128::from(end.min(until) - from) * u128::from(count);
+            if until > from { (part / u128::from(until - from)) as u64 } else { count }
+        };
+        let mut start = from;
+        for index in first..=last {
+            let end = (index + 1) * width;
+            let share = |count: u64| upto(count, end) - if start > from { upto(count, start) } else { 0 };
+            let (requests, errors, bytes) = (share(point.requests), share(point.errors), share(point.bytes));
+            let to = self.series.at(start);
+            to.requests += requests;
+            to.errors += errors;
+            to.bytes += bytes;
+            start = end;
+        }
     }
 
+    /// Hands over what is left. A sliver at the end joins the second before it: a log with an interval of no length is of no use.
     pub(crate) fn last_second(&mut self, observer: &mut dyn Observer) {
-        if !self.second.service.is_empty() {
-            observer.second(&self.second);
+        let rest = std::mem::take(&mut self.second);
+        let sliver = rest.length < SECOND / 10;
+        if let Some(mut before) = self.closed.take() {
+            if sliver {
+                before.service.merge(&rest.service);
+                before.response.merge(&rest.response);
+                before.length += rest.length;
+            }
+            observer.second(&before);
+            if sliver {
+                return;
+            }
+        }
+        if !rest.service.is_empty() {
+            observer.second(&rest);
         }
     }
 
@@ -252,5 +293,83 @@ impl Listener {
             max_ns: (!p.service.is_empty()).then(|| p.service.max()),
         });
         SeriesRecord { width_s: self.series.width_ns() as f64 / 1e9, points: points.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn listener() -> Listener {
+        Listener {
+            begun: Instant::now(),
+            measured_from: 1000 * MS,
+            series: Series::new(TICK.as_nanos() as u64, SERIES_CAPACITY),
+            recent: Vec::new(),
+            alive: vec![None],
+            fewest_alive: None,
+            errors: 0,
+            done: 0,
+            second: SecondHistograms::default(),
+            closed: None,
+            ended: 0,
+        }
+    }
+
+    fn report(from_ms: u64, until_ms: u64, requests: u64, full: bool) -> Report {
+        let mut interval = Interval::new(full);
+        for _ in 0..requests {
+            interval.service.record(MS);
+            if let Some(full) = &mut interval.full {
+                full.0.record(MS);
+                full.1.record(MS);
+            }
+        }
+        interval.requests = requests;
+        let (until, length) = ((1000 + until_ms) * MS, (until_ms - from_ms) * MS);
+        Report { until, length, worker: 0, interval, alive: 1, measured: true, last: false }
+    }
+
+    #[derive(Default)]
+    struct Seconds(Vec<(u64, u64, u64)>);
+
+    impl Observer for Seconds {
+        fn second(&mut self, s: &SecondHistograms) {
+            self.0.push((s.offset.as_millis() as u64, s.length.as_millis() as u64, s.service.len()));
+        }
+    }
+
+    #[test]
+    fn a_late_report_is_spread_over_the_points_it_covers_and_nothing_is_lost() {
+        let mut listener = listener();
+        listener.hear(report(0, 100, 100, false), &mut ());
+        listener.hear(report(100, 350, 251, false), &mut ());
+        listener.hear(report(350, 400, 50, false), &mut ());
+        let points = listener.series().points;
+        assert_eq!(points.iter().map(|p| p.requests).collect::<Vec<_>>(), [100, 100, 100, 101]);
+        // A report of no length, as from a run that is cut short at once, still counts.
+        listener.hear(report(400, 400, 3, false), &mut ());
+        assert_eq!(listener.series().points.iter().map(|p| p.requests).sum::<u64>(), 404);
+    }
+
+    #[test]
+    fn a_sliver_at_the_end_joins_the_second_before_it() {
+        let (mut listener, mut seconds) = (listener(), Seconds::default());
+        for tick in 0..20 {
+            listener.hear(report(tick * 100, tick * 100 + 100, 1, true), &mut seconds);
+        }
+        listener.hear(report(2000, 2003, 2, true), &mut seconds);
+        listener.last_second(&mut seconds);
+        assert_eq!(seconds.0, [(0, 1000, 10), (1000, 1003, 12)]);
+    }
+
+    #[test]
+    fn a_run_shorter_than_a_second_has_one_interval() {
+        let (mut listener, mut seconds) = (listener(), Seconds::default());
+        listener.hear(report(0, 50, 5, true), &mut seconds);
+        listener.last_second(&mut seconds);
+        assert_eq!(seconds.0, [(0, 50, 5)]);
     }
 }

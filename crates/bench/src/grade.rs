@@ -8,6 +8,8 @@ const GENERATOR_BUSY: f64 = 0.85;
 const SERVER_BUSY: f64 = 0.85;
 /// Share of failed requests from which running out of ports is what shaped the run.
 const PORTS_SHARE: f64 = 0.001;
+/// Share of failed requests from which the failures are the result, and not the pace.
+const FAILED_SHARE: f64 = 0.1;
 /// An open loop that achieved this share of its timetable kept it.
 const ON_SCHEDULE: f64 = 0.99;
 
@@ -59,6 +61,7 @@ pub(crate) struct Evidence {
     pub(crate) generator_busiest: f64,
     pub(crate) server: Option<ServerEvidence>,
     pub(crate) started: u64,
+    pub(crate) failed: u64,
     pub(crate) ports_exhausted: u64,
     /// Open loop: what was answered, as a share of what was due.
     pub(crate) achieved: Option<f64>,
@@ -118,6 +121,14 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
     }
     if server_busy {
         return verdict(Bottleneck::ServerBound, format!("{theirs}; {ours}"), None);
+    }
+    if e.failed as f64 > FAILED_SHARE * e.started as f64 {
+        let share = percent(e.failed as f64 / e.started as f64);
+        return verdict(
+            Bottleneck::LatencyBound,
+            format!("{share} of the requests failed, and neither side was busy; {ours}, {theirs}"),
+            Some("look at the failures first: what was answered says little while so much is not"),
+        );
     }
     let advice = match (e.server, e.achieved) {
         (None, _) => Some(
@@ -190,6 +201,12 @@ mod tests {
             of(Evidence { generator_busiest: 0.3, server: server(0.99), achieved: Some(0.5), ..Evidence::default() }),
             Bottleneck::ServerBound
         );
+    }
+
+    #[test]
+    fn failures_come_before_advice_on_connections() {
+        let hung = grade(&Evidence { started: 100, failed: 50, server: server(0.01), connections: 10, ..Evidence::default() });
+        assert!(hung.because.starts_with("50 % of the requests failed") && hung.advice.unwrap().contains("failures"));
     }
 
     #[test]

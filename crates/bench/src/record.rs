@@ -116,6 +116,8 @@ pub struct Requests {
     pub unsent: u64,
     /// Due while every connection was busy.
     pub waited: u64,
+    /// Answers within the measured part, those to requests of the warm-up included: what `rates` counts.
+    pub answered: u64,
 }
 
 /// Rates over the measured part.

@@ -37,7 +37,7 @@ pub enum RunError {
     #[error("dns: {0}")]
     Dns(#[source] ResolveError),
     /// The first connection could not be made: is the server running, and is it there?
-    #[error("{}: cannot connect to {origin}", crate::slot::connect_failure(source))]
+    #[error("{}: cannot connect to {origin}", source.name())]
     Connect {
         /// Where to.
         origin: String,
@@ -277,6 +277,7 @@ fn assemble(
             .as_ref()
             .map(|s| ServerEvidence { busiest_thread: s.busiest_thread, of_allowed: s.of_allowed_cpus }),
         started: tally.started,
+        failed: tally.failed,
         ports_exhausted: tally.failures.get(Failure::PortsExhausted),
         achieved: match plan.load {
             Load::Open { .. } if tally.started > 0 => {
@@ -301,6 +302,7 @@ fn assemble(
             cut_off: tally.cut_off,
             unsent: tally.unsent,
             waited: tally.waited,
+            answered: tally.answered,
         },
         rates: Rates {
             requests_per_s: per_second(tally.answered),

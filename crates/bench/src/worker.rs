@@ -228,8 +228,8 @@ impl Share {
                     core.forget();
                     now
                 };
-                core.measure(from, self.requests);
                 let end = plan.duration.map_or(u64::MAX, |d| from + nanos(d));
+                core.measure(from, end, self.requests);
                 measured = Some(Measured { from, end, cpu: thread_cpu() });
                 reported = from;
             }
@@ -261,7 +261,7 @@ impl Share {
         let cpu = thread_cpu();
         let measured = measured.unwrap_or_else(|| {
             core.forget();
-            core.measure(now, Some(0));
+            core.measure(now, now, Some(0));
             Measured { from: now, end: now, cpu }
         });
         let (alive, held) = (core.alive.get(), core.held.get());

@@ -1,11 +1,12 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
-//! `args` reads what was typed, `sources` and `fail_if` parts of it; `observer` shows the run while it lasts; `text` and `wrk`
-//! write the report; `self_test` measures the instrument itself.
+//! `args` is what can be typed; `read` makes sense of it, `sources` and `fail_if` of parts of it. `observer` shows the run
+//! while it lasts. `text` and `wrk` write the report. `self_test` measures the instrument itself.
 
 mod args;
 mod fail_if;
 mod observer;
+mod read;
 #[cfg(test)]
 mod sample;
 mod self_test;
@@ -23,9 +24,10 @@ use oroshi_bench::{Plan, Record, RunError};
 use oroshi_net::ConnectError;
 
 pub(crate) use args::Args;
-use args::{Format, Output};
+use args::Format;
 pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
+use read::Output;
 
 use crate::child::TargetError;
 use crate::interrupt;
@@ -83,9 +85,13 @@ impl Error {
     pub(crate) fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi bench --help` lists all flags, with examples"),
-            Self::Run(RunError::Dns(_)) => Some("check the spelling, /etc/hosts and the name server; --connect-to connects elsewhere"),
+            Self::Run(RunError::Dns(_)) => {
+                Some("check the spelling, /etc/hosts and the name server; --connect-to connects elsewhere")
+            }
             Self::Run(RunError::Connect { source, .. }) => connect_step(source),
-            Self::Run(RunError::Watch { .. }) => Some("--watch auto finds whoever listens, --watch none goes on without"),
+            Self::Run(RunError::Watch { .. }) => {
+                Some("--watch auto finds whoever listens, --watch none goes on without")
+            }
             _ => None,
         }
     }
@@ -94,13 +100,23 @@ impl Error {
 fn connect_step(error: &ConnectError) -> Option<&'static str> {
     match error {
         ConnectError::Refused => Some("start the server, or correct the address; `ss -ltnx` shows who listens where"),
-        ConnectError::NotFound { .. } => Some("start the server, or correct the path; `ss -lx` shows the unix sockets there are"),
-        ConnectError::NotASocket { .. } => Some("give the path of a listening stream socket; `ss -lx` shows those there are"),
-        ConnectError::Timeout => Some("check the address, firewalls, and whether the server accepts; --timeout waits longer"),
-        ConnectError::Tls(_) => Some("is it https there? --cacert FILE trusts the certificate's authority, --insecure anyone"),
+        ConnectError::NotFound { .. } => {
+            Some("start the server, or correct the path; `ss -lx` shows the unix sockets there are")
+        }
+        ConnectError::NotASocket { .. } => {
+            Some("give the path of a listening stream socket; `ss -lx` shows those there are")
+        }
+        ConnectError::Timeout => {
+            Some("check the address, firewalls, and whether the server accepts; --timeout waits longer")
+        }
+        ConnectError::Tls(_) => {
+            Some("is it https there? --cacert FILE trusts the certificate's authority, --insecure anyone")
+        }
         ConnectError::Permission(_) => Some("connect as a user who may write to the socket"),
         ConnectError::Unreachable(_) => Some("check the address and the routes (`ip route get ADDRESS`)"),
-        ConnectError::Source { .. } | ConnectError::NoSource { .. } => Some("`ip address` lists the addresses for --source"),
+        ConnectError::Source { .. } | ConnectError::NoSource { .. } => {
+            Some("`ip address` lists the addresses for --source")
+        }
         _ => None,
     }
 }
@@ -179,11 +195,6 @@ fn reasons(record: &Record) -> String {
         (true, true) => ": the run was ended before".into(),
         (true, false) => String::new(),
     }
-}
-
-/// How many answers the throughput is made of.
-pub(crate) fn answered(record: &Record) -> u64 {
-    (record.rates.requests_per_s * record.elapsed_s).round() as u64
 }
 
 /// The command line without what may be secret in it.

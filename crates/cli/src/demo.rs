@@ -12,7 +12,7 @@ use oroshi_bench::plan::Problems;
 use oroshi_bench::{Bottleneck, Draft, Record, Watching};
 use oroshi_net::Shutdown;
 
-use crate::bench::{Error, Live, answered};
+use crate::bench::{Error, Live};
 use crate::child::{Target, only, two_cpus, unix_name};
 use crate::interrupt;
 use crate::paint::Paint;
@@ -98,7 +98,13 @@ struct Figures {
     generator_bound: bool,
 }
 
-type Round = [Figures; 4];
+/// All four, one after the other.
+#[derive(Clone, Debug)]
+struct Round {
+    figures: [Figures; 4],
+    /// What made them doubtful.
+    warnings: Vec<String>,
+}
 
 fn measure_round(
     target: &Target,
@@ -107,6 +113,7 @@ fn measure_round(
     shutdown: &Shutdown,
 ) -> Result<Option<Round>, Error> {
     let mut found = [None; 4];
+    let mut warnings = Vec::new();
     for step in 0..4 {
         let place = if round.is_multiple_of(2) { step } else { 3 - step };
         let setup = Setup::ALL[place];
@@ -122,6 +129,8 @@ fn measure_round(
             ..Draft::default()
         };
         let plan = draft.plan().map_err(|Problems(p)| Error::Usage(p.iter().map(ToString::to_string).collect()))?;
+        // Said before each run with new connections, and true of any.
+        let forecast = oroshi_bench::ports::forecast(&plan);
         let label = format!("{}/{}  {}  ", round * 4 + step + 1, ROUNDS * 4, setup.name());
         let mut live = Live::new(shutdown.clone(), CONNECTIONS, None, None).labelled(label);
         let record = oroshi_bench::run(plan, &mut live);
@@ -131,16 +140,17 @@ fn measure_round(
             return Ok(None);
         }
         found[place] = Some(Figures::of(&record));
+        warnings.extend(record.warnings.into_iter().filter(|w| Some(w) != forecast.as_ref()));
     }
     let [Some(a), Some(b), Some(c), Some(d)] = found else { return Ok(None) };
-    Ok(Some([a, b, c, d]))
+    Ok(Some(Round { figures: [a, b, c, d], warnings }))
 }
 
 impl Figures {
     fn of(record: &Record) -> Self {
         let summary = &record.latency.response.summary;
         let ns = |percentile: Option<oroshi_stats::Percentile>| percentile.map_or(f64::NAN, |p| p.value_ns as f64);
-        let server = record.server.as_ref().and_then(|s| s.cpu_us_per_request(answered(record)));
+        let server = record.server.as_ref().and_then(|s| s.cpu_us_per_request(record.requests.answered));
         Self {
             rate: record.rates.requests_per_s,
             p50: ns(summary.p50),
@@ -158,12 +168,15 @@ struct Medians<'r>(&'r [Round]);
 
 impl Medians<'_> {
     fn value(&self, setup: Setup, of: fn(&Figures) -> Option<f64>) -> Option<f64> {
-        median(self.0.iter().filter_map(|round| of(&round[setup as usize])).collect())
+        median(self.0.iter().filter_map(|round| of(&round.figures[setup as usize])).collect())
     }
 
     /// The median of the ratios within a round.
     fn ratio(&self, over: Setup, under: Setup, of: fn(&Figures) -> Option<f64>) -> Option<f64> {
-        let ratios = self.0.iter().filter_map(|round| Some(of(&round[over as usize])? / of(&round[under as usize])?));
+        let ratios = self
+            .0
+            .iter()
+            .filter_map(|round| Some(of(&round.figures[over as usize])? / of(&round.figures[under as usize])?));
         median(ratios.filter(|ratio| ratio.is_finite()).collect())
     }
 }
@@ -174,7 +187,8 @@ fn report(rounds: &[Round], cpus: Option<(usize, usize)>, paint: Paint) -> Strin
         Some((load, server)) => format!("load on CPU {load}, server on CPU {server}"),
         None => "load and server share the only CPU".into(),
     };
-    let mut text = paint.bold("Is a unix socket faster than TCP? A small server on this machine, asked both ways") + "\n";
+    let mut text =
+        paint.bold("Is a unix socket faster than TCP? A small server on this machine, asked both ways") + "\n";
     text += &format!(
         "{} of {} each, {CONNECTIONS} connections, {place}; medians\n\n",
         units::plural(rounds.len() as u64, "round"),
@@ -258,7 +272,8 @@ fn two_digits(ratio: f64) -> String {
 /// What makes the figures doubtful.
 fn doubts(rounds: &[Round], cpus: Option<(usize, usize)>) -> Vec<String> {
     let mut doubts = Vec::new();
-    let bound = Setup::ALL.into_iter().filter(|s| rounds.iter().any(|round| round[*s as usize].generator_bound));
+    let bound =
+        Setup::ALL.into_iter().filter(|s| rounds.iter().any(|round| round.figures[*s as usize].generator_bound));
     let bound: Vec<&str> = bound.map(Setup::name).collect();
     if !bound.is_empty() && cpus.is_some() {
         doubts.push(format!(
@@ -268,12 +283,19 @@ fn doubts(rounds: &[Round], cpus: Option<(usize, usize)>) -> Vec<String> {
         ));
     }
     if cpus.is_none() {
-        doubts.push("With one CPU for both, requests/s shows what they cost together; CPU per request tells them apart.".into());
+        doubts.push(
+            "With one CPU for both, requests/s shows what they cost together; CPU per request tells them apart.".into(),
+        );
+    }
+    let warnings: Vec<&String> = rounds.iter().flat_map(|round| &round.warnings).collect();
+    if let Some(first) = warnings.first() {
+        let runs = rounds.len() * Setup::ALL.len();
+        doubts.push(format!("{} in {runs} runs, the first: {first}.", units::plural(warnings.len() as u64, "warning")));
     }
     if rounds.len() < ROUNDS {
         doubts.push(format!("Ended early, after {} of {ROUNDS} rounds.", rounds.len()));
     }
-    let errors: f64 = rounds.iter().flatten().map(|f| f.errors).sum();
+    let errors: f64 = rounds.iter().flat_map(|round| round.figures).map(|f| f.errors).sum();
     if errors > 0.0 {
         doubts.push(format!("{} requests or connects failed.", units::number(errors)));
     }
@@ -297,7 +319,9 @@ mod tests {
     }
 
     fn round(scale: f64) -> Round {
-        [(80e3, 10.0), (120e3, 6.0), (20e3, 40.0), (50e3, 16.0)].map(|(rate, us)| figures(rate * scale, us / scale))
+        let figures = [(80e3, 10.0), (120e3, 6.0), (20e3, 40.0), (50e3, 16.0)]
+            .map(|(rate, us)| figures(rate * scale, us / scale));
+        Round { figures, warnings: Vec::new() }
     }
 
     #[test]
@@ -315,10 +339,12 @@ mod tests {
     #[test]
     fn doubts_are_said() {
         let mut rounds = [round(1.0), round(1.0)];
-        rounds[0][1].generator_bound = true;
-        rounds[1][2].errors = 3.0;
+        rounds[0].figures[1].generator_bound = true;
+        rounds[1].figures[2].errors = 3.0;
+        rounds[1].warnings = vec!["somebody else was busy".into()];
         let text = doubts(&rounds, Some((0, 1))).join("\n");
         assert!(text.contains("at its limit") && text.contains("2 of 3") && text.contains("3.00 requests"), "{text}");
+        assert!(text.contains("1 warning in 8 runs, the first: somebody else was busy."), "{text}");
         assert!(doubts(&[round(1.0), round(1.0), round(1.0)], Some((0, 1))).is_empty());
         assert_eq!(doubts(&[round(1.0), round(1.0), round(1.0)], None).len(), 1);
     }

@@ -28,7 +28,14 @@ use clap::{ArgAction, Parser, Subcommand};
 
 /// The HTTP performance toolkit: a load generator that tells the truth.
 #[derive(Debug, Parser)]
-#[command(name = "oroshi", version, disable_version_flag = true, propagate_version = true, subcommand_required = true, arg_required_else_help = true)]
+#[command(
+    name = "oroshi",
+    version,
+    disable_version_flag = true,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -52,7 +59,9 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| usage(&error));
     match cli.command {
-        Command::Bench(args) => bench::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step())),
+        Command::Bench(args) => {
+            bench::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
+        }
         Command::Target(args) => {
             child::end_with_parent();
             target::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), None))
@@ -100,7 +109,9 @@ fn usage(error: &clap::Error) -> ! {
     };
     let _ = error.print();
     if error.kind() == ErrorKind::UnknownArgument && (flag == "--script" || flag == "-s") {
-        say("\nwrk's Lua scripts are not run here. Method, headers and body are flags: -m, -H, -b; several URLs are taken in turn.");
+        say(
+            "\nwrk's Lua scripts are not run here. Method, headers and body are flags: -m, -H, -b; several URLs are taken in turn.",
+        );
     }
     std::process::exit(error.exit_code())
 }

@@ -34,7 +34,9 @@ mod tests {
 
     #[test]
     fn slips_are_counted_once_each() {
-        for (a, b, n) in [("", "abc", 3), ("rps", "rps", 0), ("rsp", "rps", 1), ("error", "errors", 1), ("P99", "p99", 0)] {
+        for (a, b, n) in
+            [("", "abc", 3), ("rps", "rps", 0), ("rsp", "rps", 1), ("error", "errors", 1), ("P99", "p99", 0)]
+        {
             assert_eq!((distance(a, b), distance(b, a)), (n, n), "{a} {b}");
         }
     }

@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-const TIME_UNITS: [(&str, f64); 6] =
-    [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+const TIME_UNITS: [(&str, f64); 6] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 const SI_UNITS: [(&str, f64); 3] = [("k", 1e3), ("m", 1e6), ("g", 1e9)];
 /// The longest time that is taken for meant: ten years.
 const LONGEST_S: f64 = 10.0 * 365.0 * 86_400.0;
@@ -16,8 +15,9 @@ const LONGEST_S: f64 = 10.0 * 365.0 * 86_400.0;
 /// # Errors
 /// When it is none, in words.
 pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
-    let seconds = parse_seconds(text)
-        .ok_or_else(|| format!("`{text}` is no time: expected a number with ns, us, ms, s, m or h, such as 30s or 1.5m"))?;
+    let seconds = parse_seconds(text).ok_or_else(|| {
+        format!("`{text}` is no time: expected a number with ns, us, ms, s, m or h, such as 30s or 1.5m")
+    })?;
     if seconds > LONGEST_S {
         return Err(format!("`{text}` is more than ten years: expected a time such as 30s"));
     }
@@ -193,7 +193,9 @@ mod tests {
 
     #[test]
     fn counts_are_whole() {
-        for (text, n) in [("0", 0), ("100", 100), ("1k", 1000), ("1K", 1000), ("1.5M", 1_500_000), ("2G", 2_000_000_000)] {
+        for (text, n) in
+            [("0", 0), ("100", 100), ("1k", 1000), ("1K", 1000), ("1.5M", 1_500_000), ("2G", 2_000_000_000)]
+        {
             assert_eq!(parse_count(text), Ok(n), "{text}");
         }
         assert_eq!(parse_count("18446744073709551615"), Ok(u64::MAX));
@@ -230,7 +232,10 @@ mod tests {
         assert_eq!([count(0), count(999), count(1000), count(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([number(123_456.7), number(98.74), number(0.0), number(999.6)], ["123,457", "98.7", "0", "1,000"]);
         assert_eq!(number(-1234.0), "-1,234");
-        assert_eq!([bytes(512.0), bytes(1536.0), bytes(19_188_941.0), bytes(1023.0 * 1024.0)], ["512 B", "1.50 KiB", "18.3 MiB", "0.999 MiB"]);
+        assert_eq!(
+            [bytes(512.0), bytes(1536.0), bytes(19_188_941.0), bytes(1023.0 * 1024.0)],
+            ["512 B", "1.50 KiB", "18.3 MiB", "0.999 MiB"]
+        );
         assert_eq!([percent(0.98), percent(0.004), percent(0.0), percent(1.0)], ["98 %", "0.4 %", "0 %", "100 %"]);
         assert_eq!([plural(1, "thread"), plural(1000, "thread")], ["1 thread", "1,000 threads"]);
     }

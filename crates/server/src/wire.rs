@@ -2,7 +2,7 @@
 //!
 //! What a handler writes gathers in `output` and leaves in one write as soon as the handler waits for anything, ends
 //! with no further request at hand, or has gathered much: so a message is one write, and so are the answers to
-//! requests that came in one read. Nothing here is locked or counted; a `RefCell` is borrowed within one poll only.
+//! requests that came in one read. A `RefCell` here is borrowed within one poll only.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -355,7 +355,8 @@ impl Wire {
         let mut swallowed = self.core().spares.take();
         loop {
             swallowed.clear();
-            if self.read(&mut swallowed, Wait::Body, due).await? == 0 {
+            // The answer is out: however this ends now, nothing went wrong.
+            if !matches!(self.read(&mut swallowed, Wait::Body, due).await, Ok(1..)) {
                 return Ok(());
             }
         }

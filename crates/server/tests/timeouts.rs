@@ -94,7 +94,8 @@ fn an_unread_body_that_does_not_come_is_not_waited_for_without_end() {
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n");
     assert_eq!(client.answer().text(), "ignored");
     client.closed();
-    server.stop();
+    let counts = server.stop();
+    assert_eq!((counts.answers, counts.errors.iter().sum::<u64>()), (1, 0));
 }
 
 #[test]

@@ -87,6 +87,11 @@ impl Nginx {
         counted - self.asked
     }
 
+    /// Its master process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     fn status_socket(&self) -> PathBuf {
         self.folder.path().join("status.sock")
     }

@@ -3,7 +3,6 @@
 //! The generator makes one connection to each place before its run, without a request: a peer's connection 0.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -90,8 +89,9 @@ struct Shared {
 pub struct Seen {
     /// Connections accepted, the generator's first included.
     pub accepted: usize,
-    /// Those that are open now.
+    /// Those that are open now, the generator's first left out, and the most that were.
     pub open: usize,
+    pub most_open: usize,
     /// Requests read whole, or their head where a test asks for that alone.
     pub requests: u64,
     /// The same by target.
@@ -245,7 +245,8 @@ fn accept<F: Fn(Conn) + Send + Sync + 'static>(listener: Arc<Listening>, shared:
         shared.note(|seen| {
             index = seen.accepted;
             seen.accepted += 1;
-            seen.open += 1;
+            seen.open += usize::from(index > 0);
+            seen.most_open = seen.most_open.max(seen.open);
             seen.sources.extend(source.map(|address| address.ip()));
         });
         let conn = Conn { index, wire: Wire::Plain(stream), ahead: Vec::new(), read: 0, pause: Duration::ZERO, shared: Arc::clone(shared) };
@@ -374,16 +375,16 @@ impl Conn {
         self.wire.write_all(bytes.as_ref()).and_then(|()| self.wire.flush()).is_ok()
     }
 
-    /// Sends, and waits until the other side has taken the bytes out of its socket (TCP).
-    pub fn send_alone(&mut self, bytes: impl AsRef<[u8]>) -> bool {
-        if !self.send(bytes) {
-            return false;
-        }
-        let (Ok(ours), Some(theirs)) = (self.wire.plain().local(), self.wire.plain().peer()) else {
-            panic!("only TCP tells how much was read")
-        };
-        wait_until("the other side has read", || queue(theirs, ours).is_none_or(|(_, unread)| unread == 0));
-        true
+    /// Sends byte by byte. A unix socket waits until all but one have been read, before each.
+    pub fn trickle(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let plain = self.wire.plain_mut();
+        // The least that there can be, which is one byte's bookkeeping or two (unix_writable in the kernel's af_unix.c).
+        let _ = sockopt::set_socket_send_buffer_size(plain.as_fd(), 1);
+        bytes.as_ref().iter().all(|&byte| {
+            let ready = poll(&mut [PollFd::from_borrowed_fd(plain.as_fd(), PollFlags::OUT)], None);
+            ready.is_ok() && plain.write_all(&[byte]).is_ok()
+        })
     }
 
     /// Bytes that go past TLS.
@@ -449,22 +450,8 @@ impl Conn {
 impl Drop for Conn {
     fn drop(&mut self) {
         self.wire = Wire::Gone;
-        self.shared.note(|seen| seen.open -= 1);
+        self.shared.note(|seen| seen.open -= usize::from(self.index > 0));
     }
-}
-
-/// Bytes that the kernel holds for the socket at `local`, connected to `remote`: unsent or unacknowledged, and unread.
-/// `None`: there is no such socket (any more).
-fn queue(local: SocketAddr, remote: SocketAddr) -> Option<(u64, u64)> {
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let mut wanted = String::new();
-    for address in [local, remote] {
-        let IpAddr::V4(ip) = address.ip() else { panic!("IPv4 only") };
-        write!(wanted, " {:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port()).unwrap();
-    }
-    let row = table.lines().find(|line| line.contains(&wanted))?;
-    let (unsent, unread) = row.split_whitespace().nth(4)?.split_once(':')?;
-    Some((u64::from_str_radix(unsent, 16).ok()?, u64::from_str_radix(unread, 16).ok()?))
 }
 
 /// A connected socket.
@@ -478,13 +465,6 @@ impl Plain {
         match self {
             Self::Tcp(stream) => stream.peer_addr().ok(),
             Self::Unix(_) => None,
-        }
-    }
-
-    fn local(&self) -> io::Result<SocketAddr> {
-        match self {
-            Self::Tcp(stream) => stream.local_addr(),
-            Self::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

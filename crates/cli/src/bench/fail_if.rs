@@ -9,7 +9,6 @@ use oroshi_bench::record::ClockRecord;
 use oroshi_bench::{Failure, Load, Record};
 use oroshi_stats::Quantile;
 
-use super::answered;
 use crate::nearest::nearest;
 use crate::units;
 
@@ -128,7 +127,10 @@ impl Threshold {
             }
             (true, _) => Verdict {
                 failed: true,
-                text: format!("{}: cannot be decided: measured >= {shown}, as requests were left unanswered", self.text),
+                text: format!(
+                    "{}: cannot be decided: measured >= {shown}, as requests were left unanswered",
+                    self.text
+                ),
             },
         }
     }
@@ -150,7 +152,9 @@ impl Metric {
             }
             Self::Rate | Self::Errors | Self::Failure(_) => units::parse_number(text).map(Limit::Value),
             Self::ServerCpu if !has_unit(text) => units::parse_number(text).map(|us| Limit::Value(us * 1e3)),
-            Self::Latency(..) if !has_unit(text) && text != "0" => Err(format!("`{text}` has no unit: expected one such as {text}ms")),
+            Self::Latency(..) if !has_unit(text) && text != "0" => {
+                Err(format!("`{text}` has no unit: expected one such as {text}ms"))
+            }
             Self::Latency(..) | Self::ServerCpu => {
                 units::parse_time(text).map(|time| Limit::Value(time.as_nanos() as f64))
             }
@@ -169,7 +173,7 @@ impl Metric {
                 latency(clock.unwrap_or(default).of(record), figure)
             }
             Self::ServerCpu => match &record.server {
-                Some(server) => match server.cpu_us_per_request(answered(record)) {
+                Some(server) => match server.cpu_us_per_request(record.requests.answered) {
                     Some(us) => exact(us * 1e3),
                     None => Err("no request was answered".into()),
                 },
@@ -267,9 +271,14 @@ fn figure_of(name: &str) -> Option<Figure> {
 
 fn unknown(name: &str) -> String {
     // p999 is how some tools write p99.9.
-    let spelled = name.strip_prefix("p99").filter(|d| !d.is_empty() && d.chars().all(|c| c == '9')).map(|d| format!("p99.{d}"));
+    let spelled =
+        name.strip_prefix("p99").filter(|d| !d.is_empty() && d.chars().all(|c| c == '9')).map(|d| format!("p99.{d}"));
     let dotted: Vec<String> = CLOCKS.iter().flat_map(|(c, _)| FIGURES.map(|f| format!("{c}.{f}"))).collect();
-    let known = OTHERS.into_iter().chain(FIGURES).chain(Failure::ALL.map(Failure::name)).chain(dotted.iter().map(String::as_str));
+    let known = OTHERS
+        .into_iter()
+        .chain(FIGURES)
+        .chain(Failure::ALL.map(Failure::name))
+        .chain(dotted.iter().map(String::as_str));
     match spelled.as_deref().or_else(|| nearest(name, known)) {
         Some(near) => format!("unknown metric `{name}`: did you mean `{near}`?"),
         None => format!(
@@ -285,7 +294,8 @@ fn has_unit(text: &str) -> bool {
 
 /// Enough digits to see on which side of the limit it lies.
 fn precise_time(ns: f64) -> String {
-    let (scale, unit) = [(1e9, "s"), (1e6, "ms"), (1e3, "us")].into_iter().find(|(s, _)| ns >= *s).unwrap_or((1.0, "ns"));
+    let (scale, unit) =
+        [(1e9, "s"), (1e6, "ms"), (1e3, "us")].into_iter().find(|(s, _)| ns >= *s).unwrap_or((1.0, "ns"));
     if scale == 1.0 { format!("{ns:.0}ns") } else { format!("{:.3}{unit}", ns / scale) }
 }
 

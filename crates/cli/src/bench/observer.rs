@@ -131,7 +131,8 @@ impl HdrLog {
         self.state = match std::mem::replace(&mut self.state, State::Failed("interrupted".into())) {
             State::Failed(error) => State::Failed(error),
             State::Waiting(file) => {
-                let began = SystemTime::now().checked_sub(second.offset + second.length).unwrap_or(SystemTime::UNIX_EPOCH);
+                let began =
+                    SystemTime::now().checked_sub(second.offset + second.length).unwrap_or(SystemTime::UNIX_EPOCH);
                 let comment = concat!("oroshi ", env!("CARGO_PKG_VERSION"), ": tags are service and response time");
                 IntervalLog::new(BufWriter::new(file), began, comment)
                     .map_or_else(|e| State::Failed(e.into()), |log| append(log, second))
@@ -193,7 +194,11 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut log = HdrLog::create(file.path()).unwrap();
         for s in 0..2 {
-            let mut second = SecondHistograms { offset: Duration::from_secs(s), length: Duration::from_secs(1), ..Default::default() };
+            let mut second = SecondHistograms {
+                offset: Duration::from_secs(s),
+                length: Duration::from_secs(1),
+                ..Default::default()
+            };
             second.service.record(1_000_000);
             second.response.record(2_000_000);
             log.write(&second);

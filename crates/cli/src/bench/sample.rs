@@ -29,7 +29,7 @@ pub(crate) fn closed() -> Record {
         plan: plan(Load::Closed, 2, 100, 10.0),
         elapsed_s: 10.0,
         cut_short: false,
-        requests: Requests { started: 100_034, completed: 100_000, failed: 15, cut_off: 19, unsent: 0, waited: 0 },
+        requests: Requests { started: 100_034, completed: 100_000, failed: 15, cut_off: 19, unsent: 0, waited: 0, answered: 100_000 },
         rates: Rates {
             requests_per_s: 10_000.0,
             read_bytes_per_s: 1_600_000.0,
@@ -48,7 +48,13 @@ pub(crate) fn closed() -> Record {
         failures: BTreeMap::from([(Failure::Timeout, 12), (Failure::ReadReset, 3), (Failure::CutOffAtEnd, 19)]),
         errors: 15,
         statuses: BTreeMap::from([(200, 100_000)]),
-        connections: Connections { opened: 115, closed_by_server: 0, alive_at_end: 100, fewest_alive: 97, held_at_end: 0 },
+        connections: Connections {
+            opened: 115,
+            closed_by_server: 0,
+            alive_at_end: 100,
+            fewest_alive: 97,
+            held_at_end: 0,
+        },
         series: SeriesRecord { width_s: 0.1, points: points.collect() },
         generator: Generator {
             thread_cpu: vec![0.05, 0.04],
@@ -83,7 +89,7 @@ pub(crate) fn open() -> Record {
     record.plan.origins[0].address = "unix:/run/app.sock".into();
     record.cut_short = true;
     record.elapsed_s = 7.5;
-    record.requests = Requests { started: 7500, completed: 5000, failed: 0, cut_off: 50, unsent: 2450, waited: 4000 };
+    record.requests = Requests { started: 7500, completed: 5000, failed: 0, cut_off: 50, unsent: 2450, waited: 4000, answered: 5000 };
     record.rates.requests_per_s = 666.7;
     record.latency.service = latency((0..5000).map(|i| 500_000 + i * 100)).into();
     record.latency.first_byte = record.latency.service.clone();
@@ -94,7 +100,8 @@ pub(crate) fn open() -> Record {
     record.failures = BTreeMap::from([(Failure::CutOffAtEnd, 50)]);
     record.errors = 0;
     record.statuses = BTreeMap::from([(200, 4990), (302, 10)]);
-    record.connections = Connections { opened: 50, closed_by_server: 2, alive_at_end: 50, fewest_alive: 50, held_at_end: 498 };
+    record.connections =
+        Connections { opened: 50, closed_by_server: 2, alive_at_end: 50, fewest_alive: 50, held_at_end: 498 };
     record.server = None;
     record.server_unknown = Some("nobody on this machine listens there".into());
     record.warnings.clear();

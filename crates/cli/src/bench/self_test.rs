@@ -19,10 +19,10 @@ use serde::Serialize;
 
 use super::{Error, Format, Live, open, write};
 use crate::child::{Target, only, two_cpus, unix_name};
+use crate::interrupt;
 use crate::paint::Paint;
 use crate::table::columns;
 use crate::units;
-use crate::interrupt;
 
 const DELAYS_MS: [u64; 3] = [1, 10, 100];
 const CONNECTIONS: [usize; 4] = [10, 100, 1000, 10_000];
@@ -76,6 +76,8 @@ struct Rung {
     lateness: Added,
     errors: u64,
     bottleneck: Bottleneck,
+    /// What makes the figures doubtful.
+    warnings: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -106,7 +108,10 @@ fn climb(shutdown: &Shutdown) -> Result<Report, Error> {
     let mut notes = Vec::new();
     let most = most_connections(&mut notes);
     if cpus.is_none() {
-        notes.push("there is one CPU only, which load and target share: what they add to each other is part of the figures".into());
+        notes.push(
+            "there is one CPU only, which load and target share: what they add to each other is part of the figures"
+                .into(),
+        );
     }
     let ladder = Ladder { cpus, shutdown };
     let null = ladder.null()?;
@@ -152,11 +157,7 @@ impl Ladder<'_> {
 
     fn null(&self) -> Result<Null, Error> {
         let target = self.target(None)?;
-        let draft = Draft {
-            connections: NULL_CONNECTIONS,
-            duration: Some(NULL),
-            ..self.draft(&target.urls[0])
-        };
+        let draft = Draft { connections: NULL_CONNECTIONS, duration: Some(NULL), ..self.draft(&target.urls[0]) };
         let record = self.load(draft, "without delay: ")?;
         let p50_ns = record.latency.service.summary.p50.ok_or(Error::Interrupted)?.value_ns;
         Ok(Null {
@@ -210,6 +211,7 @@ impl Rung {
             lateness: Added::of(&record.latency.lateness, 0)?,
             errors: record.errors,
             bottleneck: record.grade.bottleneck,
+            warnings: record.warnings.clone(),
         })
     }
 
@@ -267,7 +269,8 @@ fn text(report: &Report, paint: Paint) -> String {
         (Some(load), Some(target)) => format!("load on CPU {load}, target on CPU {target}"),
         _ => "both on one CPU".into(),
     };
-    let mut text = paint.bold(&format!("What oroshi {version} adds to servers of known delay (unix socket, {place})")) + "\n";
+    let mut text =
+        paint.bold(&format!("What oroshi {version} adds to servers of known delay (unix socket, {place})")) + "\n";
     text += "From the moment a request was due until its answer was read, minus the delay; open loop, half of the\n\
              connections busy where the machine can do that. The target's own timer and the kernel are part of it.\n\n";
     let head = ["delay", "connections", "requests/s", "added p50", "p99", "max", "late p50", "p99", "errors", ""];
@@ -308,6 +311,11 @@ fn text(report: &Report, paint: Paint) -> String {
     }
     if report.cut_short {
         text += &(paint.yellow("ended early: the rungs after these were not measured") + "\n");
+    }
+    let doubtful: Vec<&Rung> = report.rungs.iter().filter(|rung| !rung.warnings.is_empty()).collect();
+    if let Some(first) = doubtful.first() {
+        let (n, all, why) = (doubtful.len(), report.rungs.len(), &first.warnings[0]);
+        text += &(paint.yellow(&format!("note: {n} of {all} rungs have warnings, the first: {why}")) + "\n");
     }
     for note in &report.notes {
         text += &(paint.yellow(&format!("note: {note}")) + "\n");
@@ -352,12 +360,18 @@ mod tests {
             lateness: Added { p50_ns: 8_000, p99_ns: 21_000, max_ns: 90_000 },
             errors: 0,
             bottleneck,
+            warnings: vec!["others were busy".into()],
         };
         let report = Report {
             schema: "oroshi-self-test/1.0",
             load_cpu: Some(0),
             target_cpu: Some(1),
-            null: Null { connections: 10, requests_per_s: 85_000.0, p50_ns: 95_000, bottleneck: Bottleneck::ServerBound },
+            null: Null {
+                connections: 10,
+                requests_per_s: 85_000.0,
+                p50_ns: 95_000,
+                bottleneck: Bottleneck::ServerBound,
+            },
             rungs: vec![rung(10, Bottleneck::RateBound), rung(10_000, Bottleneck::ServerBound)],
             cut_short: true,
             notes: vec!["noted".into()],
@@ -367,7 +381,12 @@ mod tests {
         let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("1ms")).collect();
         assert_eq!(rows[0], "1ms             10       5,000     60.0us  130us  1.20ms    8.00us  21.0us       0");
         assert!(rows[1].ends_with("server-bound"));
-        assert!(text.contains("worst p99 is 130us (1ms x 10)") && text.contains("note: noted") && text.contains("ended early"));
+        assert!(
+            text.contains("worst p99 is 130us (1ms x 10)")
+                && text.contains("note: noted")
+                && text.contains("ended early")
+        );
+        assert!(text.contains("2 of 2 rungs have warnings, the first: others were busy"));
         assert!(serde_json::to_string(&report).unwrap().contains("\"p99_ns\":130000"));
     }
 }

@@ -34,7 +34,8 @@ pub(crate) fn parse(text: &str) -> Result<Vec<IpAddr>, String> {
 }
 
 fn address(text: &str) -> Result<IpAddr, String> {
-    let expected = || format!("`{text}` is no IP address: expected addresses and ranges, as in 127.0.0.2-127.0.0.20,10.0.0.1");
+    let expected =
+        || format!("`{text}` is no IP address: expected addresses and ranges, as in 127.0.0.2-127.0.0.20,10.0.0.1");
     text.trim().parse().map_err(|_| expected())
 }
 
@@ -49,14 +50,19 @@ mod tests {
     #[test]
     fn addresses_and_ranges() {
         assert_eq!(list("10.0.0.1"), ["10.0.0.1"]);
-        assert_eq!(list("127.0.0.254-127.0.1.1,10.0.0.1"), ["127.0.0.254", "127.0.0.255", "127.0.1.0", "127.0.1.1", "10.0.0.1"]);
+        assert_eq!(
+            list("127.0.0.254-127.0.1.1,10.0.0.1"),
+            ["127.0.0.254", "127.0.0.255", "127.0.1.0", "127.0.1.1", "10.0.0.1"]
+        );
         assert_eq!(list("::1, ::fffe-::ffff"), ["::1", "::fffe", "::ffff"]);
         assert_eq!(parse("127.0.0.0-127.0.255.255").unwrap().len(), 65_536);
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for bad in ["", "10.0.0.1,", "localhost", "10.0.0.2-10.0.0.1", "10.0.0.1-::1", "127.0.0.0-127.1.0.0", "::-::ffff:ffff"] {
+        for bad in
+            ["", "10.0.0.1,", "localhost", "10.0.0.2-10.0.0.1", "10.0.0.1-::1", "127.0.0.0-127.1.0.0", "::-::ffff:ffff"]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

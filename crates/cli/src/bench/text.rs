@@ -8,7 +8,6 @@ use oroshi_bench::watch::{Precision, ServerUsage};
 use oroshi_bench::{Bottleneck, Failure, Load, Record, Spacing};
 use oroshi_stats::Quantile;
 
-use super::answered;
 use crate::paint::Paint;
 use crate::table::columns;
 use crate::units::{self, plural};
@@ -165,7 +164,9 @@ impl Page {
         // Of what was answered: the others could only move them by who knows how much.
         if record.requests.completed > 0 {
             let mean = clocks.iter().map(|(_, clock)| units::time(clock.summary.mean_ns));
-            rows.push(std::iter::once("  mean".to_owned()).chain(mean).chain(["of those answered".to_owned()]).collect());
+            rows.push(
+                std::iter::once("  mean".to_owned()).chain(mean).chain(["of those answered".to_owned()]).collect(),
+            );
             let deviation = clocks.iter().map(|(_, clock)| units::time(clock.summary.stdev_ns));
             rows.push(std::iter::once("  stdev".to_owned()).chain(deviation).collect());
         }
@@ -260,7 +261,7 @@ fn requests(record: &Record) -> String {
     let mut parts = vec![format!("{} answered", units::count(r.completed))];
     let others = [
         (r.failed, "failed"),
-        (r.unsent, "due and never sent, as no connection was free"),
+        (r.unsent, "due and not sent by the end of the run"),
         (r.waited, "waited for a free connection"),
         (r.cut_off, "cut off by the end of the run"),
     ];
@@ -295,7 +296,11 @@ fn connections(record: &Record) -> String {
     let (c, plan) = (&record.connections, &record.plan);
     let mut parts = Vec::new();
     if plan.requests_per_connection == Some(1) {
-        parts.push(format!("{} opened, {}/s", units::count(c.opened), units::number(c.opened as f64 / record.elapsed_s)));
+        parts.push(format!(
+            "{} opened, {}/s",
+            units::count(c.opened),
+            units::number(c.opened as f64 / record.elapsed_s)
+        ));
     } else {
         let of = units::count(plan.connections as u64);
         parts.push(format!("{} of {of} alive at the end", units::count(c.alive_at_end as u64)));
@@ -314,7 +319,7 @@ fn connections(record: &Record) -> String {
 }
 
 fn server_rows(server: &ServerUsage, record: &Record) -> Vec<(&'static str, String)> {
-    let requests = answered(record);
+    let requests = record.requests.answered;
     let per_request = match server.cpu_us_per_request(requests) {
         Some(us) => format!("{} CPU per request, ", units::time(us * 1e3)),
         None => String::new(),

@@ -11,7 +11,6 @@
 use oroshi_bench::{Failure, Load, Record};
 use oroshi_stats::{Latency, Quantile};
 
-use super::answered;
 
 /// Writes the report of a run against `url`.
 pub(crate) fn report(record: &Record, url: &str, spectrum: bool, backfill: bool) -> String {
@@ -37,7 +36,7 @@ pub(crate) fn report(record: &Record, url: &str, spectrum: bool, backfill: bool)
             text += &format!("{percent:>7.0}%{}\n", padded(&micros(us), 10));
         }
     }
-    let (requests, read) = (answered(record), record.rates.read_bytes as f64);
+    let (requests, read) = (record.requests.answered, record.rates.read_bytes as f64);
     text += &format!("  {requests} requests in {}, {}B read\n", micros(elapsed_us), binary(read));
     let [connect, read, write, timeout] = socket_errors(record);
     if connect + read + write + timeout > 0 {
@@ -67,7 +66,7 @@ fn socket_errors(record: &Record) -> [u64; 4] {
 /// How far apart wrk takes the requests of a connection to have been meant: run time / (requests / connections), in whole
 /// microseconds and whole requests, as it calculates.
 fn interval_ns(record: &Record) -> Option<u64> {
-    let per_connection = answered(record) / record.plan.connections.max(1) as u64;
+    let per_connection = record.requests.answered / record.plan.connections.max(1) as u64;
     let elapsed_us = (record.elapsed_s * 1e6) as u64;
     Some(elapsed_us.checked_div(per_connection)? * 1000)
 }
@@ -159,18 +158,33 @@ mod tests {
 
     #[test]
     fn units_switch_at_85_percent_and_stop_before_the_last() {
-        let cases = [(0.0, "0.00us"), (849.0, "849.00us"), (850.0, "0.85ms"), (999_999.0, "1000.00ms"), (1e6, "1.00s"), (50.9e6, "50.90s"), (51e6, "0.85m"), (7.2e9, "120.00m")];
+        let cases = [
+            (0.0, "0.00us"),
+            (849.0, "849.00us"),
+            (850.0, "0.85ms"),
+            (999_999.0, "1000.00ms"),
+            (1e6, "1.00s"),
+            (50.9e6, "50.90s"),
+            (51e6, "0.85m"),
+            (7.2e9, "120.00m"),
+        ];
         for (us, text) in cases {
             assert_eq!(micros(us), text);
         }
-        assert_eq!([seconds(10.0), seconds(50.0), seconds(51.0), seconds(90.0), seconds(100.0)], ["10s", "50s", "1m", "2m", "2m"]);
+        assert_eq!(
+            [seconds(10.0), seconds(50.0), seconds(51.0), seconds(90.0), seconds(100.0)],
+            ["10s", "50s", "1m", "2m", "2m"]
+        );
         assert_eq!([metric(849.0), metric(870.4e3), metric(63_240.0)], ["849.00", "0.87M", "63.24k"]);
         assert_eq!([binary(0.0), binary(871.0), binary(20.15 * 1024.0 * 1024.0)], ["0.00", "0.85K", "20.15M"]);
     }
 
     #[test]
     fn columns_are_padded_by_the_length_of_the_unit() {
-        assert_eq!([padded("94.00us", 10), padded("63.24k", 8), padded("0.00", 8)], ["   94.00us", " 63.24k ", "  0.00  "]);
+        assert_eq!(
+            [padded("94.00us", 10), padded("63.24k", 8), padded("0.00", 8)],
+            ["   94.00us", " 63.24k ", "  0.00  "]
+        );
         assert_eq!(padded("123456789.00us", 8), "12345678");
     }
 

@@ -82,8 +82,10 @@ impl Delay {
     fn wake(&self, now: u64) {
         self.passed.set(now);
         let mut waiting = self.waiting.borrow_mut();
-        while let Some((_, waker)) = waiting.pop_front_if(|(due, _)| *due <= now) {
-            waker.wake();
+        while waiting.front().is_some_and(|&(due, _)| due <= now) {
+            if let Some((_, waker)) = waiting.pop_front() {
+                waker.wake();
+            }
         }
     }
 }
