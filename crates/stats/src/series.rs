@@ -26,11 +26,15 @@ pub struct Series<P> {
 
 impl<P: Point> Series<P> {
     /// A series whose points are `width_ns` wide (at least 1) until `capacity` of them are full. The capacity is made
-    /// even and at least 2, and its memory is reserved now: no later call allocates (unless `P` does).
+    /// even and at least 2. Its memory is taken now, and touched: no later call allocates (unless `P` does), and a long
+    /// run shows no more of it than a short one.
     pub fn new(width_ns: u64, capacity: usize) -> Self {
         let capacity = capacity.max(2).next_multiple_of(2);
         let width_ns = width_ns.max(1);
-        Self { points: Vec::with_capacity(capacity), capacity, width_ns, first_width_ns: width_ns }
+        let mut points = Vec::with_capacity(capacity);
+        points.resize_with(capacity, P::default);
+        points.clear();
+        Self { points, capacity, width_ns, first_width_ns: width_ns }
     }
 
     /// The point that covers `offset_ns` after the start. Intervals that were skipped hold `P::default()`.
