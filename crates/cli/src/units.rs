@@ -24,7 +24,7 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Reads a whole number, with k, M or G for thousands, millions and milliards: `100`, `10k`, `1.5M`.
+/// Reads a whole number, with k, M or G for thousand, million and billion: `100`, `10k`, `1.5M`.
 ///
 /// # Errors
 /// When it is none, in words.

@@ -29,7 +29,7 @@ use responder::{Responder, Shared};
 
 /// Answers every request, whatever its method and path, in the way that the options say
 ///
-/// Without --listen it serves the sockets that `oroshi start`, Server::Starter (SERVER_STARTER_PORT) or systemd
+/// Without --listen it serves the sockets that Server::Starter (SERVER_STARTER_PORT) or systemd
 /// (LISTEN_FDS) hand down. It says on standard output where it listens, and at the end, on TERM or INT, how many
 /// requests it answered on how many connections; a second signal ends it at once.
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// How long each answer waits, for example 100ms: exact to some tens of microseconds
     #[arg(long, value_name = "TIME")]
     delay: Option<String>,
-    /// The body's length in bytes; k, M and G stand for thousands, millions and milliards
+    /// The body's length in bytes; k, M and G stand for thousand, million and billion
     #[arg(long, value_name = "BYTES", default_value = "12")]
     size: String,
     /// Send the body in the chunked coding instead of with a Content-Length
@@ -78,7 +78,7 @@ pub(crate) enum Error {
     Usage(Vec<String>),
     /// Nothing says where to listen. Give --listen, or start it by a supervisor that hands sockets down.
     #[error(
-        "nowhere to listen: give --listen 127.0.0.1:8080 (or unix:/path/app.sock), or start this by `oroshi start`, \
+        "nowhere to listen: give --listen 127.0.0.1:8080 (or unix:/path/app.sock), or start this under \
          Server::Starter or systemd, which hand down sockets in SERVER_STARTER_PORT or LISTEN_FDS (neither is set)"
     )]
     Nowhere,
