@@ -82,7 +82,7 @@ def _peak_bytes(pid) -> int:
 
 
 def _own_maxrss(used) -> int:
-    """ru_maxrss, unless it may be ours: before its exec a child is a copy of this Python, and the peak stays on record."""
+    """ru_maxrss, unless it may be ours: before its exec a child is a copy of this Python, whose peak stays."""
     ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return used.ru_maxrss * 1024 if used.ru_maxrss > ours else 0
 

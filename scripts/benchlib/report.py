@@ -69,8 +69,8 @@ def _heading(result) -> str:
         f"{result['date']}, revision {machine['revision']}: {machine['processors']} x {machine['processor']}{virtual}, "
         f"{machine['memory_bytes'] / 2**30:.0f} GiB, Linux {machine['kernel']}, {machine['system']}.\n"
         f"Server: {result['server']}, one worker on processor {machine['server_processor']}, answering 12 bytes; load "
-        f"on processor {machine['load_processor']}, {settings['connections']} connections, {settings['rounds']} rounds of "
-        f"{settings['seconds']} s in turn.\nCPU is user + system of the load generator over the requests that nginx "
+        f"on processor {machine['load_processor']}, {settings['connections']} connections, {settings['rounds']} rounds "
+        f"of {settings['seconds']} s in turn.\nCPU is user + system of the load generator over the requests that nginx "
         f"counted, less start-up. Ratios are medians over the rounds, with the least and the greatest."
     )
 

@@ -302,6 +302,9 @@ impl Core {
         let free = slot.free.get().unwrap_or(now);
         if arrivals.next_due() <= now {
             slot.free.set(None);
+            // Another slot may have been free all the while, and only the dispatcher was not there yet.
+            let longest_free = self.first_free(&mut self.free.borrow_mut()).and_then(|id| self.slots[id].free.get());
+            let free = longest_free.map_or(free, |longest| longest.min(free));
             let due = arrivals.take();
             self.spend_arrival(due);
             if due < free {
@@ -324,14 +327,7 @@ impl Core {
         let Source::Open(arrivals) = &mut *source else { return None };
         let mut free = self.free.borrow_mut();
         loop {
-            // Slots that were taken out of service since they queued up are dropped here.
-            while let Some(&id) = free.front()
-                && self.slots[id].free.get().is_none()
-            {
-                self.slots[id].queued.set(false);
-                free.pop_front();
-            }
-            let &id = free.front()?;
+            let id = self.first_free(&mut free)?;
             if self.budget.get() == 0 {
                 return None;
             }
@@ -346,6 +342,18 @@ impl Core {
             slot.assigned.set(slot.free.take().map(|free| Ticket { due, free }));
             slot.wake();
         }
+    }
+
+    /// The slot that has been free for longest. Those that were taken out of service since they queued up are dropped.
+    fn first_free(&self, free: &mut VecDeque<usize>) -> Option<usize> {
+        while let Some(&id) = free.front() {
+            if self.slots[id].free.get().is_some() {
+                return Some(id);
+            }
+            self.slots[id].queued.set(false);
+            free.pop_front();
+        }
+        None
     }
 
     /// A slot whose connection went away can carry nothing: arrivals must not be given to it. A ticket that it was given in

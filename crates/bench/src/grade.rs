@@ -205,7 +205,8 @@ mod tests {
 
     #[test]
     fn failures_come_before_advice_on_connections() {
-        let hung = grade(&Evidence { started: 100, failed: 50, server: server(0.01), connections: 10, ..Evidence::default() });
+        let hung =
+            grade(&Evidence { started: 100, failed: 50, server: server(0.01), connections: 10, ..Evidence::default() });
         assert!(hung.because.starts_with("50 % of the requests failed") && hung.advice.unwrap().contains("failures"));
     }
 

@@ -224,9 +224,10 @@ impl Machine {
                 ));
             }
             // Where the server is not known, what it used would be taken for somebody else's.
-            let others = server.as_ref().filter(|_| elapsed > 0.0).map_or(0.0, |server| {
-                shares.busy() * shares.cpus.len() as f64 - (server.cpu_seconds + ours) / elapsed
-            });
+            let others = server
+                .as_ref()
+                .filter(|_| elapsed > 0.0)
+                .map_or(0.0, |server| shares.busy() * shares.cpus.len() as f64 - (server.cpu_seconds + ours) / elapsed);
             if others > OTHERS_WORTH_A_WARNING {
                 warnings.push(format!(
                     "other processes used {others:.1} of {} CPUs: both sides waited for them; CPU per request still compares, \

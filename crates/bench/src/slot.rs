@@ -5,9 +5,9 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use oroshi_net::{ConnectError, Connected, Peer, monotonic_ns};
+use oroshi_net::{ConnectError, Connected, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::connection::{Connection, cut_off};
@@ -38,12 +38,13 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
         } else {
             None
         };
-        let began = monotonic_ns();
+        // In a closed loop the ticket is of this moment.
+        let began = first.filter(|_| !core.rules.open).map_or_else(monotonic_ns, |ticket| ticket.due);
         let place = &core.origins[origin];
         // A request that has its connection to itself goes out with it.
         let request = first.map(|_| place.next_request());
         let bytes = request.map_or(&[][..], |r| &place.requests[r].last);
-        let connected = connect(&core, id, place, bytes).await;
+        let connected = connect(&core, id, place, bytes, began).await;
         if !attempted {
             attempted = true;
             core.count_attempt();
@@ -97,7 +98,7 @@ pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
     let mut backoff = BACKOFF.0;
     let mut attempted = false;
     while core.phase.get() != Phase::Over {
-        let connected = connect(&core, id, &core.origins[origin], &[]).await;
+        let connected = connect(&core, id, &core.origins[origin], &[], monotonic_ns()).await;
         if !attempted {
             attempted = true;
             core.count_attempt();
@@ -158,18 +159,21 @@ enum Unconnected {
     Over,
 }
 
-/// Connects, and sends `first` if that is possible at once, within the plan's timeout. The core's sweep enforces it: no
-/// timer of its own.
-async fn connect(core: &Core, id: usize, origin: &OriginState, first: &[u8]) -> Result<Connected, Unconnected> {
+/// Connects, and sends `first` if that is possible at once, within the plan's timeout from `now` on. The core's sweep
+/// enforces it: no timer of its own.
+async fn connect(
+    core: &Core,
+    id: usize,
+    origin: &OriginState,
+    first: &[u8],
+    now: u64,
+) -> Result<Connected, Unconnected> {
     let slot = &core.slots[id];
-    let deadline = monotonic_ns() + core.rules.timeout;
-    slot.deadline.set(deadline);
+    slot.deadline.set(now + core.rules.timeout);
     slot.expired.set(false);
     let peer = origin.next_peer();
-    // A unix socket either connects at once or waits for room in the backlog, on the connector's own timer.
-    let own_deadline = matches!(peer, Peer::Unix(_)).then(|| Instant::now() + Duration::from_nanos(core.rules.timeout));
     let result = {
-        let mut connecting = pin!(origin.connector.connect_sending(peer, own_deadline, first));
+        let mut connecting = pin!(origin.connector.connect_sending(peer, None, first));
         poll_fn(|cx| {
             if let Poll::Ready(result) = connecting.as_mut().poll(cx) {
                 return Poll::Ready(Ok(result));
@@ -178,8 +182,8 @@ async fn connect(core: &Core, id: usize, origin: &OriginState, first: &[u8]) -> 
             if core.phase.get() == Phase::Over {
                 return Poll::Ready(Err(Unconnected::Over));
             }
-            if slot.expired.get() && own_deadline.is_none() {
-                return Poll::Ready(Err(Unconnected::Failed(Failure::ConnectTimeout)));
+            if slot.expired.get() {
+                return Poll::Ready(Ok(Err(ConnectError::overdue(peer))));
             }
             Poll::Pending
         })

@@ -125,7 +125,7 @@ fn an_upgrade_that_was_asked_for_is_an_answer() {
         }
     });
     let headers = vec![("Upgrade".into(), "echo".into()), ("Connection".into(), "upgrade".into())];
-    let record = run(Draft { headers, ..requests(&peer.url, 4, 2) });
+    let record = run(Draft { headers, ..requests(&peer.url, 4, 1) });
     assert_eq!((record.requests.completed, record.errors), (4, 0));
     assert_eq!(record.statuses, BTreeMap::from([(101, 4)]));
     assert_eq!(record.connections.opened, 4);

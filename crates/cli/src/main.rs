@@ -3,7 +3,7 @@
 //! Read it in this order:
 //!
 //! 1. This file: the subcommands, how errors are told, the exit codes.
-//! 2. [`bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the server that answers as told. [`demo`]: both together.
+//! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the server that answers as told. [`demo`]: both together.
 //! 3. [`child`]: a target as a child process. [`interrupt`]: Ctrl-C.
 //! 4. [`units`], [`nearest`], [`table`], [`paint`]: reading and writing text.
 //!

@@ -29,7 +29,15 @@ pub(crate) fn closed() -> Record {
         plan: plan(Load::Closed, 2, 100, 10.0),
         elapsed_s: 10.0,
         cut_short: false,
-        requests: Requests { started: 100_034, completed: 100_000, failed: 15, cut_off: 19, unsent: 0, waited: 0, answered: 100_000 },
+        requests: Requests {
+            started: 100_034,
+            completed: 100_000,
+            failed: 15,
+            cut_off: 19,
+            unsent: 0,
+            waited: 0,
+            answered: 100_000,
+        },
         rates: Rates {
             requests_per_s: 10_000.0,
             read_bytes_per_s: 1_600_000.0,
@@ -89,7 +97,8 @@ pub(crate) fn open() -> Record {
     record.plan.origins[0].address = "unix:/run/app.sock".into();
     record.cut_short = true;
     record.elapsed_s = 7.5;
-    record.requests = Requests { started: 7500, completed: 5000, failed: 0, cut_off: 50, unsent: 2450, waited: 4000, answered: 5000 };
+    record.requests =
+        Requests { started: 7500, completed: 5000, failed: 0, cut_off: 50, unsent: 2450, waited: 4000, answered: 5000 };
     record.rates.requests_per_s = 666.7;
     record.latency.service = latency((0..5000).map(|i| 500_000 + i * 100)).into();
     record.latency.first_byte = record.latency.service.clone();

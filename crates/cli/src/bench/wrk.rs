@@ -11,7 +11,6 @@
 use oroshi_bench::{Failure, Load, Record};
 use oroshi_stats::{Latency, Quantile};
 
-
 /// Writes the report of a run against `url`.
 pub(crate) fn report(record: &Record, url: &str, spectrum: bool, backfill: bool) -> String {
     let plan = &record.plan;
