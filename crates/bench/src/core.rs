@@ -145,6 +145,8 @@ pub(crate) struct Rules {
     /// A ticket is taken before its connection is made.
     pub(crate) connect_per_request: bool,
     pub(crate) checks: Arc<[Check]>,
+    /// One of them is about the status.
+    pub(crate) status_checked: bool,
     pub(crate) limits: Limits,
     pub(crate) interval_histograms: bool,
     pub(crate) open: bool,
@@ -160,6 +162,8 @@ pub(crate) struct Core {
     pub(crate) tally: RefCell<Tally>,
     pub(crate) interval: RefCell<Interval>,
     pub(crate) phase: Cell<Phase>,
+    /// When the run ended: what was on its way then is known to have taken that long, however late its slot is told.
+    pub(crate) over_since: Cell<u64>,
     /// Requests due before this moment belong to the warm-up.
     pub(crate) measure_from: Cell<u64>,
     /// Connections that are up now, the held ones apart.
@@ -190,6 +194,7 @@ impl Core {
             tally: RefCell::default(),
             interval: RefCell::new(interval),
             phase: Cell::new(Phase::Connecting),
+            over_since: Cell::new(0),
             measure_from: Cell::new(0),
             alive: Cell::new(0),
             held: Cell::new(0),
@@ -233,6 +238,7 @@ impl Core {
     /// Ends the run at `now`: what is due and unsent is counted as such, and every slot ends.
     pub(crate) fn finish(&self, now: u64) {
         self.phase.set(Phase::Over);
+        self.over_since.set(now);
         {
             let mut tally = self.tally.borrow_mut();
             let mut lost = |due: u64| {
@@ -407,15 +413,23 @@ impl Core {
     }
 
     /// Counts an attempt to connect that failed, with the request that it was made for, if any.
-    pub(crate) fn connect_failed(&self, ticket: Option<Ticket>, failure: Failure) {
-        let measured = ticket.map_or_else(|| self.spend_on_failure(), |t| t.due >= self.measure_from.get());
+    /// A connection that is only to be held (`load` is false) uses up no request.
+    pub(crate) fn connect_failed(&self, ticket: Option<Ticket>, failure: Failure, load: bool) {
+        let measured =
+            ticket.map_or_else(|| load && self.spend_on_failure(), |ticket| ticket.due >= self.measure_from.get());
         let mut tally = self.tally.borrow_mut();
         if measured {
             tally.fail(failure);
         } else if ticket.is_none() {
             tally.failures.add(failure);
+        } else {
+            return;
         }
         self.interval.borrow_mut().errors += 1;
+        // It waited in vain, and would have had to wait longer still: the percentiles must know.
+        if let (Some(ticket), Failure::ConnectTimeout | Failure::ConnectBacklog) = (ticket, failure) {
+            tally.clocks.response.record_censored(oroshi_net::monotonic_ns().saturating_sub(ticket.due));
+        }
     }
 
     /// The earliest deadline of all slots; those that have passed are marked and woken.

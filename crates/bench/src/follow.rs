@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use oroshi_net::monotonic_ns;
 use oroshi_stats::{Latency, Point, Series, Sketch};
 
 use crate::plan::Plan;
@@ -26,7 +27,7 @@ pub struct Progress {
     pub elapsed: Duration,
     /// Time until it ends, where that is known.
     pub left: Option<Duration>,
-    /// Requests left to start and their number, in a run of a fixed number.
+    /// Answers so far in this stage.
     pub done: u64,
     /// Answers per second over the last second.
     pub rate: f64,
@@ -50,8 +51,10 @@ pub enum Stage {
 }
 
 /// One second's histograms, for an HdrHistogram log.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SecondHistograms {
+    /// When the measured part began.
+    pub began: SystemTime,
     /// Since the start of the measured part.
     pub offset: Duration,
     /// Length.
@@ -60,6 +63,13 @@ pub struct SecondHistograms {
     pub service: Latency,
     /// Response times.
     pub response: Latency,
+}
+
+impl SecondHistograms {
+    fn since(offset: Duration) -> Self {
+        let (service, response) = (Latency::default(), Latency::default());
+        Self { began: SystemTime::UNIX_EPOCH, offset, length: Duration::ZERO, service, response }
+    }
 }
 
 /// Somebody who follows a run.
@@ -128,17 +138,17 @@ impl PointData {
 }
 
 impl Listener {
-    pub(crate) fn new(shared: &Shared, start: u64) -> Self {
+    pub(crate) fn new(threads: usize, start: u64) -> Self {
         Self {
             begun: Instant::now(),
             measured_from: start,
             series: Series::new(TICK.as_nanos() as u64, SERIES_CAPACITY),
             recent: Vec::new(),
-            alive: vec![None; shared.plan.threads],
+            alive: vec![None; threads],
             fewest_alive: None,
             errors: 0,
             done: 0,
-            second: SecondHistograms::default(),
+            second: SecondHistograms::since(Duration::ZERO),
             closed: None,
             ended: 0,
         }
@@ -155,6 +165,7 @@ impl Listener {
     ) {
         self.begun = Instant::now();
         (self.errors, self.done) = (0, 0);
+        self.recent.clear();
         let (mut told, mut sampled) = (self.begun, self.begun);
         loop {
             let patience = warmup.map_or(TICK, |w| w.saturating_sub(self.begun.elapsed()).min(TICK));
@@ -209,9 +220,9 @@ impl Listener {
             self.second.response.merge(&full.1);
             self.second.length = end.saturating_sub(self.second.offset);
             if self.second.length >= SECOND {
-                let next = SecondHistograms { offset: end, ..SecondHistograms::default() };
+                let next = SecondHistograms::since(end);
                 if let Some(before) = self.closed.replace(std::mem::replace(&mut self.second, next)) {
-                    observer.second(&before);
+                    self.tell(observer, before);
                 }
             }
         }
@@ -245,7 +256,7 @@ impl Listener {
 
     /// Hands over what is left. A sliver at the end joins the second before it: a log with an interval of no length is of no use.
     pub(crate) fn last_second(&mut self, observer: &mut dyn Observer) {
-        let rest = std::mem::take(&mut self.second);
+        let rest = std::mem::replace(&mut self.second, SecondHistograms::since(Duration::ZERO));
         let sliver = rest.length < SECOND / 10;
         if let Some(mut before) = self.closed.take() {
             if sliver {
@@ -253,14 +264,21 @@ impl Listener {
                 before.response.merge(&rest.response);
                 before.length += rest.length;
             }
-            observer.second(&before);
+            self.tell(observer, before);
             if sliver {
                 return;
             }
         }
         if !rest.service.is_empty() {
-            observer.second(&rest);
+            self.tell(observer, rest);
         }
+    }
+
+    fn tell(&self, observer: &mut dyn Observer, mut second: SecondHistograms) {
+        let since = Duration::from_nanos(monotonic_ns().saturating_sub(self.measured_from));
+        let now = SystemTime::now();
+        second.began = now.checked_sub(since).unwrap_or(now);
+        observer.second(&second);
     }
 
     fn progress(&self, plan: &Plan, warmup: Option<Duration>) -> Progress {
@@ -303,19 +321,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn listener() -> Listener {
-        Listener {
-            begun: Instant::now(),
-            measured_from: 1000 * MS,
-            series: Series::new(TICK.as_nanos() as u64, SERIES_CAPACITY),
-            recent: Vec::new(),
-            alive: vec![None],
-            fewest_alive: None,
-            errors: 0,
-            done: 0,
-            second: SecondHistograms::default(),
-            closed: None,
-            ended: 0,
-        }
+        Listener::new(1, 1000 * MS)
     }
 
     fn report(from_ms: u64, until_ms: u64, requests: u64, full: bool) -> Report {

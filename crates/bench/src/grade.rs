@@ -62,6 +62,7 @@ pub(crate) struct Evidence {
     pub(crate) server: Option<ServerEvidence>,
     pub(crate) started: u64,
     pub(crate) failed: u64,
+    pub(crate) completed: u64,
     pub(crate) ports_exhausted: u64,
     /// Open loop: what was answered, as a share of what was due.
     pub(crate) achieved: Option<f64>,
@@ -101,7 +102,13 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
             Some("keep connections, spread over --source addresses, or measure over a unix socket"),
         );
     }
+    let server_first = server_busy && e.server.is_some_and(|s| s.busiest_thread > e.generator_busiest);
     if e.generator_busiest >= GENERATOR_BUSY {
+        if server_first {
+            let advice =
+                "the generator was close to its own limit: with more threads (-t) on free CPUs the figures may change";
+            return verdict(Bottleneck::ServerBound, format!("{theirs}; {ours}"), Some(advice));
+        }
         let advice = if server_busy {
             "both sides were at their limit: give each CPUs of its own (--cpus), or more threads (-t)"
         } else {
@@ -122,11 +129,14 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
     if server_busy {
         return verdict(Bottleneck::ServerBound, format!("{theirs}; {ours}"), None);
     }
-    if e.failed as f64 > FAILED_SHARE * e.started as f64 {
-        let share = percent(e.failed as f64 / e.started as f64);
+    if e.started == 0 {
+        return verdict(Bottleneck::LatencyBound, format!("nothing was measured; {ours}, {theirs}"), None);
+    }
+    if e.failed as f64 > FAILED_SHARE * e.started as f64 || e.completed == 0 {
+        let (failed, started) = (e.failed, e.started);
         return verdict(
             Bottleneck::LatencyBound,
-            format!("{share} of the requests failed, and neither side was busy; {ours}, {theirs}"),
+            format!("of {started} requests {failed} failed and {} were answered; {ours}, {theirs}", e.completed),
             Some("look at the failures first: what was answered says little while so much is not"),
         );
     }
@@ -153,7 +163,7 @@ mod tests {
     use super::*;
 
     fn of(e: Evidence) -> Bottleneck {
-        grade(&Evidence { started: 1000, connections: 10, ..e }).bottleneck
+        grade(&Evidence { started: 1000, completed: 1000, connections: 10, ..e }).bottleneck
     }
 
     fn server(busiest_thread: f64) -> Option<ServerEvidence> {
@@ -171,7 +181,15 @@ mod tests {
             Bottleneck::GeneratorBound
         );
         assert_eq!(
-            of(Evidence { generator_busiest: 0.97, server: server(0.99), ..Evidence::default() }),
+            of(Evidence { generator_busiest: 0.99, server: server(0.97), ..Evidence::default() }),
+            Bottleneck::GeneratorBound
+        );
+        let close =
+            Evidence { generator_busiest: 0.9, server: server(0.99), started: 1, completed: 1, ..Evidence::default() };
+        assert_eq!(grade(&close).bottleneck, Bottleneck::ServerBound);
+        assert!(grade(&close).advice.is_some(), "a generator that is nearly at its limit is not passed over");
+        assert_eq!(
+            of(Evidence { generator_busiest: 0.97, server: server(0.5), ..Evidence::default() }),
             Bottleneck::GeneratorBound
         );
         assert_eq!(
@@ -186,7 +204,13 @@ mod tests {
 
     #[test]
     fn a_server_that_cannot_be_seen_is_not_declared_innocent() {
-        let unseen = grade(&Evidence { generator_busiest: 0.3, connections: 10, ..Evidence::default() });
+        let unseen = grade(&Evidence {
+            generator_busiest: 0.3,
+            started: 9,
+            completed: 9,
+            connections: 10,
+            ..Evidence::default()
+        });
         assert_eq!(unseen.bottleneck, Bottleneck::LatencyBound);
         assert!(unseen.because.contains("not known") && unseen.advice.unwrap().contains("--watch"));
     }
@@ -206,8 +230,8 @@ mod tests {
     #[test]
     fn failures_come_before_advice_on_connections() {
         let hung =
-            grade(&Evidence { started: 100, failed: 50, server: server(0.01), connections: 10, ..Evidence::default() });
-        assert!(hung.because.starts_with("50 % of the requests failed") && hung.advice.unwrap().contains("failures"));
+            grade(&Evidence { started: 100, failed: 50, completed: 50, server: server(0.01), ..Evidence::default() });
+        assert!(hung.because.starts_with("of 100 requests 50 failed") && hung.advice.unwrap().contains("failures"));
     }
 
     #[test]
@@ -217,7 +241,7 @@ mod tests {
             Bottleneck::PortBound,
             "1 of 1,000"
         );
-        let few = Evidence { ports_exhausted: 1, started: 1_000_000, connections: 1, ..Evidence::default() };
+        let few = Evidence { ports_exhausted: 1, started: 1_000_000, completed: 999_999, ..Evidence::default() };
         assert_eq!(grade(&few).bottleneck, Bottleneck::LatencyBound);
     }
 }

@@ -1,6 +1,7 @@
 //! What to do: a [`Draft`] as somebody wrote it becomes a [`Plan`] in which everything has been decided.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_net::endpoint::ResolveError;
@@ -27,9 +28,10 @@ pub struct Draft {
     pub method: String,
     /// Header lines, in order; `Host`, `Connection` and `Content-Length` replace our own.
     pub headers: Vec<(String, String)>,
-    /// Request body.
-    pub body: Vec<u8>,
-    /// Threads, one core each; `None`: two, or fewer where there are fewer CPUs or connections.
+    /// Request body. It is held once, however many URLs and threads there are.
+    pub body: Arc<[u8]>,
+    /// Threads, each with its share of the connections and of the timetable. `None`: two, or one for an open loop of up to
+    /// 10,000 requests per second, or fewer where there are fewer CPUs or connections.
     pub threads: Option<usize>,
     /// Connections in all.
     pub connections: usize,
@@ -71,7 +73,7 @@ impl Default for Draft {
             connect_to: Vec::new(),
             method: "GET".into(),
             headers: Vec::new(),
-            body: Vec::new(),
+            body: Arc::default(),
             threads: None,
             connections: 10,
             hold: 0,
@@ -312,7 +314,12 @@ impl Draft {
             }
         }
         let available = oroshi_net::available_cpus().map_or(1, |cpus| cpus.iter().count());
-        let threads = self.threads.unwrap_or_else(|| 2.min(available).min(self.connections.max(1)));
+        let usual = match &self.load {
+            // Within one thread any free connection takes what is due; between threads nothing is handed over.
+            Load::Open { stages, .. } if stages.iter().all(|stage| stage.rate <= ONE_THREAD_RATE) => 1,
+            _ => 2,
+        };
+        let threads = self.threads.unwrap_or_else(|| usual.min(available).min(self.connections.max(1)));
         if self.connections > 0 && threads > self.connections {
             problems.push(Problem::TooFewConnections { connections: self.connections, threads });
         }
@@ -427,7 +434,7 @@ impl Plan {
         ConnectorOptions {
             sources: self.sources.clone(),
             // Nothing unacknowledged stands in the way of a connection's only request, if it fits one segment.
-            nodelay: !self.connects_per_request() || origin.requests.iter().any(|r| r.last.len() > 1400),
+            nodelay: !self.connects_per_request() || origin.requests.iter().any(|r| r.size() > 1400),
             tls: origin.tls.clone(),
             ..ConnectorOptions::default()
         }
@@ -455,24 +462,30 @@ impl Origin {
     }
 }
 
+/// Requests per second that one thread carries with ease, connections kept or not.
+const ONE_THREAD_RATE: f64 = 10_000.0;
 /// Length of a run when nothing says otherwise: wrk's.
 pub const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 
-/// Splits `total` by `weights`, nothing lost: each share differs from the exact one by less than one, and is at least one
-/// where there is enough for all.
+/// Splits `total` by `weights`, nothing lost: by largest remainder, so that each share differs from the exact one by less than
+/// one; then those that got nothing take one from the largest, as far as there is enough for all.
 pub(crate) fn shares(total: usize, weights: &[usize]) -> Vec<usize> {
-    let sum: usize = weights.iter().sum();
-    let floor = usize::from(total >= weights.len());
-    let spare = total - floor * weights.len().min(total);
-    let mut before = 0usize;
-    weights
-        .iter()
-        .map(|weight| {
-            let start = spare * before / sum.max(1);
-            before += weight;
-            floor + spare * before / sum.max(1) - start
-        })
-        .collect()
+    let sum: usize = weights.iter().sum::<usize>().max(1);
+    let mut shares: Vec<usize> = weights.iter().map(|weight| total * weight / sum).collect();
+    let mut by_remainder: Vec<usize> = (0..weights.len()).collect();
+    by_remainder.sort_by_key(|&i| std::cmp::Reverse(total * weights[i] % sum));
+    let left = total - shares.iter().sum::<usize>();
+    for &i in by_remainder.iter().cycle().take(left) {
+        shares[i] += 1;
+    }
+    if total >= weights.len() {
+        while let Some(empty) = shares.iter().position(|&share| share == 0) {
+            let largest = (0..shares.len()).max_by_key(|&i| shares[i]).unwrap_or(empty);
+            shares[largest] -= 1;
+            shares[empty] += 1;
+        }
+    }
+    shares
 }
 
 #[cfg(test)]
@@ -485,8 +498,10 @@ mod tests {
 
     #[test]
     fn no_connection_is_lost_in_the_split() {
-        assert_eq!(shares(10, &[1, 1, 1]), [3, 3, 4]);
+        assert_eq!(shares(10, &[1, 1, 1]), [4, 3, 3]);
+        assert_eq!(shares(3, &[2, 1]), [2, 1]);
         assert_eq!(shares(3, &[1, 100, 1]), [1, 1, 1]);
+        assert_eq!(shares(0, &[1, 2]), [0, 0]);
         assert_eq!(shares(2, &[1, 1, 1]).iter().sum::<usize>(), 2);
         for total in 3..200 {
             let split = shares(total, &[5, 1, 3]);

@@ -165,7 +165,7 @@ pub struct ClockRecord {
 /// Connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
-    /// Opened in the measured part, and before it where there was no warm-up.
+    /// Opened under load in the measured part, and before it where there was no warm-up; those that are only held are apart.
     pub opened: u64,
     /// Ended by the server between requests.
     pub closed_by_server: u64,
@@ -232,7 +232,7 @@ impl PlanRecord {
                     scheme: o.scheme.as_str().to_owned(),
                     connections: o.connections,
                     requests: o.requests.iter().take(100).map(|r| first_line(&r.keep)).collect(),
-                    request_bytes: o.requests.first().map_or(0, |r| r.last.len()),
+                    request_bytes: o.requests.first().map_or(0, crate::request::Request::size),
                 })
                 .collect(),
             threads: plan.threads,

@@ -1,16 +1,24 @@
 //! The bytes of a request, made once before the run.
 
+use std::sync::Arc;
+
 use oroshi_http1::encode::{self, EncodeError};
 use oroshi_http1::{Expect, Version};
 use oroshi_net::Endpoint;
 
-/// One request, ready to be written.
+/// A body up to this length stands in one piece with its head; a longer one is kept once, for all requests and threads.
+const JOINED: usize = 4096;
+
+/// One request, ready to be written: a head, with the body behind it if that is short, and otherwise the body. Clones share
+/// the bytes.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The bytes sent while the connection is to be kept.
-    pub keep: Box<[u8]>,
-    /// The bytes sent as a connection's last request: with `Connection: close`.
-    pub last: Box<[u8]>,
+    /// The head while the connection is to be kept.
+    pub keep: Arc<[u8]>,
+    /// The head of a connection's last request: with `Connection: close`.
+    pub last: Arc<[u8]>,
+    /// The body, where it does not stand in the head's piece.
+    pub body: Arc<[u8]>,
     /// What kind of answer belongs to it.
     pub expect: Expect,
     /// Whether the user's own headers already ask the server to close.
@@ -46,7 +54,7 @@ impl Request {
         method: &str,
         url: &Endpoint,
         headers: &[(String, String)],
-        body: &[u8],
+        body: &Arc<[u8]>,
         per_connection: Option<u64>,
     ) -> Result<Self, RequestError> {
         if method == "CONNECT" {
@@ -69,20 +77,24 @@ impl Request {
             line(encode::header(&mut head, "Host", url.authority.as_bytes()), "host", &url.authority)?;
         }
         for (name, value) in headers {
-            line(encode::header(&mut head, name, value.as_bytes()), "header", &format!("{name}: {value}"))?;
+            // The value may be a secret, and what is wrong with it is said without it.
+            line(encode::header(&mut head, name, value.as_bytes()), "header", name)?;
         }
         if !body.is_empty() && !given("Content-Length") {
             let length = body.len().to_string();
             line(encode::header(&mut head, "Content-Length", length.as_bytes()), "body", &length)?;
         }
-        let finish = |mut bytes: Vec<u8>| {
+        let joined = body.len() <= JOINED;
+        let finish = |mut bytes: Vec<u8>| -> Arc<[u8]> {
             bytes.extend_from_slice(b"\r\n");
-            bytes.extend_from_slice(body);
-            bytes.into_boxed_slice()
+            if joined {
+                bytes.extend_from_slice(body);
+            }
+            bytes.into()
         };
         let keep = finish(head.clone());
         let last = if given("Connection") || per_connection.is_none() {
-            keep.clone()
+            Arc::clone(&keep)
         } else {
             line(encode::header(&mut head, "Connection", b"close"), "header", "Connection: close")?;
             finish(head)
@@ -98,7 +110,14 @@ impl Request {
         } else {
             Expect::Body
         };
-        Ok(Self { keep, last, expect, closes })
+        let body = if joined { Arc::default() } else { Arc::clone(body) };
+        Ok(Self { keep, last, body, expect, closes })
+    }
+
+    /// Length of the longer of the two, body included, in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.keep.len().max(self.last.len()) + self.body.len()
     }
 }
 
@@ -109,7 +128,7 @@ mod tests {
     fn request(method: &str, headers: &[(&str, &str)], body: &[u8], per_connection: Option<u64>) -> Request {
         let url: Endpoint = "http://example.com:81/a?b".parse().unwrap();
         let headers: Vec<_> = headers.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        Request::new(method, &url, &headers, body, per_connection).unwrap()
+        Request::new(method, &url, &headers, &body.into(), per_connection).unwrap()
     }
 
     fn text(bytes: &[u8]) -> &str {
@@ -145,10 +164,10 @@ mod tests {
         let url: Endpoint = "http://h/".parse().unwrap();
         for (name, value) in [("A", "b\r\nC: d"), ("A b", "c"), ("", "x")] {
             let headers = vec![(name.to_owned(), value.to_owned())];
-            let error = Request::new("GET", &url, &headers, b"", None).unwrap_err();
+            let error = Request::new("GET", &url, &headers, &Arc::default(), None).unwrap_err();
             assert!(matches!(error, RequestError::Encode { what: "header", .. }), "{error}");
         }
-        assert!(Request::new("GE T", &url, &[], b"", None).is_err());
-        assert!(matches!(Request::new("CONNECT", &url, &[], b"", None), Err(RequestError::Connect)));
+        assert!(Request::new("GE T", &url, &[], &Arc::default(), None).is_err());
+        assert!(matches!(Request::new("CONNECT", &url, &[], &Arc::default(), None), Err(RequestError::Connect)));
     }
 }

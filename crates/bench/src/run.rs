@@ -1,10 +1,10 @@
 //! A run from beginning to end: prepare, start the workers, listen to them, put the record together.
 
 use std::io;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, OnceLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use oroshi_net::connect::ConnectError;
 use oroshi_net::cores::CoresError;
@@ -27,6 +27,8 @@ use crate::worker::{Outcome, Shared, work};
 /// Share of a CPU that other machines took, and CPUs that other processes used, from which a run is doubtful.
 const STEAL_WORTH_A_WARNING: f64 = 0.02;
 const OTHERS_WORTH_A_WARNING: f64 = 0.25;
+/// How often somebody who wants to end the run is listened to before it has begun.
+const LOOK: Duration = Duration::from_millis(2);
 /// A thread's runtime and its two timers.
 const DESCRIPTORS_PER_THREAD: usize = 8;
 
@@ -50,6 +52,9 @@ pub enum RunError {
     /// Threads could not be started, pinned or joined.
     #[error(transparent)]
     Cores(#[from] CoresError),
+    /// The observer ended it before it began.
+    #[error("ended before the run began")]
+    Cancelled,
     /// The kernel gave no timer.
     #[error("a timer could not be made")]
     Timer(#[source] io::Error),
@@ -74,7 +79,7 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
     warnings.iter().for_each(|w| observer.warning(w));
     let environment = Environment::capture();
 
-    let found = find(&plan)?;
+    let found = find(&plan, observer)?;
     if plan.origins.len() > 1 && plan.watch == Watching::Auto {
         warnings.push(format!("several servers: the CPU time shown is that of {}", plan.origins[0].name()));
     }
@@ -89,6 +94,7 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
         ready: Barrier::new(threads + 1),
         start: OnceLock::new(),
         stop: AtomicBool::new(false),
+        prepared: AtomicUsize::new(0),
         plan,
     });
     let (sender, reports) = channel();
@@ -101,11 +107,22 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
         let shared = Arc::clone(&shared);
         Cores::start(&options, move |core| work(Arc::clone(&shared), core.index, sender.clone()))?
     };
+    while shared.prepared.load(Ordering::Relaxed) < threads {
+        if observer.cancelled() {
+            shared.stop.store(true, Ordering::Relaxed);
+        }
+        std::thread::sleep(LOOK);
+    }
+    if shared.stop.load(Ordering::Relaxed) && observer.cancelled() {
+        shared.meet();
+        cores.join()?;
+        return Err(RunError::Cancelled);
+    }
     let started = SystemTime::now();
     // Taken while the workers wait: in a run without warm-up nothing of it is missed.
     let mut machine = Machine::begin(watch.as_mut());
     let start = shared.meet();
-    let mut listener = Listener::new(&shared, start);
+    let mut listener = Listener::new(threads, start);
     if !warmup.is_zero() {
         listener.listen(&reports, &shared, observer, Some(warmup), watch.as_mut());
         machine = Machine::begin(watch.as_mut());
@@ -119,6 +136,9 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
         server_unknown = Some("its processes ended during the run".into());
     }
     warnings.extend(machine.warnings);
+    if outcomes.iter().any(|outcome| outcome.gave_up) {
+        warnings.push("ended early: no connection could be made any more".into());
+    }
     let plan = &shared.plan;
     Ok(assemble(plan, &outcomes, &listener, machine.server, server_unknown, started, environment, warnings))
 }
@@ -130,27 +150,41 @@ struct Found {
 }
 
 /// Resolves every name, makes one connection to each place, and finds the server's processes.
-fn find(plan: &Plan) -> Result<Found, RunError> {
+fn find(plan: &Plan, observer: &mut dyn Observer) -> Result<Found, RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Timer)?;
-    runtime.block_on(async {
-        let mut peers = Vec::new();
-        let mut watch = None;
-        for origin in &plan.origins {
-            let mut found = origin.peers().await.map_err(RunError::Dns)?;
-            let pid = probe(plan, origin, &mut found).await?;
-            if watch.is_none() {
-                watch = Some(match plan.watch {
-                    Watching::Auto => look_for(&found[0], pid),
-                    Watching::Pid(pid) => {
-                        Ok(Watch::for_pid(pid).map_err(|e| RunError::Watch { pid, why: e.to_string() })?)
-                    }
-                    Watching::None => Err("not watched (--watch none)".to_owned()),
-                });
-            }
-            peers.push(found);
+    let found = runtime.block_on(async {
+        tokio::select! {
+            found = find_each(plan) => found,
+            () = cancelled(observer) => Err(RunError::Cancelled),
         }
-        Ok(Found { peers, watch: watch.unwrap_or_else(|| Err("nothing to watch".into())) })
-    })
+    });
+    // The look-up of a name that hangs must not keep us.
+    runtime.shutdown_background();
+    found
+}
+
+async fn find_each(plan: &Plan) -> Result<Found, RunError> {
+    let mut peers = Vec::new();
+    let mut watch = None;
+    for origin in &plan.origins {
+        let mut found = origin.peers().await.map_err(RunError::Dns)?;
+        let pid = probe(plan, origin, &mut found).await?;
+        if watch.is_none() {
+            watch = Some(match plan.watch {
+                Watching::Auto => look_for(&found[0], pid),
+                Watching::Pid(pid) => Ok(Watch::for_pid(pid).map_err(|e| RunError::Watch { pid, why: e.to_string() })?),
+                Watching::None => Err("not watched (--watch none)".to_owned()),
+            });
+        }
+        peers.push(found);
+    }
+    Ok(Found { peers, watch: watch.unwrap_or_else(|| Err("nothing to watch".into())) })
+}
+
+async fn cancelled(observer: &mut dyn Observer) {
+    while !observer.cancelled() {
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// One connection before the run: a closed port, a path that is no socket or a bad certificate ends it here, with a reason.
@@ -279,6 +313,7 @@ fn assemble(
             .map(|s| ServerEvidence { busiest_thread: s.busiest_thread, of_allowed: s.of_allowed_cpus }),
         started: tally.started,
         failed: tally.failed,
+        completed: tally.completed,
         ports_exhausted: tally.failures.get(Failure::PortsExhausted),
         achieved: match plan.load {
             Load::Open { .. } if tally.started > 0 => {

@@ -52,6 +52,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
         // A server that closes before it was asked anything is not to be hammered any more than one that refuses.
         let pause = match connected {
             Ok(connected) => {
+                count_connection(&core, &connected);
                 core.alive.set(core.alive.get() + 1);
                 let mut connection = Connection::new(&core, id, place, connected.stream, std::mem::take(&mut carried));
                 if let (Some(ticket), Some(request)) = (first, request) {
@@ -69,12 +70,12 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
             }
             Err(Unconnected::Failed(failure)) => {
                 // A request that was waiting for this connection fails with it.
-                core.connect_failed(first.or_else(|| carried.pop_front()), failure);
+                core.connect_failed(first.or_else(|| carried.pop_front()), failure, true);
                 true
             }
             Err(Unconnected::Over) => {
                 if let Some(ticket) = first {
-                    cut_off(&core, ticket, None, monotonic_ns());
+                    cut_off(&core, ticket, None, core.over_since.get());
                 }
                 false
             }
@@ -87,7 +88,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
         }
     }
     for ticket in carried {
-        cut_off(&core, ticket, None, monotonic_ns());
+        cut_off(&core, ticket, None, core.over_since.get());
     }
     core.ended.set(core.ended.get() + 1);
     core.progress.notify_one();
@@ -122,6 +123,9 @@ pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
                 })
                 .await;
                 core.held.set(core.held.get() - 1);
+                if core.phase.get() != Phase::Over {
+                    core.tally.borrow_mut().closed_by_server += 1;
+                }
                 // A server that closes idle connections at once is not to be hammered.
                 if core.phase.get() != Phase::Over {
                     tokio::time::sleep(backoff).await;
@@ -129,7 +133,7 @@ pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
                 }
             }
             Err(Unconnected::Failed(failure)) => {
-                core.tally.borrow_mut().failures.add(failure);
+                core.connect_failed(None, failure, false);
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(BACKOFF.1);
             }
@@ -192,16 +196,17 @@ async fn connect(
     slot.deadline.set(u64::MAX);
     slot.expired.set(false);
     match result {
-        Ok(connected) => {
-            let mut tally = core.tally.borrow_mut();
-            tally.opened += 1;
-            tally.clocks.connect.record(connected.connect.as_nanos() as u64);
-            if let Some(tls) = connected.tls {
-                tally.clocks.tls.record(tls.as_nanos() as u64);
-            }
-            Ok(connected)
-        }
+        Ok(connected) => Ok(connected),
         Err(error) => Err(Unconnected::Failed(connect_failure(&error))),
+    }
+}
+
+fn count_connection(core: &Core, connected: &Connected) {
+    let mut tally = core.tally.borrow_mut();
+    tally.opened += 1;
+    tally.clocks.connect.record(connected.connect.as_nanos() as u64);
+    if let Some(tls) = connected.tls {
+        tally.clocks.tls.record(tls.as_nanos() as u64);
     }
 }
 

@@ -1,7 +1,7 @@
 //! One core's part in a run: it opens its connections, keeps the time, and hands over what it counted.
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use oroshi_net::{Connector, Peer, Timer, monotonic_ns};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::arrivals::Arrivals;
+use crate::check::Check;
 use crate::core::{Core, OriginState, Phase, Rules, Source};
 use crate::plan::{Load, Plan, shares};
 use crate::run::RunError;
@@ -21,6 +22,8 @@ use crate::tally::{Interval, Tally};
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Connections that are being opened at once before the start: fewer than any usual backlog, so that no SYN is dropped.
 const OPENING: usize = 64;
+/// Shortest time without any connection after which a run of a fixed number of requests gives up, nanoseconds.
+const MIN_PATIENCE: u64 = 2_000_000_000;
 /// The dispatcher looks up at least this often, nanoseconds: a timetable's next arrival may be years away.
 const LONG_SLEEP: u64 = 1_000_000_000;
 
@@ -34,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) ready: Barrier,
     /// When the first request may be sent, on the monotonic clock.
     pub(crate) start: OnceLock<u64>,
+    /// Workers that wait to meet the others.
+    pub(crate) prepared: AtomicUsize,
     /// Set when the user wants the run to end.
     pub(crate) stop: AtomicBool,
 }
@@ -76,6 +81,8 @@ pub(crate) struct Outcome {
     pub(crate) alive: usize,
     pub(crate) held: usize,
     pub(crate) stopped_early: bool,
+    /// It ended early because the server was gone.
+    pub(crate) gave_up: bool,
 }
 
 /// Carries out worker `index`'s share.
@@ -85,12 +92,14 @@ pub(crate) async fn work(shared: Arc<Shared>, index: usize, reports: Sender<Repo
         Err(error) => {
             // The others wait for this one, and then need not go on.
             shared.stop.store(true, Ordering::Relaxed);
+            shared.prepared.fetch_add(1, Ordering::Relaxed);
             shared.meet();
             return Err(RunError::Timer(error));
         }
     };
     let share = Share::new(&shared, index);
     share.open_connections(&shared).await;
+    shared.prepared.fetch_add(1, Ordering::Relaxed);
     // Blocking the thread is right: nothing is to happen before everybody is here.
     let start = shared.meet();
     let core = Rc::clone(&share.core);
@@ -172,6 +181,7 @@ impl Share {
             per_connection: if connect_per_request { 1 } else { plan.requests_per_connection.unwrap_or(u64::MAX) },
             connect_per_request,
             checks: plan.checks.clone().into(),
+            status_checked: plan.checks.iter().any(|check| matches!(check, Check::Status(_))),
             limits: Limits::default(),
             interval_histograms: plan.interval_histograms,
             open: plan.load != Load::Closed,
@@ -194,15 +204,18 @@ impl Share {
                 tokio::task::spawn_local(fill_slot(Rc::clone(core), id, origin));
             }
             started += 1;
-            self.wait_for_attempts((started + 1usize).saturating_sub(OPENING), give_up).await;
+            self.wait_for_attempts((started + 1usize).saturating_sub(OPENING), shared, give_up).await;
         }
-        self.wait_for_attempts(started, give_up).await;
+        self.wait_for_attempts(started, shared, give_up).await;
     }
 
-    async fn wait_for_attempts(&self, n: usize, give_up: tokio::time::Instant) {
-        while self.core.attempted.get() < n {
-            // Deadlines of the attempts themselves are not swept yet; this bound is the same.
-            if tokio::time::timeout_at(give_up, self.core.progress.notified()).await.is_err() {
+    /// Until `n` attempts were made, or the run is not wanted any more. The deadlines of the attempts themselves are not
+    /// swept yet; `give_up` is the same bound.
+    async fn wait_for_attempts(&self, n: usize, shared: &Shared, give_up: tokio::time::Instant) {
+        while self.core.attempted.get() < n && !shared.stop.load(Ordering::Relaxed) {
+            let look = give_up.min(tokio::time::Instant::now() + TICK);
+            let waited = tokio::time::timeout_at(look, self.core.progress.notified()).await;
+            if waited.is_err() && tokio::time::Instant::now() >= give_up {
                 return;
             }
         }
@@ -216,6 +229,10 @@ impl Share {
         let mut measured: Option<Measured> = None;
         let mut next_sweep = start + sweep;
         let mut reported = start;
+        // A number of requests would never be reached against a server that is gone; a duration ends by itself.
+        let mut hope = Hope { opened: 0, since: start };
+        let patience = (2 * nanos(plan.timeout)).max(MIN_PATIENCE);
+        let mut gave_up = false;
         let stopped_early = loop {
             let now = monotonic_ns();
             if measured.is_none() && now >= warm {
@@ -239,6 +256,10 @@ impl Share {
                 break false;
             }
             if shared.stop.load(Ordering::Relaxed) {
+                break true;
+            }
+            gave_up = plan.duration.is_none() && measured.is_some() && hope.is_lost(core, now, patience);
+            if gave_up {
                 break true;
             }
             if now >= next_sweep {
@@ -274,6 +295,7 @@ impl Share {
             alive,
             held,
             stopped_early,
+            gave_up,
         }
     }
 
@@ -284,6 +306,23 @@ impl Share {
         // Nobody listens any more only when the run is being given up.
         let _ =
             reports.send(Report { until, length: until - from, worker: self.index, interval, alive, measured, last });
+    }
+}
+
+/// When a connection was last up.
+struct Hope {
+    opened: u64,
+    since: u64,
+}
+
+impl Hope {
+    /// Whether no connection has been up or made for `patience` nanoseconds.
+    fn is_lost(&mut self, core: &Core, now: u64, patience: u64) -> bool {
+        let opened = core.tally.borrow().opened;
+        if core.alive.get() > 0 || opened != self.opened {
+            *self = Self { opened, since: now };
+        }
+        now.saturating_sub(self.since) > patience
     }
 }
 

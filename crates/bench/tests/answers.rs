@@ -243,10 +243,18 @@ fn each_kind_of_check_is_counted() {
 }
 
 #[test]
-fn an_error_status_is_named_once_whatever_the_checks_say() {
+fn where_a_check_says_which_statuses_are_right_it_decides() {
     let peer = Peer::answering(|_| "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".into());
-    let record = run(Draft { checks: vec!["status=200".parse().unwrap()], ..requests(&peer.url, 5, 1) });
-    assert_eq!(record.failures, failures([(Failure::Status, 5)]));
+    for (checks, expected) in [
+        (&[][..], failures([(Failure::Status, 5)])),
+        (&["length=0"], failures([(Failure::Status, 5)])),
+        (&["status=200"], failures([(Failure::Check, 5)])),
+        (&["status=2xx,503"], failures([])),
+    ] {
+        let checks = checks.iter().map(|check| check.parse().unwrap()).collect();
+        let record = run(Draft { checks, ..requests(&peer.url, 5, 1) });
+        assert_eq!(record.failures, expected);
+    }
 }
 
 #[test]

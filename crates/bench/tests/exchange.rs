@@ -5,14 +5,15 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use oroshi_bench::follow::{Progress, Stage};
 use oroshi_bench::{Draft, Failure, Observer, SecondHistograms};
 use support::load::{all_answered, draft, failures, requests, run, run_seen, until};
-use support::peer::{Peer, Place, answers};
+use support::peer::{Listening, Peer, Place, answers};
 use support::tls::Identity;
-use support::{HANG, OK, OK_CLOSE, in_a_process, must_pass};
+use support::{HANG, OK, OK_CLOSE, in_a_process, must_pass, skipped};
 
 // Messages.
 
@@ -49,7 +50,12 @@ const ANSWERS: &[(&str, &str, u64, bool)] = &[
     ("length", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 5, true),
     ("no body", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 0, true),
     ("no content", "HTTP/1.1 204 No Content\r\n\r\n", 0, true),
-    ("not modified, with a length that is another's", "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", 0, true),
+    (
+        "not modified, with a length that is another's",
+        "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n",
+        0,
+        true,
+    ),
     ("no reason, odd case", "HTTP/1.1 200 \r\nCONTENT-length:5\r\n\r\nhello", 5, true),
     (
         "interim answers before it",
@@ -137,7 +143,8 @@ fn bodies_are_sent_whole() {
         let [status, text] = if request.length == 3_000_000 { ["200", "as sent"] } else { ["400", "cut short"] };
         format!("HTTP/1.1 {status} {text}\r\nContent-Length: 0\r\n\r\n").into_bytes()
     });
-    let plan = Draft { method: "POST".into(), body: vec![b'x'; 3_000_000], pipeline: 2, ..requests(&peer.url, 10, 2) };
+    let plan =
+        Draft { method: "POST".into(), body: vec![b'x'; 3_000_000].into(), pipeline: 2, ..requests(&peer.url, 10, 2) };
     let record = run(plan);
     all_answered(&record, 10);
     assert!(record.rates.written_bytes > 30_000_000);
@@ -156,7 +163,7 @@ fn an_early_answer_ends_the_sending() {
         });
         // More than the kernel holds for both sides: nobody reads it.
         let body = vec![b'x'; 24 << 20];
-        let record = run(Draft { method: "POST".into(), body, pipeline: 2, ..requests(&peer.url, 4, 1) });
+        let record = run(Draft { method: "POST".into(), body: body.into(), pipeline: 2, ..requests(&peer.url, 4, 1) });
         assert_eq!((record.requests.completed, record.requests.failed), (4, 0), "{connection}: {:?}", record.failures);
         assert_eq!(record.statuses, BTreeMap::from([(413, 4)]));
         assert_eq!(record.failures, failures([(Failure::Status, 4)]));
@@ -220,6 +227,44 @@ fn several_places_share_the_connections() {
     assert!(plain.requests > 0 && tls.requests > 0);
     assert_eq!((plain.accepted, tls.accepted), (3, 3));
     assert_eq!(record.plan.origins.iter().map(|o| o.connections).collect::<Vec<_>>(), [2, 2]);
+}
+
+#[test]
+fn ipv6_is_spoken() {
+    let Ok(listener) = TcpListener::bind("[::1]:0") else { return skipped("ipv6_is_spoken", "there is no ::1") };
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let peer = Peer::listening(url, Listening::Tcp(listener), answers(|_| OK.into()));
+    let sources = vec!["::1".parse().unwrap()];
+    all_answered(&run(Draft { sources: sources.clone(), ..requests(&peer.url, 40, 2) }), 40);
+    assert_eq!(peer.seen().sources, [sources[0]; 3]);
+}
+
+#[test]
+fn a_name_may_lead_elsewhere() {
+    let peer = Peer::answering(|request| {
+        // Host and path are the URL's, wherever the connection goes (RFC 9112, section 3.2).
+        let right = request.head.contains("\r\nHost: nobody.invalid:81\r\n") && request.target == "/a";
+        if right { OK.into() } else { b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".to_vec() }
+    });
+    let port = peer.url.trim_end_matches('/').rsplit(':').next().unwrap();
+    let rule = |text: String| vec![text.parse().unwrap()];
+    let url = "http://nobody.invalid:81/a";
+    for connect_to in [rule(format!("nobody.invalid:81:127.0.0.1:{port}")), rule(format!("::127.0.0.1:{port}"))] {
+        all_answered(&run(Draft { connect_to, ..requests(url, 20, 2) }), 20);
+    }
+    let socket = Peer::start(Place::Abstract, answers(|_| OK.into()));
+    let unix = Some(oroshi_net::UnixAddress::parse(socket.url.trim_start_matches("unix:")).unwrap());
+    all_answered(&run(Draft { unix, ..requests(url, 20, 2) }), 20);
+    assert_eq!((peer.seen().requests, socket.seen().targets), (40, BTreeMap::from([("/a".to_owned(), 20)])));
+}
+
+/// `localhost` may be ::1 first, where this server is not.
+#[test]
+fn addresses_of_a_name_that_do_not_answer_are_left_out() {
+    let peer = Peer::answering(|_| OK.into());
+    let record = run(requests(&peer.url.replace("127.0.0.1", "localhost"), 40, 4));
+    all_answered(&record, 40);
+    assert_eq!(record.connections.opened, 4);
 }
 
 // Connections.
@@ -307,12 +352,14 @@ fn a_connection_per_request() {
         (Peer::start(Place::Tcp, answer()), closing, None),
     ] {
         let tls = identity.client();
+        let begun = Instant::now();
         let record = run(Draft { requests_per_connection: per_connection, headers, tls, ..requests(&peer.url, 90, 3) });
         all_answered(&record, 90);
         let seen = peer.seen();
         assert_eq!((record.connections.opened, seen.accepted), (90, 91));
         assert_eq!((seen.most_on_one, seen.last_requests), (1, 90));
         assert_eq!(record.plan.requests_per_connection, Some(1));
+        assert!(begun.elapsed() < HANG, "it once waited for the timeout before it began");
     }
 }
 
@@ -320,8 +367,7 @@ fn a_connection_per_request() {
 fn source_addresses_are_used_in_turn() {
     let peer = Peer::answering(|_| OK.into());
     let sources = (2..=5).map(|n| format!("127.0.0.{n}").parse().unwrap()).collect::<Vec<_>>();
-    let record =
-        run(Draft { requests_per_connection: Some(1), sources: sources.clone(), ..requests(&peer.url, 8, 1) });
+    let record = run(Draft { requests_per_connection: Some(1), sources: sources.clone(), ..requests(&peer.url, 8, 1) });
     all_answered(&record, 8);
     let seen = peer.seen().sources;
     assert_eq!((&seen[..1], &seen[1..]), (&sources[..1], &[&sources[..], &sources[..]].concat()[..]));
@@ -340,7 +386,7 @@ fn held_connections_are_open_while_the_load_runs() {
     let record = run(Draft { hold: 20, threads: Some(2), ..requests(&peer.url, 100, 4) });
     all_answered(&record, 100);
     let connections = record.connections;
-    assert_eq!((connections.held_at_end, connections.alive_at_end, connections.opened), (20, 4, 24));
+    assert_eq!((connections.held_at_end, connections.alive_at_end, connections.opened), (20, 4, 4));
     assert_eq!(peer.seen().accepted, 25);
 }
 
@@ -357,11 +403,33 @@ fn held_connections_that_are_closed_are_opened_again() {
     let record = run_seen(Draft { hold: 8, duration: Some(HANG), ..draft(&peer.url) }, &mut observer);
     assert!(record.cut_short);
     let connections = record.connections;
-    assert_eq!((connections.opened, connections.alive_at_end, connections.held_at_end), (14, 1, 8));
+    assert_eq!((connections.alive_at_end, connections.held_at_end), (1, 8));
+    assert!((4..=5).contains(&connections.closed_by_server), "{connections:?}");
     assert!(record.requests.failed <= 1, "the one under load may have been among the five");
 }
 
 // The course of a run.
+
+#[test]
+fn fewer_requests_than_connections_are_that_many() {
+    let peer = Peer::answering(|_| OK.into());
+    for (n, per_connection) in [(1, None), (3, None), (3, Some(1))] {
+        let plan = Draft { requests_per_connection: per_connection, ..requests(&peer.url, n, 8) };
+        let record = run(Draft { threads: Some(2), ..plan });
+        all_answered(&record, n);
+        assert_eq!(record.connections.opened, if per_connection.is_some() { n } else { 8 });
+    }
+    assert_eq!(peer.seen().requests, 7);
+}
+
+#[test]
+fn of_a_number_and_a_time_the_first_to_be_reached_ends_the_run() {
+    let peer = Peer::answering(|_| OK.into());
+    all_answered(&run(Draft { duration: Some(HANG), ..requests(&peer.url, 100, 2) }), 100);
+    let record = run(Draft { duration: Some(Duration::from_millis(100)), ..requests(&peer.url, 1 << 40, 2) });
+    assert!(record.requests.completed > 0 && record.requests.cut_off <= 2, "{:?}", record.requests);
+    assert!(record.elapsed_s >= 0.1 && !record.cut_short);
+}
 
 #[test]
 fn the_warm_up_is_not_counted() {

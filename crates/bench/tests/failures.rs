@@ -10,8 +10,10 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use oroshi_bench::{Bottleneck, Draft, Failure, Load, RunError, Spacing, Watching};
-use support::load::{SHORT, all_answered, all_bounds, draft, failed, failures, refused, requests, run, run_seen, until};
-use support::peer::{Listening, Peer, Place, Port, answers, unix_listener};
+use support::load::{
+    SHORT, all_answered, all_bounds, draft, failed, failures, refused, requests, run, run_seen, until,
+};
+use support::peer::{Conn, Listening, Peer, Place, Port, answers, unix_listener};
 use support::tls::Identity;
 use support::{HANG, OK, OK_CLOSE, in_a_process, must_pass, skipped};
 
@@ -19,7 +21,7 @@ use support::{HANG, OK, OK_CLOSE, in_a_process, must_pass, skipped};
 const LARGE: usize = 24 << 20;
 
 fn post(url: &str, n: u64, body: usize) -> Draft {
-    Draft { method: "POST".into(), body: vec![b'x'; body], ..requests(url, n, 1) }
+    Draft { method: "POST".into(), body: vec![b'x'; body].into(), ..requests(url, n, 1) }
 }
 
 // Before the run.
@@ -107,10 +109,51 @@ fn a_listener_that_goes_away_during_the_run_refuses() {
     }
 }
 
+/// What a million requests would take against a server that is gone, nobody wants to wait for.
+#[test]
+fn a_run_of_many_requests_against_a_server_that_is_gone_is_given_up() {
+    let peer = Peer::start(Place::Tcp, |mut conn| {
+        if conn.request().is_some() {
+            conn.close_listener();
+            conn.send(OK_CLOSE);
+        }
+    });
+    let record = run(requests(&peer.url, 1_000_000, 1));
+    assert!(record.cut_short, "{:?}", record.requests);
+    assert!(record.warnings.iter().any(|warning| warning.contains("no connection could be made")), "{:?}", record.warnings);
+    assert_eq!(record.requests.completed, 1);
+}
+
+/// Such a peer takes no byte and closes nothing: only the timeout ends it.
+#[test]
+fn a_peer_that_reads_nothing_and_stays_costs_a_timeout_each_time() {
+    for requests_per_connection in [None, Some(1)] {
+        let peer = Peer::start(Place::Unix, |conn| {
+            conn.stop_reading();
+            conn.ignore();
+        });
+        let record = run(Draft { timeout: SHORT, requests_per_connection, ..requests(&peer.url, 3, 1) });
+        assert_eq!((record.requests.started, record.requests.failed), (3, 3));
+        assert_eq!(record.errors, failed(&record, Failure::Write) + failed(&record, Failure::Timeout));
+    }
+}
+
+/// A request that never got a connection took at least that long: the percentiles must not be of the lucky ones alone.
+#[test]
+fn a_request_that_waited_for_a_connection_in_vain_counts_in_the_response_times() {
+    let port = Port::reserve();
+    let _listener: TcpListener = port.listen(0);
+    let record =
+        run(Draft { timeout: SHORT, requests_per_connection: Some(1), ..requests(&port.url(), 3, 1) });
+    assert_eq!(record.failures, failures([(Failure::ConnectTimeout, 3)]));
+    assert_eq!(record.latency.response.summary.censored, 3);
+    all_bounds(&record.latency.response, SHORT);
+}
+
 #[test]
 fn a_listener_that_comes_back_has_all_its_connections_again() {
     let port = Port::reserve();
-    let closing = |mut conn: support::peer::Conn| {
+    let closing = |mut conn: Conn| {
         while let Some(request) = conn.request() {
             if request.number == 19 {
                 conn.close_listener();
@@ -357,7 +400,7 @@ fn a_body_in_tls_is_sent_to_its_end() {
 
 #[test]
 fn requests_without_an_answer_time_out_and_the_percentiles_know() {
-    let peer = Peer::start(Place::Tcp, |conn| conn.stall());
+    let peer = Peer::start(Place::Tcp, Conn::stall);
     let record = run(Draft { timeout: SHORT, ..requests(&peer.url, 4, 2) });
     assert_eq!(record.requests.failed, 4);
     assert_eq!(record.failures, failures([(Failure::Timeout, 4)]));
@@ -412,7 +455,7 @@ fn percentiles_are_bounds_from_where_timeouts_begin() {
 
 #[test]
 fn a_run_ends_on_time_whatever_the_peer_withholds() {
-    let silent = Peer::start(Place::Tcp, |conn| conn.stall());
+    let silent = Peer::start(Place::Tcp, Conn::stall);
     let stalls = Peer::start(Place::Tcp, |mut conn| {
         conn.request();
         conn.send("HTTP/1.1 200 OK\r\n");

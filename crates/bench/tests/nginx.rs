@@ -75,7 +75,7 @@ fn statuses_and_bodies_are_those_of_nginx() {
     let record = run(requests(&nginx.unix_url("/missing"), 50, 2));
     assert_eq!(record.failures, failures([(Failure::Status, 50)]));
     // client_max_body_size is a megabyte: nginx answers before it has read it all.
-    let too_large = Draft { method: "POST".into(), body: vec![b'x'; 8 << 20], ..requests(&nginx.http, 10, 2) };
+    let too_large = Draft { method: "POST".into(), body: vec![b'x'; 8 << 20].into(), ..requests(&nginx.http, 10, 2) };
     let record = run(too_large);
     let refused = failed(&record, Failure::Status);
     assert_eq!(record.requests.completed, refused);

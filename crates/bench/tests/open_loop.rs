@@ -5,9 +5,9 @@ mod support;
 use std::time::Duration;
 
 use oroshi_bench::{Arrivals, Draft, Failure, Load, Record, Spacing, Stage};
-use support::load::{SHORT, all_answered, all_bounds, draft, failed, failures, run, run_seen, until};
-use support::peer::{Peer, Place, answers};
 use support::OK;
+use support::load::{SHORT, all_answered, all_bounds, draft, failed, failures, run, run_seen, until};
+use support::peer::{Conn, Peer, Place, answers};
 
 fn rate(url: &str, per_second: f64, connections: usize) -> Draft {
     Draft { load: Load::rate(per_second, Spacing::Constant, 0), connections, ..draft(url) }
@@ -149,7 +149,7 @@ fn waiting_for_a_connection_is_not_lateness() {
 
 #[test]
 fn with_all_connections_stuck_what_was_due_is_unsent_and_the_percentiles_are_bounds() {
-    let peer = Peer::start(Place::Tcp, |conn| conn.stall());
+    let peer = Peer::start(Place::Tcp, Conn::stall);
     let record = run(Draft { duration: Some(SHORT), ..rate(&peer.url, 200.0, 2) });
     let r = record.requests;
     assert_eq!((r.started, r.cut_off, r.unsent), (50, 2, 48));
@@ -165,7 +165,7 @@ fn with_all_connections_stuck_what_was_due_is_unsent_and_the_percentiles_are_bou
 
 #[test]
 fn timeouts_free_connections_for_what_is_due() {
-    let peer = Peer::start(Place::Tcp, |conn| conn.stall());
+    let peer = Peer::start(Place::Tcp, Conn::stall);
     let plan = Draft { requests: Some(6), timeout: Duration::from_millis(60), ..rate(&peer.url, 1000.0, 2) };
     let record = run(plan);
     assert_eq!(record.requests.failed, 6);
@@ -188,7 +188,10 @@ fn connections_closed_between_requests_are_replaced() {
     let r = record.requests;
     assert_eq!(r.completed + r.failed, 30);
     // A request that was sent before the end of its connection was seen has failed. The gaps are long enough for most.
-    assert_eq!(r.failed, failed(&record, Failure::ReadEof) + failed(&record, Failure::ReadReset) + failed(&record, Failure::Write));
+    assert_eq!(
+        r.failed,
+        failed(&record, Failure::ReadEof) + failed(&record, Failure::ReadReset) + failed(&record, Failure::Write)
+    );
     assert!(record.connections.closed_by_server > 0, "{:?} {:?}", record.connections, record.failures);
     assert!(record.connections.opened as i64 >= r.completed as i64);
 }

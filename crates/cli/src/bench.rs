@@ -1,9 +1,11 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
 //! `args` is what can be typed; `read` makes sense of it, `sources` and `fail_if` of parts of it. `observer` shows the run
-//! while it lasts. `text` and `wrk` write the report. `self_test` measures the instrument itself.
+//! while it lasts. `text` and `wrk` write the report, `command_line` what was typed into it. `self_test` measures the
+//! instrument itself.
 
 mod args;
+mod command_line;
 mod fail_if;
 mod observer;
 mod read;
@@ -73,10 +75,11 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// 2 when the command line was wrong, 1 when the work failed.
+    /// 2 when the command line was wrong, 130 when Ctrl-C came before there was a result, 1 when the work failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
+            Self::Interrupted | Self::Run(RunError::Cancelled) => interrupt::EXIT_CODE,
             _ => 1,
         }
     }
@@ -153,9 +156,10 @@ fn carry_out(plan: Plan, output: &Output) -> Result<ExitCode, Error> {
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     let mut live = Live::new(shutdown, plan.connections, plan.requests, log);
     let result = oroshi_bench::run(plan, &mut live);
-    let logged = live.finish();
+    let logged = live.finish(result.is_ok());
     let mut record = result?;
-    record.environment.command = command(&output.secrets);
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    record.environment.command = command_line::without_secrets(words);
 
     let paint = if file.is_none() { Paint::on(&io::stdout()) } else { Paint::PLAIN };
     let report = match output.format {
@@ -197,12 +201,6 @@ fn reasons(record: &Record) -> String {
     }
 }
 
-/// The command line without what may be secret in it.
-fn command(secrets: &[(String, String)]) -> Vec<String> {
-    let hide = |word: String| secrets.iter().fold(word, |word, (secret, shown)| word.replace(secret, shown));
-    std::env::args_os().map(|word| hide(word.to_string_lossy().into_owned())).collect()
-}
-
 fn with_causes(error: &Problem) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -216,10 +214,14 @@ fn with_causes(error: &Problem) -> String {
     text
 }
 
-/// Opens a report's file without taking away what is in it: the run may yet fail.
+/// Opens a report's file.
 fn open(path: &Path) -> Result<File, Error> {
-    let opened = OpenOptions::new().create(true).write(true).truncate(false).open(path);
-    opened.map_err(|source| Error::Output { path: path.to_owned(), source })
+    open_kept(path).map_err(|source| Error::Output { path: path.to_owned(), source })
+}
+
+/// Opens a file for writing without taking away what is in it: the run may yet fail.
+fn open_kept(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).write(true).truncate(false).open(path)
 }
 
 /// Writes a report to its file, or to standard output.
@@ -257,6 +259,13 @@ mod tests {
         assert_eq!(reasons(&record), "");
         record.cut_short = true;
         assert!(reasons(&record).contains("ended before"));
+    }
+
+    #[test]
+    fn what_ctrl_c_ended_before_there_was_a_result_has_its_own_code() {
+        let early = Error::Run(RunError::Cancelled);
+        assert_eq!((early.exit_code(), &*early.to_string()), (130, "ended before the run began"));
+        assert_eq!((Error::Interrupted.exit_code(), Error::Usage(Vec::new()).exit_code()), (130, 2));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use oroshi_bench::plan::Problems;
-use oroshi_bench::{Bottleneck, Draft, Record, Watching};
+use oroshi_bench::{Bottleneck, Draft, Record, RunError, Watching};
 use oroshi_net::Shutdown;
 
 use crate::bench::{Error, Live};
@@ -134,8 +134,11 @@ fn measure_round(
         let label = format!("{}/{}  {}  ", round * 4 + step + 1, ROUNDS * 4, setup.name());
         let mut live = Live::new(shutdown.clone(), CONNECTIONS, None, None).labelled(label);
         let record = oroshi_bench::run(plan, &mut live);
-        live.finish()?;
-        let record = record?;
+        live.finish(record.is_ok())?;
+        let record = match record {
+            Err(RunError::Cancelled) => return Ok(None),
+            record => record?,
+        };
         if record.cut_short {
             return Ok(None);
         }

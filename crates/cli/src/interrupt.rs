@@ -7,7 +7,7 @@ use oroshi_net::Shutdown;
 use tokio::runtime::Builder;
 
 /// The exit code of what Ctrl-C has ended: 128 and SIGINT.
-const INTERRUPTED: i32 = 130;
+pub(crate) const EXIT_CODE: u8 = 130;
 
 /// Counts INT and TERM from now on; the second one ends the process.
 ///
@@ -21,7 +21,7 @@ pub(crate) fn shutdown() -> io::Result<Shutdown> {
         runtime.block_on(second.reached(2));
         // The live line ends here.
         crate::say("");
-        std::process::exit(INTERRUPTED)
+        std::process::exit(EXIT_CODE.into())
     })?;
     Ok(shutdown)
 }

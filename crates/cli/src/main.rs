@@ -7,7 +7,8 @@
 //! 3. [`child`]: a target as a child process. [`interrupt`]: Ctrl-C.
 //! 4. [`units`], [`nearest`], [`table`], [`paint`]: reading and writing text.
 //!
-//! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by a second Ctrl-C.
+//! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by Ctrl-C
+//! before there was a result, or by a second one.
 
 mod bench;
 mod child;

@@ -11,7 +11,8 @@ use common::{Ran, all_answered, bench, measured, to_the_end};
 /// A whole number that stands before or behind these words.
 #[track_caller]
 fn number(text: &str, before: &str, after: &str) -> u64 {
-    let line = text.lines().find(|line| line.contains(before) && line.contains(after)).unwrap_or_else(|| panic!("{text}"));
+    let line =
+        text.lines().find(|line| line.contains(before) && line.contains(after)).unwrap_or_else(|| panic!("{text}"));
     let rest = &line[line.find(before).unwrap() + before.len()..];
     let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or_else(|_| panic!("{line}"))

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::support::peer::{Peer, Place, Port};
+use common::support::peer::{Conn, Peer, Place, Port};
 use common::support::{HANG, OK};
-use common::{answering, bench, failed, oroshi, only_failed};
+use common::{answering, bench, failed, only_failed, oroshi};
 use oroshi_bench::Failure;
 
 #[test]
@@ -89,7 +89,7 @@ fn a_run_that_cannot_begin_is_1_and_says_the_next_step() {
 /// Nothing was answered: that is no result, and the report says why.
 #[test]
 fn servers_that_answer_nothing_are_1_with_a_report() {
-    type Serve = fn(common::support::peer::Conn);
+    type Serve = fn(Conn);
     let peers: [(&str, Serve, &[Failure]); 4] = [
         ("not one", drop, &[Failure::ReadEof, Failure::ReadReset, Failure::Write]),
         (
@@ -110,7 +110,7 @@ fn servers_that_answer_nothing_are_1_with_a_report() {
             },
             &[Failure::ReadEof],
         ),
-        ("silent", |conn| conn.stall(), &[Failure::Timeout]),
+        ("silent", Conn::stall, &[Failure::Timeout]),
     ];
     for (what, serve, names) in peers {
         let peer = Peer::start(Place::Tcp, serve);
@@ -128,7 +128,7 @@ fn servers_that_answer_nothing_are_1_with_a_report() {
 
 #[test]
 fn a_run_by_time_against_a_silent_server_ends_and_says_so() {
-    let peer = Peer::start(Place::Tcp, |conn| conn.stall());
+    let peer = Peer::start(Place::Tcp, Conn::stall);
     let ran = bench(&["--format", "json", "--timeout", "200ms", "-d", "1s", "-c", "2", &peer.url]);
     ran.said(1, &["not one request was answered", "timeout"]);
     let record = ran.record();

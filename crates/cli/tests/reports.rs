@@ -5,7 +5,7 @@ mod common;
 use std::process::{Command, Stdio};
 
 use common::support::peer::{Peer, Place, Port};
-use common::support::{OK, skipped, nginx};
+use common::support::{OK, nginx, skipped};
 use common::{OROSHI, Ran, answering, bench, measured, to_the_end};
 use oroshi_bench::Record;
 use oroshi_stats::Latency;
@@ -46,7 +46,9 @@ fn the_text_says_what_was_counted() {
     });
     let ran = bench(&["-n", "100", "-c", "4", "-t", "1", "-L", &peer.url]);
     ran.said(0, &[]);
-    for words in ["100 requests", "4 connections on 1 thread", "closed loop", "100 answered", "20", "status", "4 of 4 alive"] {
+    for words in
+        ["100 requests", "4 connections on 1 thread", "closed loop", "100 answered", "20", "status", "4 of 4 alive"]
+    {
         assert!(ran.out.contains(words), "`{words}`: {}", ran.out);
     }
     for name in ["Throughput", "Requests", "Latency", "Connections", "Server", "Generator", "Machine", "Bottleneck"] {
@@ -65,9 +67,17 @@ fn a_threshold_that_does_not_hold_is_3_and_named() {
     let lines = |ran: &Ran| ran.err.lines().map(|l| l.split(':').next().unwrap().to_owned()).collect::<Vec<_>>();
 
     let passed = run(&["errors>0", "p99>60s"]);
-    assert_eq!((passed.code, lines(&passed)), (Some(0), vec!["passed  --fail-if errors>0".into(), "passed  --fail-if p99>60s".into()]));
+    assert_eq!(
+        (passed.code, lines(&passed)),
+        (Some(0), vec!["passed  --fail-if errors>0".into(), "passed  --fail-if p99>60s".into()])
+    );
     let failed = run(&["errors>0", "rps<1000M", "p50>1ns", "timeout>0"]);
-    let words = ["passed  --fail-if errors>0", "FAILED  --fail-if rps<1000M", "FAILED  --fail-if p50>1ns", "passed  --fail-if timeout>0"];
+    let words = [
+        "passed  --fail-if errors>0",
+        "FAILED  --fail-if rps<1000M",
+        "FAILED  --fail-if p50>1ns",
+        "passed  --fail-if timeout>0",
+    ];
     assert_eq!((failed.code, lines(&failed)), (Some(3), words.map(str::to_owned).to_vec()));
     assert_eq!(failed.record().requests.completed, 50, "the report is the same");
     assert!(failed.err.contains("p50>1ns: measured "), "{}", failed.err);
@@ -84,9 +94,13 @@ fn a_threshold_that_cannot_be_decided_is_3() {
             conn.send(OK);
         }
     });
-    let flags = ["-n", "20", "--timeout", "200ms", "--fail-if", "p50>60s", "--fail-if", "p99>60s", "--fail-if", "p99>100ms"];
+    let flags =
+        ["-n", "20", "--timeout", "200ms", "--fail-if", "p50>60s", "--fail-if", "p99>60s", "--fail-if", "p99>100ms"];
     let ran = bench(&[&flags[..], &[&peer.url]].concat());
-    ran.said(3, &["passed  --fail-if p50>60s", "FAILED  --fail-if p99>60s: cannot be decided", "FAILED  --fail-if p99>100ms"]);
+    ran.said(
+        3,
+        &["passed  --fail-if p50>60s", "FAILED  --fail-if p99>60s: cannot be decided", "FAILED  --fail-if p99>100ms"],
+    );
 }
 
 /// Numbers with their units become `N`: what is left is what scripts look for.

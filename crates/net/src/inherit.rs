@@ -170,8 +170,12 @@ fn check(named: &Named) -> Result<(), InheritError> {
     if *descriptor < 3 {
         return Err(bad("is standard input, output or error"));
     }
-    // SAFETY: nothing is done to the descriptor but asking the kernel about it, which answers EBADF when it is not
-    // open; the borrow ends with this function.
+    // A link there leads to whatever is open under that number, hence not `exists`, which would follow it.
+    if !is_open(*descriptor) {
+        return Err(bad("is not open: it was not inherited"));
+    }
+    // SAFETY: it is open, and stays so until this function and with it the borrow ends: nothing in this process owns it
+    // yet that could close it, unless it is misnamed and another thread's, of which there is none this early.
     let borrowed = unsafe { BorrowedFd::borrow_raw(*descriptor) };
     let flags = fcntl_getfd(borrowed).map_err(|_| bad("is not open: it was not inherited"))?;
     // What came through exec cannot have this flag, and what this process itself opens has it.

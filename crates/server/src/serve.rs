@@ -52,11 +52,12 @@ impl<H: Handler> Server<H> {
     }
 
     /// Accepts connections and serves them until `shutdown` resolves; then ends in good order: no further connection is
-    /// accepted but those that already wait, idle connections are closed, requests in progress get their answer (with
-    /// `Connection: close`), within [`drain_timeout`](Settings::drain_timeout). Returns when no connection is left.
+    /// accepted but those that already wait (at the cap on connections, as others end), idle connections are closed,
+    /// requests in progress get their answer (with `Connection: close`), all within
+    /// [`drain_timeout`](Settings::drain_timeout). Returns when no connection is left.
     ///
-    /// To be called once in a server's life. When descriptors run out it pauses and goes on ([`ErrorKind::Accept`] counts it). Dropping the future cuts
-    /// everything off.
+    /// To be called once in a server's life. When descriptors run out it pauses and goes on ([`ErrorKind::Accept`] counts
+    /// it). Dropping the future cuts everything off.
     ///
     /// # Panics
     ///
@@ -75,15 +76,16 @@ impl<H: Handler> Server<H> {
         // What arrived before this moment counts as arrived: it is noticed at the next look at the sockets.
         tokio::task::yield_now().await;
         self.core.close();
-        // First the listeners, so that a client whose idle connection is closed reaches whoever listens next.
-        while accepting.join_next().await.is_some() {}
-        self.core.wake_idle();
         let drained = async {
+            // First the listeners, so that a client whose idle connection is closed reaches whoever listens next.
+            while accepting.join_next().await.is_some() {}
+            self.core.wake_idle();
             while self.core.connections() > 0 {
                 self.core.seat_freed.notified().await;
             }
         };
         if tokio::time::timeout(self.core.settings.drain_timeout, drained).await.is_err() {
+            accepting.shutdown().await;
             for _ in 0..self.core.abort() {
                 self.core.counters.count_error(ErrorKind::Shutdown);
             }
@@ -102,9 +104,10 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
         let task = connection::run(seated, Rc::clone(&handler), stream, door.tls.clone());
         seat.set_task(tokio::task::spawn_local(task).abort_handle());
     };
-    loop {
-        while core.connections() >= core.settings.connections && !core.closing.get() {
-            core.seat_freed.notified().await;
+    while !core.closing.get() {
+        if core.connections() >= core.settings.connections {
+            core.seat_freed.notified().await; // or the shutdown began
+            continue;
         }
         match until(door.listener.accept(), core.until_closing()).await {
             Some(Ok(stream)) => seat(stream),
@@ -118,10 +121,29 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
         }
     }
     // Clients whose connection the kernel has completed believe to be connected; closing the listener would reset them.
-    while let Some(Ok(stream)) = until(door.listener.accept(), std::future::ready(())).await {
-        seat(stream);
+    for taken in 1..=DRAINED {
+        while core.connections() >= core.settings.connections {
+            core.wake_idle();
+            core.seat_freed.notified().await;
+        }
+        // Unconstrained, as tokio has a task wait now and then though there is something to take: here, that is the end.
+        let waiting = tokio::task::unconstrained(door.listener.accept());
+        match until(waiting, std::future::ready(())).await {
+            Some(Ok(stream)) => seat(stream),
+            _ => return,
+        }
+        if taken % TURN == 0 {
+            tokio::task::yield_now().await;
+        }
     }
 }
+
+/// How many connections a listener's backlog is emptied of at the shutdown, at most: an end for clients who never stop
+/// coming. Backlogs are shorter (`net.core.somaxconn` is 4096 by default).
+const DRAINED: usize = 65_536;
+
+/// After so many of them the core's other tasks have a turn.
+const TURN: usize = 64;
 
 /// The future's output, or `None` when `end` resolves first. The future goes first: what is there already is taken.
 async fn until<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {

@@ -24,7 +24,8 @@ pub struct Settings {
     pub body_timeout: Duration,
     /// How long a request may take from its head to the last byte of its body, however often bytes come.
     pub request_timeout: Duration,
-    /// How long a write may make no progress because the peer does not read. The connection is then dropped.
+    /// How long a write may make no progress because the peer does not read. The connection is then dropped. It bounds each
+    /// wait, not the whole answer: a slow reader that takes some bytes each time keeps its seat for as long as it likes.
     pub write_timeout: Duration,
     /// How long a connection that is being closed while the peer still sends is kept to swallow what comes, so that
     /// the peer gets to read the answer. (Closing a TCP socket with unread bytes resets it, which can destroy the answer.)

@@ -85,6 +85,48 @@ fn what_does_not_finish_in_time_is_cut_off() {
     assert_eq!((counts.alive, counts.answers, counts.error(ErrorKind::Shutdown)), (0, 0, 1));
 }
 
+/// tokio lets a task take 128 things at a time, then says that there is nothing: all clients behind that were reset.
+#[test]
+fn a_whole_backlog_is_answered_at_the_shutdown() {
+    const CLIENTS: usize = 300;
+    for connections in [patient().connections, 10] {
+        let bound = BoundListener::bind("127.0.0.1:0", &ListenOptions::default()).unwrap();
+        let Peer::Tcp(address) = *bound.address() else { unreachable!("it is TCP") };
+        let connect = || Client::new(std::net::TcpStream::connect(address).unwrap());
+        let mut clients: Vec<Client> = (0..CLIENTS).map(|_| connect()).collect();
+        for client in &mut clients {
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        let bound = Mutex::new(Some(bound));
+        let cores = Cores::start(&CoresOptions::new("server", 1), move |_| {
+            let server = Server::new(describe, Settings { connections, ..patient() });
+            let bound = bound.lock().unwrap().take().unwrap();
+            async move {
+                server.serve([bound.into_listener().unwrap().into()], std::future::ready(())).await;
+                server.counters().counts()
+            }
+        });
+        let answered = clients.iter_mut().map(Client::end).filter(|end| end.starts_with(b"HTTP/1.1 200")).count();
+        assert_eq!(answered, CLIENTS, "with {connections} connections at most");
+        let counts = cores.unwrap().join().unwrap();
+        assert_eq!((counts[0].answers, counts[0].errors.iter().sum::<u64>()), (CLIENTS as u64, 0));
+    }
+}
+
+/// Who waits for a seat that is not given up is not waited for longer than the drain may take.
+#[test]
+fn a_backlog_behind_a_full_house_ends_with_the_drain() {
+    let (begun, has_begun) = mpsc::channel();
+    let settings = Settings { connections: 1, drain_timeout: SHORT, ..patient() };
+    let server = Running::start(settings, held(begun, &Arc::new(Notify::new())));
+    let (mut busy, mut waiting) = (server.connect(), server.connect());
+    busy.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+    has_begun.recv().unwrap();
+    let counts = server.stop();
+    assert_eq!((busy.end(), waiting.end()), (Vec::new(), Vec::new()));
+    assert_eq!((counts.accepted, counts.alive, counts.error(ErrorKind::Shutdown)), (1, 0, 1));
+}
+
 #[test]
 fn a_handler_can_wait_for_the_shutdown() {
     let (begun, has_begun) = mpsc::channel();

@@ -249,7 +249,14 @@ fn accept<F: Fn(Conn) + Send + Sync + 'static>(listener: Arc<Listening>, shared:
             seen.most_open = seen.most_open.max(seen.open);
             seen.sources.extend(source.map(|address| address.ip()));
         });
-        let conn = Conn { index, wire: Wire::Plain(stream), ahead: Vec::new(), read: 0, pause: Duration::ZERO, shared: Arc::clone(shared) };
+        let conn = Conn {
+            index,
+            wire: Wire::Plain(stream),
+            ahead: Vec::new(),
+            read: 0,
+            pause: Duration::ZERO,
+            shared: Arc::clone(shared),
+        };
         let serve = Arc::clone(&serve);
         std::thread::spawn(move || serve(conn));
     }

@@ -37,7 +37,8 @@ URLs:
 Numbers take k, M, G; times take ns, us, ms, s, m, h, and are seconds without.
 
 Exit codes: 0 done; 1 could not run, or not one request was answered; 2 wrong usage; 3 a --fail-if
-condition held; 130 ended by a second Ctrl-C (the first ends the run early, and still reports).";
+condition held; 130 ended by Ctrl-C before the run began, or by a second one (the first ends a run
+early, and still reports).";
 
 /// Measure an HTTP server: throughput, latency, errors, and who was the bottleneck.
 ///

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use oroshi_bench::follow::Stage;
@@ -11,6 +10,7 @@ use oroshi_bench::{Observer, Progress, SecondHistograms};
 use oroshi_net::Shutdown;
 use oroshi_stats::IntervalLog;
 
+use super::open_kept;
 use crate::units;
 
 /// Follows a run on the terminal.
@@ -41,13 +41,13 @@ impl Live {
         Self { label, ..self }
     }
 
-    /// Takes the line away and ends the log.
+    /// Takes the line away and ends the log; `ran` is whether the run took place.
     ///
     /// # Errors
     /// When the log could not be written, now or before.
-    pub(crate) fn finish(self) -> Result<(), LogError> {
+    pub(crate) fn finish(self, ran: bool) -> Result<(), LogError> {
         self.line.finish_and_clear();
-        self.log.map_or(Ok(()), HdrLog::finish)
+        self.log.map_or(Ok(()), |log| log.finish(ran))
     }
 }
 
@@ -80,7 +80,7 @@ fn describe(progress: &Progress, connections: usize, requests: Option<u64>) -> S
     let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), |ns| units::time(ns as f64));
     let left = match (progress.left, requests) {
         (Some(left), _) => format!("{}s left", left.as_secs_f64().ceil()),
-        (None, Some(all)) => format!("{} of {}", units::count(progress.done), units::count(all)),
+        (None, Some(all)) => format!("{} of {} answered", units::count(progress.done), units::count(all)),
         (None, None) => units::length(progress.elapsed.as_secs_f64().floor()),
     };
     let stage = if progress.stage == Stage::WarmUp { "warm-up, " } else { "" };
@@ -103,7 +103,7 @@ pub(crate) struct HdrLog {
 
 #[derive(Debug)]
 enum State {
-    /// Nothing came yet: the log's time counts from the start of the measured part, which is not known before.
+    /// Nothing came yet: what is in the file stays until the run has begun, and when that was is told with the first second.
     Waiting(File),
     Writing(IntervalLog<BufWriter<File>>),
     Failed(Box<dyn std::error::Error + Send + Sync>),
@@ -118,37 +118,47 @@ pub(crate) struct LogError {
 }
 
 impl HdrLog {
-    /// Makes the file, so that a wrong path is noticed before the run.
+    /// Opens the file, so that a wrong path is noticed before the run.
     ///
     /// # Errors
     /// When it cannot be made.
     pub(crate) fn create(path: &Path) -> Result<Self, LogError> {
         let fail = |source: std::io::Error| LogError { path: path.to_owned(), source: source.into() };
-        Ok(Self { path: path.to_owned(), state: State::Waiting(File::create(path).map_err(fail)?) })
+        Ok(Self { path: path.to_owned(), state: State::Waiting(open_kept(path).map_err(fail)?) })
     }
 
     fn write(&mut self, second: &SecondHistograms) {
         self.state = match std::mem::replace(&mut self.state, State::Failed("interrupted".into())) {
             State::Failed(error) => State::Failed(error),
             State::Waiting(file) => {
-                let began =
-                    SystemTime::now().checked_sub(second.offset + second.length).unwrap_or(SystemTime::UNIX_EPOCH);
+                empty(&file);
                 let comment = concat!("oroshi ", env!("CARGO_PKG_VERSION"), ": tags are service and response time");
-                IntervalLog::new(BufWriter::new(file), began, comment)
+                IntervalLog::new(BufWriter::new(file), second.began, comment)
                     .map_or_else(|e| State::Failed(e.into()), |log| append(log, second))
             }
             State::Writing(log) => append(log, second),
         };
     }
 
-    fn finish(self) -> Result<(), LogError> {
+    fn finish(self, ran: bool) -> Result<(), LogError> {
         let result = match self.state {
             State::Failed(error) => Err(error),
-            State::Waiting(_) => Ok(()),
+            State::Waiting(file) => {
+                // An earlier log is not this run's, even if nothing was answered in it.
+                if ran {
+                    empty(&file);
+                }
+                Ok(())
+            }
             State::Writing(log) => log.finish().map(drop).map_err(Into::into),
         };
         result.map_err(|source| LogError { path: self.path, source })
     }
+}
+
+fn empty(file: &File) {
+    // A pipe or a terminal has no length to cut.
+    let _ = file.set_len(0);
 }
 
 fn append(mut log: IntervalLog<BufWriter<File>>, second: &SecondHistograms) -> State {
@@ -162,7 +172,9 @@ fn append(mut log: IntervalLog<BufWriter<File>>, second: &SecondHistograms) -> S
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
+
+    use oroshi_stats::Latency;
 
     use super::*;
 
@@ -185,29 +197,45 @@ mod tests {
         let text = describe(&progress(), 100, None);
         assert_eq!(text, "[8s left] 61,234/s  p50 94.1us  p99 -  1 error  99/100 connections");
         let counted = Progress { left: None, stage: Stage::WarmUp, ..progress() };
-        assert!(describe(&counted, 100, Some(5000)).starts_with("[warm-up, 1,234 of 5,000] "));
+        assert!(describe(&counted, 100, Some(5000)).starts_with("[warm-up, 1,234 of 5,000 answered] "));
         assert!(describe(&counted, 100, None).starts_with("[warm-up, 2s] "));
+    }
+
+    fn second(s: u64) -> SecondHistograms {
+        let (mut service, mut response) = (Latency::new(), Latency::new());
+        service.record(1_000_000);
+        response.record(2_000_000);
+        let began = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        SecondHistograms { began, offset: Duration::from_secs(s), length: Duration::from_secs(1), service, response }
+    }
+
+    #[test]
+    fn an_earlier_log_goes_when_the_run_takes_place_and_not_before() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let after = |ran| {
+            std::fs::write(file.path(), "an earlier log").unwrap();
+            HdrLog::create(file.path()).unwrap().finish(ran).unwrap();
+            std::fs::read_to_string(file.path()).unwrap()
+        };
+        assert_eq!((after(false), after(true)), ("an earlier log".to_owned(), String::new()));
     }
 
     #[test]
     fn the_log_has_a_line_per_second_and_tag() {
         let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "an earlier log").unwrap();
         let mut log = HdrLog::create(file.path()).unwrap();
-        for s in 0..2 {
-            let mut second = SecondHistograms {
-                offset: Duration::from_secs(s),
-                length: Duration::from_secs(1),
-                ..Default::default()
-            };
-            second.service.record(1_000_000);
-            second.response.record(2_000_000);
-            log.write(&second);
-        }
-        log.finish().unwrap();
+        (0..2).for_each(|s| log.write(&second(s)));
+        log.finish(true).unwrap();
         let text = std::fs::read_to_string(file.path()).unwrap();
         let tags: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("Tag=")?.split(',').next()).collect();
         assert_eq!(tags, ["service", "response", "service", "response"], "{text}");
-        assert!(text.contains("1.3") && text.contains("StartTime"), "{text}");
+        assert!(text.starts_with("#[Histogram log format version 1.3]\n"), "{text}");
+        // However long after it the first second is told.
+        assert!(
+            text.contains("#[StartTime: 1700000000.000 ") && text.contains("#[BaseTime: 1700000000.000 "),
+            "{text}"
+        );
     }
 
     #[test]
@@ -215,7 +243,7 @@ mod tests {
         let error = HdrLog::create(Path::new("/nonexistent/x.hlog")).unwrap_err();
         assert!(error.to_string().contains("/nonexistent/x.hlog"));
         let mut full = HdrLog::create(Path::new("/dev/full")).unwrap();
-        full.write(&SecondHistograms::default());
-        assert!(full.finish().is_err());
+        full.write(&second(0));
+        assert!(full.finish(true).is_err());
     }
 }

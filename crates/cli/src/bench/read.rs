@@ -29,8 +29,6 @@ pub(crate) struct Output {
     pub(crate) thresholds: Vec<Threshold>,
     /// The first URL, or the first file of URLs, as it was typed: wrk's report repeats it. Empty when there is neither.
     pub(crate) url: String,
-    /// Texts on the command line that may be secret, each with what stands in their place in the report.
-    pub(crate) secrets: Vec<(String, String)>,
 }
 
 impl Args {
@@ -43,7 +41,7 @@ impl Args {
                 .0
                 .push("--wrk-backfill changes what --format wrk prints: add --format wrk, or leave it out".into());
         }
-        let (url, secrets) = (load.name(), load.secrets());
+        let url = load.name();
         let draft = Draft { interval_histograms: report.hdr.is_some(), ..load.draft(&mut problems) };
         let thresholds = problems.all("--fail-if", &report.fail_if, str::parse::<Threshold>);
         let output = Output {
@@ -54,7 +52,6 @@ impl Args {
             backfill: report.wrk_backfill,
             thresholds,
             url,
-            secrets,
         };
         (draft, output, problems.0)
     }
@@ -88,8 +85,8 @@ impl LoadArgs {
             method: self.method.clone().unwrap_or_else(|| if has_body { "POST" } else { "GET" }.into()),
             headers: problems.all("--header", &self.header, parse_header),
             body: match &self.body_file {
-                Some(file) => problems.read(file).unwrap_or_default(),
-                None => self.body.clone().unwrap_or_default().into_bytes(),
+                Some(file) => problems.read(file).unwrap_or_default().into(),
+                None => self.body.clone().unwrap_or_default().into_bytes().into(),
             },
             threads: problems.one("--threads", self.threads.as_deref(), parse_size),
             connections: problems
@@ -151,32 +148,7 @@ impl LoadArgs {
         let file = self.urls.first().map(|file| file.display().to_string());
         self.url.first().cloned().or(file).unwrap_or_default()
     }
-
-    /// Bodies and header values often are, so a recorded command line shows neither.
-    fn secrets(&self) -> Vec<(String, String)> {
-        let mut secrets: Vec<(String, String)> = Vec::new();
-        for header in &self.header {
-            let name = header.split(':').next().unwrap_or_default();
-            if !HARMLESS.iter().any(|known| name.trim().eq_ignore_ascii_case(known)) {
-                secrets.push((header.clone(), format!("{name}: ***")));
-            }
-        }
-        secrets.extend(self.body.iter().filter(|b| !b.is_empty()).map(|b| (b.clone(), "***".to_owned())));
-        secrets
-    }
 }
-
-/// Headers that hold no secrets.
-const HARMLESS: [&str; 8] = [
-    "Accept",
-    "Accept-Encoding",
-    "Accept-Language",
-    "Cache-Control",
-    "Connection",
-    "Content-Type",
-    "Host",
-    "User-Agent",
-];
 
 /// What is wrong with the flags, each with the name of its flag.
 struct Problems(Vec<String>);
@@ -346,7 +318,7 @@ mod tests {
         assert_eq!(draft("http://h/").method, "GET");
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), b"\x00\xff").unwrap();
-        assert_eq!(draft(&format!("--body-file {} http://h/", file.path().display())).body, b"\x00\xff");
+        assert_eq!(&draft(&format!("--body-file {} http://h/", file.path().display())).body[..], *b"\x00\xff");
         assert!(read("--body-file /nonexistent/x http://h/").2[0].contains("/nonexistent/x"));
     }
 
@@ -417,13 +389,5 @@ mod tests {
         assert_eq!(d.checks[1], Check::Length(3));
         assert_eq!(d.cpus.unwrap().len(), 3);
         assert_eq!(draft("--watch none http://h/").watch, Watching::None);
-    }
-
-    #[test]
-    fn what_may_be_secret_is_known() {
-        let line = ["bench", "-H", "Authorization: Bearer x", "-H", "Accept: */*", "-b", "password=1", "http://h/"];
-        let secrets = Line::try_parse_from(line).unwrap().args.read().1.secrets;
-        let expected = [("Authorization: Bearer x", "Authorization: ***"), ("password=1", "***")];
-        assert_eq!(secrets, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
     }
 }

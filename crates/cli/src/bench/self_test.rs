@@ -12,7 +12,7 @@ use std::time::Duration;
 use oroshi_bench::environment::Environment;
 use oroshi_bench::plan::Problems;
 use oroshi_bench::record::ClockRecord;
-use oroshi_bench::{Bottleneck, Draft, Load, Record, Spacing, Watching};
+use oroshi_bench::{Bottleneck, Draft, Load, Record, RunError, Spacing, Watching};
 use oroshi_net::limits::ensure_descriptors;
 use oroshi_net::{Endpoint, Shutdown};
 use serde::Serialize;
@@ -121,7 +121,10 @@ fn climb(shutdown: &Shutdown) -> Result<Report, Error> {
         for connections in steps(most) {
             let delay = Duration::from_millis(delay_ms);
             let rate = rate(delay, connections, null.requests_per_s);
-            let record = ladder.rung(&target.urls[0], delay, connections, rate)?;
+            let record = match ladder.rung(&target.urls[0], delay, connections, rate) {
+                Err(Error::Run(RunError::Cancelled)) => break 'ladder,
+                record => record?,
+            };
             if record.cut_short {
                 break 'ladder;
             }
@@ -194,7 +197,7 @@ impl Ladder<'_> {
         let plan = draft.plan().map_err(|Problems(p)| Error::Usage(p.iter().map(ToString::to_string).collect()))?;
         let mut live = Live::new(self.shutdown.clone(), plan.connections, None, None).labelled(label.to_owned());
         let record = oroshi_bench::run(plan, &mut live);
-        live.finish()?;
+        live.finish(record.is_ok())?;
         Ok(record?)
     }
 }

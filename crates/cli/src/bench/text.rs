@@ -410,7 +410,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 fn meaning(failure: Failure) -> &'static str {
     match failure {
         Failure::Dns => "the name did not resolve",
-        Failure::ConnectRefused => "nobody listened: the server was down, or restarting",
+        Failure::ConnectRefused => "nobody listened there, or the network said no",
         Failure::ConnectTimeout => "no connection within --timeout: backlog full, or packets dropped",
         Failure::ConnectBacklog => "the unix socket's backlog stayed full: the server accepts too slowly",
         Failure::PortsExhausted => "no local port was left: use --source addresses, kept connections, or a unix socket",
@@ -473,5 +473,7 @@ mod tests {
         for failure in Failure::ALL {
             assert!(meaning(failure).len() > 10, "{failure}");
         }
+        // It stands for unreachable networks too, and for those that forbid.
+        assert!(meaning(Failure::ConnectRefused).contains("the network said no"));
     }
 }

@@ -74,7 +74,13 @@ pub fn all_answered(n: u64, args: &[&str]) -> Record {
 
 /// Runs any command to its end, which it must reach.
 pub fn to_the_end(mut command: Command) -> Ran {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(Stdio::null());
+    to_the_end_with_input(command)
+}
+
+/// The same with the standard input that the command has.
+pub fn to_the_end_with_input(mut command: Command) -> Ran {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let pid = Pid::from_child(&child);
     let (done, ended) = mpsc::channel::<()>();
