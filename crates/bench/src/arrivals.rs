@@ -17,10 +17,27 @@ pub enum Spacing {
 /// The first stage starts at its own rate; each later one starts where the one before it ended.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Stage {
-    /// How long it takes.
+    /// How long it takes. In JSON in seconds.
+    #[serde(rename = "duration_s", with = "seconds")]
     pub duration: Duration,
     /// Requests per second at its end.
     pub rate: f64,
+}
+
+/// A duration as a number of seconds.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(duration.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
 }
 
 /// The times at which requests are due, in nanoseconds since the start of the run, without end: after the last stage its
@@ -179,6 +196,17 @@ mod tests {
         let mut fast = Arrivals::steady(20_000.0, Spacing::Constant, 0);
         for i in 0..20_000 * 100u64 {
             assert_eq!(fast.take(), i * 50_000);
+        }
+    }
+
+    #[test]
+    fn a_stage_is_written_in_seconds() {
+        let stage = Stage { duration: Duration::from_millis(2500), rate: 10.0 };
+        let text = serde_json::to_string(&stage).unwrap();
+        assert_eq!(text, r#"{"duration_s":2.5,"rate":10.0}"#);
+        assert_eq!(serde_json::from_str::<Stage>(&text).unwrap(), stage);
+        for bad in ["-1.0", "1e300", "null"] {
+            serde_json::from_str::<Stage>(&format!(r#"{{"duration_s":{bad},"rate":1.0}}"#)).unwrap_err();
         }
     }
 

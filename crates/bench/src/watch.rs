@@ -99,10 +99,13 @@ pub struct ServerUsage {
     /// How many were seen that ended before.
     pub exited: u64,
     /// CPU time of all of them together.
+    #[serde(rename = "cpu_s")]
     pub cpu_seconds: f64,
     /// Time in user mode, by the kernel's sampling; with `system_seconds` it need not add up to `cpu_seconds`.
+    #[serde(rename = "user_s")]
     pub user_seconds: f64,
     /// Time in the kernel, by its sampling.
+    #[serde(rename = "system_s")]
     pub system_seconds: f64,
     /// What `cpu_seconds` is made of; the worst of all processes.
     pub precision: Precision,
@@ -142,6 +145,7 @@ pub struct ProcessUsage {
     /// Threads at the end.
     pub threads: usize,
     /// CPU time, without that of its children.
+    #[serde(rename = "cpu_s")]
     pub cpu_seconds: f64,
     /// What that is made of.
     pub precision: Precision,

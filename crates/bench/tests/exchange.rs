@@ -9,9 +9,9 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use oroshi_bench::follow::{Progress, Stage};
-use oroshi_bench::{Draft, Failure, Observer, SecondHistograms};
+use oroshi_bench::{Draft, Failure, Observer, RunError, SecondHistograms};
 use support::load::{all_answered, draft, failures, requests, run, run_seen, until};
-use support::peer::{Listening, Peer, Place, answers};
+use support::peer::{Listening, Peer, Place, Port, answers};
 use support::tls::Identity;
 use support::{HANG, OK, OK_CLOSE, in_a_process, must_pass, skipped};
 
@@ -475,6 +475,25 @@ fn a_run_that_is_cancelled_has_a_whole_record() {
         assert_eq!(record.requests.completed > 0, cancel == Stage::Measuring);
         assert_eq!(record.connections.alive_at_end, 4);
         assert!(record.requests.cut_off <= 4);
+    }
+}
+
+/// Connections that nobody accepts are waited for, until the timeout or until somebody has had enough.
+#[test]
+fn a_run_that_is_cancelled_before_it_begins_has_no_record() {
+    struct AfterSome(usize);
+    impl Observer for AfterSome {
+        fn cancelled(&mut self) -> bool {
+            self.0 = self.0.saturating_sub(1);
+            self.0 == 0
+        }
+    }
+    let port = Port::reserve();
+    let _listener = port.listen(0);
+    for threads in [1, 2] {
+        let plan = Draft { threads: Some(threads), ..requests(&port.url(), 10, 4) }.plan().unwrap();
+        let error = oroshi_bench::run(plan, &mut AfterSome(20)).unwrap_err();
+        assert!(matches!(error, RunError::Cancelled), "{error:?}");
     }
 }
 

@@ -7,6 +7,7 @@ mod support;
 
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use oroshi_bench::{Bottleneck, Draft, Failure, Load, RunError, Spacing, Watching};
@@ -118,9 +119,13 @@ fn a_run_of_many_requests_against_a_server_that_is_gone_is_given_up() {
             conn.send(OK_CLOSE);
         }
     });
-    let record = run(requests(&peer.url, 1_000_000, 1));
+    let record = run(Draft { timeout: SHORT, ..requests(&peer.url, 1_000_000, 1) });
     assert!(record.cut_short, "{:?}", record.requests);
-    assert!(record.warnings.iter().any(|warning| warning.contains("no connection could be made")), "{:?}", record.warnings);
+    assert!(
+        record.warnings.iter().any(|warning| warning.contains("no connection could be made")),
+        "{:?}",
+        record.warnings
+    );
     assert_eq!(record.requests.completed, 1);
 }
 
@@ -128,13 +133,15 @@ fn a_run_of_many_requests_against_a_server_that_is_gone_is_given_up() {
 #[test]
 fn a_peer_that_reads_nothing_and_stays_costs_a_timeout_each_time() {
     for requests_per_connection in [None, Some(1)] {
-        let peer = Peer::start(Place::Unix, |conn| {
+        let kept = Mutex::new(Vec::new());
+        let peer = Peer::start(Place::Unix, move |conn| {
             conn.stop_reading();
-            conn.ignore();
+            kept.lock().unwrap().push(conn);
         });
         let record = run(Draft { timeout: SHORT, requests_per_connection, ..requests(&peer.url, 3, 1) });
         assert_eq!((record.requests.started, record.requests.failed), (3, 3));
-        assert_eq!(record.errors, failed(&record, Failure::Write) + failed(&record, Failure::Timeout));
+        let expected = failed(&record, Failure::Write) + failed(&record, Failure::Timeout);
+        assert_eq!(record.errors, expected, "{:?}", record.failures);
     }
 }
 
@@ -143,8 +150,7 @@ fn a_peer_that_reads_nothing_and_stays_costs_a_timeout_each_time() {
 fn a_request_that_waited_for_a_connection_in_vain_counts_in_the_response_times() {
     let port = Port::reserve();
     let _listener: TcpListener = port.listen(0);
-    let record =
-        run(Draft { timeout: SHORT, requests_per_connection: Some(1), ..requests(&port.url(), 3, 1) });
+    let record = run(Draft { timeout: SHORT, requests_per_connection: Some(1), ..requests(&port.url(), 3, 1) });
     assert_eq!(record.failures, failures([(Failure::ConnectTimeout, 3)]));
     assert_eq!(record.latency.response.summary.censored, 3);
     all_bounds(&record.latency.response, SHORT);

@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::env;
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd, ioctl_fionbio};
@@ -170,12 +171,12 @@ fn check(named: &Named) -> Result<(), InheritError> {
     if *descriptor < 3 {
         return Err(bad("is standard input, output or error"));
     }
-    // A link there leads to whatever is open under that number, hence not `exists`, which would follow it.
-    if !is_open(*descriptor) {
+    if !may_be_open(*descriptor) {
         return Err(bad("is not open: it was not inherited"));
     }
-    // SAFETY: it is open, and stays so until this function and with it the borrow ends: nothing in this process owns it
-    // yet that could close it, unless it is misnamed and another thread's, of which there is none this early.
+    // SAFETY: it is open, and nothing in this process owns it that could close it before the borrow ends with this
+    // function, as this runs before anything else opens descriptors. Where there is no /proc to tell that it is open,
+    // the first thing done is to ask the kernel, which answers EBADF if it is not; then nothing else is done.
     let borrowed = unsafe { BorrowedFd::borrow_raw(*descriptor) };
     let flags = fcntl_getfd(borrowed).map_err(|_| bad("is not open: it was not inherited"))?;
     // What came through exec cannot have this flag, and what this process itself opens has it.
@@ -196,6 +197,12 @@ fn check(named: &Named) -> Result<(), InheritError> {
         Some(_) => Ok(()),
         None => Err(bad("is neither a TCP socket nor a unix socket with a name")),
     }
+}
+
+/// Whether a descriptor of this number is open, asked without making a handle of it first; true where /proc is missing.
+fn may_be_open(descriptor: RawFd) -> bool {
+    let open = Path::new("/proc/self/fd");
+    open.join(descriptor.to_string()).symlink_metadata().is_ok() || !open.exists()
 }
 
 /// Makes the descriptor, which [`check`] has found good, this process's own.
@@ -258,6 +265,14 @@ mod tests {
             let message = read(&[(SYSTEMD, value), ("LISTEN_PID", "7")]).unwrap_err().to_string();
             assert!(message.contains(&format!("LISTEN_FDS=`{value}`")), "{message}");
         }
+    }
+
+    #[test]
+    fn what_is_open_is_told_without_a_handle() {
+        use std::os::fd::AsRawFd;
+        let (open, end) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(may_be_open(open.as_raw_fd()) && may_be_open(end.as_raw_fd()));
+        assert!(!may_be_open(RawFd::MAX));
     }
 
     #[test]

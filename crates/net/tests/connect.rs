@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use common::{
-    abstract_address, connect, has_ipv6, in_a_process, listener, must_pass, narrow_listener, on_a_core, unix_address,
+    abstract_address, connect, has_ipv6, in_a_process, listener, must_pass, narrow_listener, on_a_core, skipped,
+    unix_address,
 };
 use oroshi_net::{
     ConnectError, Connector, ConnectorOptions, Endpoint, LocalPorts, Peer, Stream, UnixAddress, monotonic_ns,
@@ -311,25 +312,22 @@ fn a_full_tcp_backlog_times_out() {
     });
 }
 
-/// Moves this thread into a network of its own, with two local ports. False where that is not allowed.
+/// Moves this thread into a network of its own, with two local ports. Says why not where that is not allowed.
 #[allow(unsafe_code)]
-fn enter_a_small_network() -> bool {
+fn enter_a_small_network() -> Result<(), &'static str> {
     use rustix::thread::{UnshareFlags, unshare_unsafe};
     // SAFETY: a thread's network namespace concerns the sockets that it makes from here on, and no memory.
-    let entered = unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.is_ok();
-    if entered {
-        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40001").unwrap();
-        let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
-        return up.is_ok_and(|status| status.success());
-    }
-    false
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|_| "a network namespace needs root (CAP_SYS_ADMIN)")?;
+    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40001").map_err(|_| "sysctls are read-only")?;
+    let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    if up.is_ok_and(|status| status.success()) { Ok(()) } else { Err("`ip` (iproute2) is missing, or failed") }
 }
 
-/// Needs CAP_SYS_ADMIN and iproute2; elsewhere it ends early, as a port range belongs to the whole machine.
+/// Needs CAP_SYS_ADMIN and iproute2; elsewhere it is skipped, as a port range belongs to the whole machine.
 #[test]
 fn used_up_ports_are_named_so() {
-    if !enter_a_small_network() {
-        return;
+    if let Err(why) = enter_a_small_network() {
+        return skipped("used_up_ports_are_named_so", why);
     }
     assert_eq!(LocalPorts::read().unwrap().count(), 2);
     on_a_core(async {
@@ -354,8 +352,8 @@ fn used_up_ports_are_named_so() {
 /// With nobody there, a connect whose source port is its destination would meet itself and seem to succeed.
 #[test]
 fn a_connection_to_itself_is_refused() {
-    if !enter_a_small_network() {
-        return;
+    if let Err(why) = enter_a_small_network() {
+        return skipped("a_connection_to_itself_is_refused", why);
     }
     let connector = Connector::new(ConnectorOptions::default());
     for port in [40000, 40001, 40000, 40001] {

@@ -174,6 +174,28 @@ fn the_servers_certificate_is_checked() {
 }
 
 #[test]
+fn a_ca_that_serves_is_told_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let key = KeyPair::generate().unwrap();
+    fs::write(path("own.key"), key.serialize_pem()).unwrap();
+    for (is_ca, accepted) in [(IsCa::Ca(BasicConstraints::Unconstrained), false), (IsCa::ExplicitNoCa, true)] {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.is_ca = is_ca;
+        fs::write(path("own.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+        let server = ServerTls::from_files(path("own.pem"), path("own.key"), &ServerTlsOptions::default()).unwrap();
+        let options = ClientTlsOptions { roots: Roots::Only(vec![path("own.pem")]), ..ClientTlsOptions::default() };
+        match on_a_core(meet("127.0.0.1:0", &server, &connector(&options, "localhost"))).0 {
+            Ok(_) => assert!(accepted),
+            Err(ConnectError::Tls(error @ TlsError::CaCertificate(_))) => {
+                assert!(!accepted && error.to_string().contains("CA:FALSE"), "{error}");
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+#[test]
 fn files_add_to_the_systems_roots_or_replace_them() {
     let world = World::new();
     let stranger = World::new();

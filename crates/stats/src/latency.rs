@@ -37,6 +37,7 @@ pub struct Latency {
     pub(crate) sum: u128,
     /// Sum of squares, modulo 2^128; see [`stdev`](Self::stdev) for why that is enough.
     pub(crate) squares: u128,
+    pub(crate) censored_min: u64,
     pub(crate) censored_max: u64,
 }
 
@@ -46,7 +47,16 @@ impl Latency {
 
     /// An empty histogram.
     pub fn new() -> Self {
-        Self { recorded: empty_histogram(), censored: None, min: u64::MAX, max: 0, sum: 0, squares: 0, censored_max: 0 }
+        Self {
+            recorded: empty_histogram(),
+            censored: None,
+            min: u64::MAX,
+            max: 0,
+            sum: 0,
+            squares: 0,
+            censored_min: u64::MAX,
+            censored_max: 0,
+        }
     }
 
     /// Counts the latency of an answered request. Never fails and never allocates.
@@ -59,6 +69,7 @@ impl Latency {
     pub fn record_censored(&mut self, ns: u64) {
         let ns = ns.min(Self::MAX_NS);
         self.censored.get_or_insert_with(empty_histogram).saturating_record(ns);
+        self.censored_min = self.censored_min.min(ns);
         self.censored_max = self.censored_max.max(ns);
     }
 
@@ -72,6 +83,7 @@ impl Latency {
         self.max = self.max.max(other.max);
         self.sum += other.sum;
         self.squares = self.squares.wrapping_add(other.squares);
+        self.censored_min = self.censored_min.min(other.censored_min);
         self.censored_max = self.censored_max.max(other.censored_max);
     }
 
@@ -81,7 +93,8 @@ impl Latency {
         if let Some(censored) = &mut self.censored {
             censored.reset();
         }
-        (self.min, self.max, self.sum, self.squares, self.censored_max) = (u64::MAX, 0, 0, 0, 0);
+        (self.min, self.max, self.sum, self.squares) = (u64::MAX, 0, 0, 0);
+        (self.censored_min, self.censored_max) = (u64::MAX, 0);
     }
 
     /// How many values were recorded; censored ones are not among them.
@@ -107,6 +120,11 @@ impl Latency {
     /// The greatest recorded value, exactly; 0 when there is none.
     pub fn max(&self) -> u64 {
         self.max
+    }
+
+    /// The least censored value, exactly; 0 when there is none.
+    pub fn censored_min(&self) -> u64 {
+        if self.censored() == 0 { 0 } else { self.censored_min }
     }
 
     /// The greatest censored value, exactly; 0 when there is none.
@@ -143,8 +161,12 @@ impl Latency {
     ///
     /// It is the least latency at which the product-limit curve, the estimated share of requests that take longer,
     /// has come down to `1 - q`; without censored values that is the value of rank `ceil(q * n)`. The value is the
-    /// upper end of its bucket, as HdrHistogram tools give it, held within the exact minimum and maximum. Where the
-    /// curve never comes down that far, the answer is [`Quantile::AtLeast`] the greatest censored value.
+    /// upper end of its bucket, as HdrHistogram tools give it, held within the exact minimum and maximum.
+    ///
+    /// Where the curve never comes down that far, the answer is [`Quantile::AtLeast`] the greater of two bounds: the
+    /// greatest recorded value, at which the curve was still above; and the value of rank `ceil(q * n)` among all, each
+    /// censored one taken for as little as it can be. The second needs no estimate: no latency is less than its bound.
+    /// It is never above the exact rank's, and at most a bucket (0.1 %) below.
     ///
     /// `None` when the histogram is empty or `q` is not a number.
     pub fn quantile(&self, q: f64) -> Option<Quantile> {
@@ -160,7 +182,7 @@ impl Latency {
             Some(step) => Quantile::Exact(step.value.clamp(self.min, self.max)),
             // The longest wait of all ended in an answer, with a censored one before it in the same bucket.
             None if self.max > self.censored_max => Quantile::Exact(self.max),
-            None => Quantile::AtLeast(self.censored_max),
+            None => Quantile::AtLeast(self.max.max(self.least_at(q))),
         })
     }
 
@@ -196,7 +218,7 @@ impl Latency {
     ///
     /// An interval of 0 adds nothing.
     pub fn backfilled(&self, expected_interval_ns: u64) -> Self {
-        let mut filled = Self { censored: None, censored_max: 0, ..self.clone() };
+        let mut filled = Self { censored: None, censored_min: u64::MAX, censored_max: 0, ..self.clone() };
         if expected_interval_ns == 0 {
             return filled;
         }
@@ -253,6 +275,24 @@ impl Latency {
         let squares = n * first * first + first * step * n * (n - 1) + step * step * (n * (n - 1) * (2 * n - 1) / 6);
         self.sum = self.sum.saturating_add(sum.saturating_mul(times));
         self.squares = self.squares.wrapping_add(squares.wrapping_mul(times));
+    }
+
+    /// The value of rank `ceil(q * n)` if every censored request had ended at its bound, or less. Right only if it is
+    /// greater than every recorded value; otherwise less than the greatest of them.
+    fn least_at(&self, q: f64) -> u64 {
+        let all = self.len() + self.censored();
+        let rank = ((q - ROUNDING) * all as f64).ceil().max(1.0) as u64;
+        if rank >= all {
+            return self.censored_max;
+        }
+        // Where the answer is greater than every recorded value, all of those have lower ranks.
+        let mut ranks_left = rank.saturating_sub(self.len());
+        let found = self.censored.iter().flat_map(buckets).find(|(_, count)| {
+            let found = ranks_left <= *count;
+            ranks_left = ranks_left.saturating_sub(*count);
+            found
+        });
+        found.map_or(0, |(value, _)| self.recorded.lowest_equivalent(value).max(self.censored_min))
     }
 
     /// The product-limit curve: one step per bucket that holds recorded values.

@@ -8,7 +8,7 @@
 pub enum Quantile {
     /// The quantile is this value, to the resolution of the histogram it came from.
     Exact(u64),
-    /// The quantile lies among unanswered requests: it is this value or greater. Reports print it as `>= x`.
+    /// The quantile is decided by unanswered requests: it is this value or greater. Reports print it as `>= x`.
     AtLeast(u64),
 }
 

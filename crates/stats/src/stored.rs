@@ -67,6 +67,7 @@ pub(crate) struct Stored {
     censored: Option<String>,
     min_ns: u64,
     max_ns: u64,
+    censored_min_ns: u64,
     censored_max_ns: u64,
     sum_ns: String,
     squares: String,
@@ -79,6 +80,7 @@ impl From<Latency> for Stored {
             censored: latency.censored.as_ref().filter(|censored| !censored.is_empty()).map(blob_of),
             min_ns: latency.min(),
             max_ns: latency.max(),
+            censored_min_ns: latency.censored_min(),
             censored_max_ns: latency.censored_max(),
             sum_ns: latency.sum.to_string(),
             squares: latency.squares.to_string(),
@@ -96,6 +98,7 @@ impl TryFrom<Stored> for Latency {
             let read = histogram_of(blob)?;
             buckets(&read).for_each(|(value, count)| censored.saturating_record_n(value, count));
             latency.censored = Some(censored);
+            latency.censored_min = stored.censored_min_ns.min(Self::MAX_NS);
         }
         latency.censored_max = stored.censored_max_ns.min(Self::MAX_NS);
         if !latency.recorded.is_empty() {

@@ -16,7 +16,7 @@ fn latency_of(recorded: &[u64], censored: &[u64]) -> Latency {
 #[derive(Debug, PartialEq)]
 struct Figures {
     buckets: Vec<(u64, u64)>,
-    counts_and_ends: [u64; 5],
+    counts_and_ends: [u64; 6],
     sum: u128,
     stdev: f64,
     quantiles: Vec<Option<Quantile>>,
@@ -25,15 +25,23 @@ struct Figures {
 fn figures(latency: &Latency) -> Figures {
     Figures {
         buckets: latency.histogram().iter_recorded().map(|b| (b.value_iterated_to(), b.count_at_value())).collect(),
-        counts_and_ends: [latency.len(), latency.censored(), latency.min(), latency.max(), latency.censored_max()],
+        counts_and_ends: [
+            latency.len(),
+            latency.censored(),
+            latency.min(),
+            latency.max(),
+            latency.censored_min(),
+            latency.censored_max(),
+        ],
         sum: latency.sum(),
         stdev: latency.stdev(),
         quantiles: (0..=20).map(|twentieth| latency.quantile(f64::from(twentieth) / 20.0)).collect(),
     }
 }
 
-/// The textbook estimate, one factor per value: `recorded` and `censored` as they fell into buckets.
-fn naive_kaplan_meier(recorded: &[u64], censored: &[u64], q: f64) -> Quantile {
+/// The textbook estimate, one factor per value: `recorded` and `censored` as they fell into buckets. `None` where the
+/// curve does not come down to `1 - q`.
+fn naive_kaplan_meier(recorded: &[u64], censored: &[u64], q: f64) -> Option<u64> {
     let mut times: Vec<u64> = recorded.to_vec();
     times.sort_unstable();
     times.dedup();
@@ -43,10 +51,18 @@ fn naive_kaplan_meier(recorded: &[u64], censored: &[u64], q: f64) -> Quantile {
         let answered = recorded.iter().filter(|value| **value == time).count();
         longer *= 1.0 - answered as f64 / at_risk as f64;
         if longer <= 1.0 - q + 1e-12 {
-            return Quantile::Exact(time);
+            return Some(time);
         }
     }
-    Quantile::AtLeast(censored.iter().copied().max().unwrap_or(0))
+    None
+}
+
+/// The quantile of all values, each censored one taken for its bound.
+fn naive_least(recorded: &[u64], censored: &[u64], q: f64) -> u64 {
+    let mut all = [recorded, censored].concat();
+    all.sort_unstable();
+    let rank = ((q - 1e-12) * all.len() as f64).ceil() as usize;
+    all[rank.max(1) - 1]
 }
 
 /// wrk's `stats_correct`, value by value.
@@ -85,8 +101,27 @@ fn one_value_is_every_quantile() {
 fn a_server_that_never_answers_is_a_bound_at_every_quantile() {
     let latency = latency_of(&[], &[30 * MS, 50 * MS]);
     assert!(!latency.is_empty());
-    for q in [0.0, 0.5, 1.0] {
-        assert_eq!(latency.quantile(q), Some(Quantile::AtLeast(50 * MS)));
+    for (q, ms) in [(0.0, 30), (0.5, 30), (1.0, 50)] {
+        assert_eq!(latency.quantile(q), Some(Quantile::AtLeast(ms * MS)));
+    }
+}
+
+/// Requests due evenly over a second, all hanging at its end: half of them are only known to take half a second.
+/// The bound used to be the longest wait, at every quantile.
+#[test]
+fn a_bound_is_no_greater_than_what_is_known() {
+    let latency = latency_of(&[], &(1..=100).map(|hundredth| hundredth * 10 * MS).collect::<Vec<_>>());
+    for (q, ms) in [(0.5, 500), (0.99, 990), (0.999, 1000), (1.0, 1000)] {
+        let Some(Quantile::AtLeast(bound)) = latency.quantile(q) else { panic!("not a bound") };
+        assert!(bound <= ms * MS && bound > ms * MS * 999 / 1000, "{bound} at {q}");
+    }
+}
+
+#[test]
+fn equal_timeouts_are_an_exact_bound() {
+    let latency = latency_of(&[MS, 2 * MS], &[2_000 * MS; 98]);
+    for q in [0.03, 0.5, 0.99, 1.0] {
+        assert_eq!(latency.quantile(q), Some(Quantile::AtLeast(2_000 * MS)));
     }
 }
 
@@ -101,7 +136,9 @@ fn the_textbook_example() {
     assert_eq!(latency.quantile(0.25), Some(Quantile::Exact(13)));
     assert_eq!(latency.quantile(0.50), Some(Quantile::Exact(23)));
     assert_eq!(latency.quantile(0.55), Some(Quantile::Exact(23)));
-    assert_eq!(latency.quantile(0.56), Some(Quantile::AtLeast(35)));
+    // Of 21 the 12th left the study after 17 weeks at the earliest, but the curve says more. The 20th left after 34.
+    assert_eq!(latency.quantile(0.56), Some(Quantile::AtLeast(23)));
+    assert_eq!(latency.quantile(0.95), Some(Quantile::AtLeast(34)));
 }
 
 #[test]
@@ -204,8 +241,12 @@ fn backfilling_by_a_tiny_interval_ends() {
     assert!((filled.stdev() / uniform - 1.0).abs() < 1e-9);
 }
 
+fn value() -> impl Strategy<Value = u64> {
+    prop_oneof![0_u64..100, 0_u64..2048, 0_u64..5_000_000_000, 0..=Latency::MAX_NS]
+}
+
 fn values() -> impl Strategy<Value = Vec<u64>> {
-    prop::collection::vec(prop_oneof![0_u64..100, 0_u64..2048, 0_u64..5_000_000_000, 0..=Latency::MAX_NS], 0..60)
+    prop::collection::vec(value(), 0..60)
 }
 
 proptest! {
@@ -234,20 +275,37 @@ proptest! {
         let q = f64::from(per_mille) / 1000.0;
         let found = latency.quantile(q).unwrap();
         match naive_kaplan_meier(&in_buckets(&recorded), &in_buckets(&censored), q) {
-            Quantile::Exact(value) => {
+            Some(value) => {
                 prop_assert_eq!(found, Quantile::Exact(value.clamp(latency.min(), latency.max())));
             }
             // The buckets cannot tell which of their values came last. The exact greatest ones can.
-            Quantile::AtLeast(_) if latency.max() > latency.censored_max() => {
+            None if latency.max() > latency.censored_max() => {
                 prop_assert_eq!(found, Quantile::Exact(latency.max()));
             }
-            Quantile::AtLeast(_) => prop_assert_eq!(found, Quantile::AtLeast(*censored.iter().max().unwrap())),
+            None => {
+                let least = naive_least(&recorded, &censored, q).max(latency.max());
+                prop_assert!(found.is_bound() && found.value() <= least, "{:?} for {}", found, least);
+                prop_assert!(found.value() >= latency.histogram().lowest_equivalent(least), "{:?}", found);
+                prop_assert!(found.value() >= latency.max());
+            }
+        }
+    }
+
+    /// However long the requests without an answer would have gone on, a bound on nothing but those holds.
+    #[test]
+    fn a_bound_holds_whatever_comes_to_light(waits in prop::collection::vec((value(), value()), 1..60)) {
+        let censored: Vec<u64> = waits.iter().map(|(seen, _)| *seen).collect();
+        let in_the_end: Vec<u64> = waits.iter().map(|(seen, more)| seen + more).collect();
+        let latency = latency_of(&[], &censored);
+        for q in (1..=100).map(|hundredth| f64::from(hundredth) / 100.0) {
+            prop_assert!(latency.quantile(q).unwrap().value() <= naive_least(&in_the_end, &[], q));
         }
     }
 
     #[test]
     fn a_higher_quantile_is_not_less(recorded in values(), censored in values()) {
-        let quantiles = figures(&latency_of(&recorded, &censored)).quantiles;
+        let latency = latency_of(&recorded, &censored);
+        let quantiles: Vec<_> = (0..=200).map(|part| latency.quantile(f64::from(part) / 200.0)).collect();
         prop_assert!(quantiles.is_sorted());
     }
 

@@ -61,7 +61,10 @@ fn check_ledger(record: &Record) {
     assert_eq!(latency.service.summary.count, r.completed);
     assert_eq!(latency.response.summary.count, r.completed);
     let timeouts = failed(record, Failure::Timeout);
-    assert_eq!(latency.response.summary.censored, r.cut_off + r.unsent + timeouts, "{r:?} {:?}", record.failures);
+    // With a connection per request, one that was never made bounds the response time too.
+    let least = r.cut_off + r.unsent + timeouts;
+    let most = least + failures(&[Failure::ConnectTimeout, Failure::ConnectBacklog]);
+    assert!((least..=most).contains(&latency.response.summary.censored), "{r:?} {:?}", record.failures);
     assert!(latency.service.summary.censored <= r.cut_off + timeouts);
     assert_eq!(record.latency.connect.summary.count, record.connections.opened);
     assert!(record.connections.alive_at_end <= record.plan.connections);

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use rustls::AlertDescription;
+use rustls::{AlertDescription, CertificateError};
 use thiserror::Error;
 
 /// Why a handshake failed.
@@ -13,6 +13,13 @@ pub enum TlsError {
     /// anyone can then answer, leave the check out.
     #[error("the peer's certificate is not accepted")]
     Certificate(#[source] rustls::Error),
+    /// The server shows as its own a certificate that says CA:TRUE, as `openssl req -x509` makes them unless told
+    /// otherwise. Such a one may sign others, and rustls accepts it for nothing else, even where it is given as a CA.
+    #[error(
+        "the server shows a CA's own certificate: have it show one with basicConstraints CA:FALSE, signed by that CA \
+         or by itself"
+    )]
+    CaCertificate(#[source] rustls::Error),
     /// The peer refused and said why: a missing or unknown client certificate, no common version or protocol.
     #[error("the peer refused the handshake ({0:?})")]
     Alert(AlertDescription),
@@ -40,6 +47,7 @@ impl From<io::Error> for TlsError {
         }
         match error.downcast::<rustls::Error>() {
             Ok(error) => match error {
+                error if is_ca_as_server(&error) => TlsError::CaCertificate(error),
                 rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => {
                     TlsError::Certificate(error)
                 }
@@ -50,6 +58,12 @@ impl From<io::Error> for TlsError {
             Err(error) => TlsError::Io(error),
         }
     }
+}
+
+/// rustls hands on its verifier's error as an opaque one, whose text is the name of webpki's variant.
+fn is_ca_as_server(error: &rustls::Error) -> bool {
+    matches!(error, rustls::Error::InvalidCertificate(CertificateError::Other(cause))
+        if cause.0.to_string() == "CaUsedAsEndEntity")
 }
 
 /// Why TLS could not be set up.

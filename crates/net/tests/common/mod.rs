@@ -1,6 +1,7 @@
 //! What the tests of this folder share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use std::io::Write;
 use std::process::Command;
 
 use oroshi_net::{BoundListener, ConnectError, Connected, Connector, ConnectorOptions, ListenOptions, Peer};
@@ -65,4 +66,14 @@ pub(crate) fn must_pass(mut command: Command) {
 /// Whether this machine (or container) has IPv6 at all.
 pub(crate) fn has_ipv6() -> bool {
     std::net::TcpListener::bind("[::1]:0").is_ok()
+}
+
+/// Tells whoever runs the tests that this one was left out, and why.
+pub(crate) fn skipped(name: &str, why: &str) {
+    let line = format!("skipped: {name}: {why}\n");
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("OROSHI_SKIPPED") {
+        let mut file = std::fs::OpenOptions::new().append(true).open(path).expect("OROSHI_SKIPPED names a file");
+        file.write_all(line.as_bytes()).expect("a line in OROSHI_SKIPPED");
+    }
 }
