@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_service_manager_is_no_server() {
         assert_eq!(servers_among(&[1, 20, 30, 40], 30, true), [20, 40]);
-        assert_eq!(servers_among(&[1, 30], 30, true), []);
+        assert!(servers_among(&[1, 30], 30, true).is_empty());
         // The main process of a container, with the load started beside it, and one that hands its sockets to workers.
         assert_eq!(servers_among(&[1], 30, false), [1]);
         assert_eq!(servers_among(&[1, 20], 30, false), [20]);
