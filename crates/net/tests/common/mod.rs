@@ -69,6 +69,7 @@ pub(crate) fn has_ipv6() -> bool {
 }
 
 /// Tells whoever runs the tests that this one was left out, and why.
+#[allow(clippy::print_stderr, reason = "for whoever runs this test alone")]
 pub(crate) fn skipped(name: &str, why: &str) {
     let line = format!("skipped: {name}: {why}\n");
     eprint!("{line}");
