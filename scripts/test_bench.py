@@ -133,7 +133,7 @@ class CommandLines(unittest.TestCase):
         load = tools.Load("unix-new", "127.0.0.1", 8080, "/run/a.sock", 100, 5)
         words = " ".join(self.oroshi.command(load)[1:])
         self.assertEqual(
-            words, "bench -t1 -c100 -d5s --close --format json -P /run/a.sock http://127.0.0.1:8080/"
+            words, "bench -t1 -c100 -d5s --close --watch none --format json -P /run/a.sock http://127.0.0.1:8080/"
         )
 
 
