@@ -58,7 +58,9 @@ def markdown(result) -> str:
 def write_json(result, path):
     """Everything, raw runs included."""
     with open(path, "w") as file:
-        json.dump(result, file, indent=1, ensure_ascii=False)
+        # Paths within the checkout, wherever that stands.
+        text = json.dumps(result, indent=1, ensure_ascii=False)
+        file.write(text.replace(f"{path.resolve().parents[2]}/", ""))
         file.write("\n")
 
 
