@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 pub enum Failure {
     /// A name did not resolve. Resolution happens once, before the run, so this one ends it there.
     Dns,
-    /// Nobody listens: ECONNREFUSED, or a unix socket's file without a listener.
+    /// Nobody listens: ECONNREFUSED, or a unix socket's file without a listener. During a run also every other reason that
+    /// has no name of its own: the network is unreachable, or this machine has no descriptor or no permission to give.
     ConnectRefused,
     /// The connection, TLS handshake included, was not there within the timeout.
     ConnectTimeout,

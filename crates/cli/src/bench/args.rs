@@ -70,7 +70,8 @@ pub(super) struct LoadArgs {
     #[arg(short, long, value_name = "TIME", help_heading = "Load")]
     pub(super) duration: Option<String>,
 
-    /// Threads, one core each [default: 2, or fewer where there are fewer CPUs or connections]
+    /// Threads, each with its share of the connections [default: 2; 1 for an open loop of up to 10,000/s; fewer where there
+    /// are fewer CPUs or connections]
     #[arg(short, long, value_name = "N", help_heading = "Load")]
     pub(super) threads: Option<String>,
 

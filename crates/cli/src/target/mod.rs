@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// May be given several times
     #[arg(long, value_name = "ENDPOINT")]
     listen: Vec<String>,
-    /// How long each answer waits, for example 100ms: exact to some tens of microseconds
+    /// How long each answer waits, for example 100ms
     #[arg(long, value_name = "TIME")]
     delay: Option<String>,
     /// The body's length in bytes; k, M and G stand for thousand, million and billion
