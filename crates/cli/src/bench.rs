@@ -35,7 +35,7 @@ use crate::child::TargetError;
 use crate::interrupt;
 use crate::paint::Paint;
 use crate::say;
-use crate::units;
+use oroshi_words::units;
 
 /// A threshold came out against the user.
 const EXIT_THRESHOLD: u8 = 3;

@@ -17,7 +17,7 @@ use crate::child::{Target, only, two_cpus, unix_name};
 use crate::interrupt;
 use crate::paint::Paint;
 use crate::table::columns;
-use crate::units;
+use oroshi_words::units;
 
 const ROUNDS: usize = 3;
 const RUN: Duration = Duration::from_millis(1500);

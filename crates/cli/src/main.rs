@@ -5,7 +5,7 @@
 //! 1. This file: the subcommands, how errors are told, the exit codes.
 //! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the server that answers as told. [`demo`]: both together.
 //! 3. [`child`]: a target as a child process. [`interrupt`]: Ctrl-C.
-//! 4. [`units`], [`nearest`], [`table`], [`paint`]: reading and writing text.
+//! 4. [`table`], [`paint`]: writing text.
 //!
 //! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by Ctrl-C
 //! before there was a result, or by a second one.
@@ -14,11 +14,9 @@ mod bench;
 mod child;
 mod demo;
 mod interrupt;
-mod nearest;
 mod paint;
 mod table;
 mod target;
-mod units;
 
 use std::error::Error;
 use std::io::Write;

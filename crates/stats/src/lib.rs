@@ -15,6 +15,7 @@
 //! 4. [`sketch`] and [`series`]: the same over time, small enough to keep one per interval.
 //! 5. [`stored`] and [`interval_log`]: how histograms leave and enter the process.
 
+pub mod compare;
 pub mod interval_log;
 pub mod latency;
 pub mod quantile;

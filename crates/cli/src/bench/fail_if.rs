@@ -9,8 +9,8 @@ use oroshi_bench::record::ClockRecord;
 use oroshi_bench::{Failure, Load, Record};
 use oroshi_stats::Quantile;
 
-use crate::nearest::nearest;
-use crate::units;
+use oroshi_words::nearest;
+use oroshi_words::units;
 
 /// One condition.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,7 @@ use oroshi_net::Shutdown;
 use oroshi_stats::IntervalLog;
 
 use super::open_kept;
-use crate::units;
+use oroshi_words::units;
 
 /// Follows a run on the terminal.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use oroshi_net::{ClientTlsOptions, Endpoint, UnixAddress};
 use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs};
 use super::fail_if::Threshold;
 use super::sources;
-use crate::units;
+use oroshi_words::units;
 
 /// Where the report goes, and what is in it.
 #[derive(Clone, Debug)]

@@ -22,7 +22,7 @@ use crate::child::{Target, only, two_cpus, unix_name};
 use crate::interrupt;
 use crate::paint::Paint;
 use crate::table::columns;
-use crate::units;
+use oroshi_words::units;
 
 const DELAYS_MS: [u64; 3] = [1, 10, 100];
 const CONNECTIONS: [usize; 4] = [10, 100, 1000, 10_000];

@@ -10,7 +10,7 @@ use oroshi_stats::Quantile;
 
 use crate::paint::Paint;
 use crate::table::columns;
-use crate::units::{self, plural};
+use oroshi_words::units::{self, plural};
 
 /// No line is longer, but for those that cannot be broken.
 const WIDTH: usize = 110;

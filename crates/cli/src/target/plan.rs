@@ -8,7 +8,7 @@ use oroshi_server::Settings;
 
 use super::Args;
 use super::answers::Rotation;
-use crate::units::{parse_count, parse_time};
+use oroshi_words::units::{parse_count, parse_time};
 
 /// More threads than this are a slip of the finger.
 const MOST_THREADS: u64 = 1024;

@@ -14,7 +14,7 @@ const LONGEST_S: f64 = 10.0 * 365.0 * 86_400.0;
 ///
 /// # Errors
 /// When it is none, in words.
-pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+pub fn parse_time(text: &str) -> Result<Duration, String> {
     let seconds = parse_seconds(text).ok_or_else(|| {
         format!("`{text}` is no time: expected a number with ns, us, ms, s, m or h, such as 30s or 1.5m")
     })?;
@@ -28,7 +28,7 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// When it is none, in words.
-pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
+pub fn parse_count(text: &str) -> Result<u64, String> {
     let expected = || format!("`{text}` is no whole number: expected one such as 100, 10k or 1.5M");
     if let Ok(number) = text.parse() {
         return Ok(number);
@@ -42,12 +42,12 @@ pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 /// When it is none, in words.
-pub(crate) fn parse_number(text: &str) -> Result<f64, String> {
+pub fn parse_number(text: &str) -> Result<f64, String> {
     parse_si(text).ok_or_else(|| format!("`{text}` is no number: expected one such as 100, 2.5k or 1M"))
 }
 
 /// A time in nanoseconds, three significant digits: `850ns`, `1.23ms`, `12.3s`, `2.50m`.
-pub(crate) fn time(ns: f64) -> String {
+pub fn time(ns: f64) -> String {
     const SCALE: [(f64, &str); 4] = [(1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s")];
     if !ns.is_finite() {
         return "-".into();
@@ -61,14 +61,14 @@ pub(crate) fn time(ns: f64) -> String {
 }
 
 /// A length of time as it was asked for: `10s`, `500ms`, `90s`, `1.5s`.
-pub(crate) fn length(seconds: f64) -> String {
+pub fn length(seconds: f64) -> String {
     let (value, unit) = if seconds > 0.0 && seconds < 1.0 { (seconds * 1e3, "ms") } else { (seconds, "s") };
     let text = format!("{value:.1}");
     format!("{}{unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
 /// A count with its thousands apart: `1,234,567`.
-pub(crate) fn count(n: u64) -> String {
+pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -81,7 +81,7 @@ pub(crate) fn count(n: u64) -> String {
 }
 
 /// A measured number: `123,457`, `98.7`, `0.0123`.
-pub(crate) fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return "-".into();
     }
@@ -93,7 +93,7 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// A number of bytes: `512 B`, `18.3 MiB`.
-pub(crate) fn bytes(n: f64) -> String {
+pub fn bytes(n: f64) -> String {
     const SCALE: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = n;
     let mut unit = 0;
@@ -105,13 +105,13 @@ pub(crate) fn bytes(n: f64) -> String {
 }
 
 /// A share as a percentage: `98 %`, `0.4 %`.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     let value = share * 100.0;
     if value == 0.0 || value >= 9.95 { format!("{value:.0} %") } else { format!("{value:.1} %") }
 }
 
 /// How a noun goes with a number: `1 connection`, `1,000 connections`.
-pub(crate) fn plural(n: u64, noun: &str) -> String {
+pub fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 

@@ -1,7 +1,7 @@
 //! The known name that a mistyped one was probably meant to be.
 
 /// The candidate that takes the fewest changed, missing, added or swapped characters; `None` when none is near.
-pub(crate) fn nearest<'c>(typed: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+pub fn nearest<'c>(typed: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let found = candidates.into_iter().map(|name| (distance(typed, name), name)).min_by_key(|(d, _)| *d)?;
     // Half of the letters wrong is another word.
     (found.0 * 2 <= typed.chars().count().max(2)).then_some(found.1)

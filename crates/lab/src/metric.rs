@@ -1,0 +1,199 @@
+//! What is compared: a name, a unit, and which way is better.
+
+use std::fmt;
+use std::str::FromStr;
+
+use oroshi_bench::Record;
+use oroshi_stats::Percentile;
+use serde::{Deserialize, Serialize};
+
+/// A figure of a run. Latencies are response times, from the moment a request was due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Metric {
+    /// Answers per second.
+    #[serde(rename = "rps")]
+    Rps,
+    /// Median latency, nanoseconds.
+    #[serde(rename = "p50")]
+    P50,
+    /// 90th percentile, nanoseconds.
+    #[serde(rename = "p90")]
+    P90,
+    /// 99th percentile, nanoseconds.
+    #[serde(rename = "p99")]
+    P99,
+    /// 99.9th percentile, nanoseconds.
+    #[serde(rename = "p99.9")]
+    P99_9,
+    /// Mean latency, nanoseconds.
+    #[serde(rename = "mean")]
+    Mean,
+    /// The server's CPU time per answer, nanoseconds.
+    #[serde(rename = "cpu")]
+    Cpu,
+    /// The load's own CPU time per answer, nanoseconds.
+    #[serde(rename = "load-cpu")]
+    LoadCpu,
+    /// The most memory that the server's processes held, bytes; shared pages count for each process.
+    #[serde(rename = "memory")]
+    Memory,
+}
+
+/// Which way is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Better {
+    /// More.
+    Higher,
+    /// Less.
+    Lower,
+}
+
+/// How a figure is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// Requests per second.
+    PerSecond,
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Bytes.
+    Bytes,
+}
+
+impl Metric {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Rps,
+        Self::P50,
+        Self::P90,
+        Self::P99,
+        Self::P99_9,
+        Self::Mean,
+        Self::Cpu,
+        Self::LoadCpu,
+        Self::Memory,
+    ];
+
+    /// The name in flags, files and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rps => "rps",
+            Self::P50 => "p50",
+            Self::P90 => "p90",
+            Self::P99 => "p99",
+            Self::P99_9 => "p99.9",
+            Self::Mean => "mean",
+            Self::Cpu => "cpu",
+            Self::LoadCpu => "load-cpu",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// What it is, for a table's head or an axis.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Rps => "requests/s",
+            Self::P50 => "p50",
+            Self::P90 => "p90",
+            Self::P99 => "p99",
+            Self::P99_9 => "p99.9",
+            Self::Mean => "mean latency",
+            Self::Cpu => "server CPU/request",
+            Self::LoadCpu => "generator CPU/request",
+            Self::Memory => "server memory",
+        }
+    }
+
+    /// Which way is better.
+    #[must_use]
+    pub fn better(self) -> Better {
+        if self == Self::Rps { Better::Higher } else { Better::Lower }
+    }
+
+    /// How it is written.
+    #[must_use]
+    pub fn unit(self) -> Unit {
+        match self {
+            Self::Rps => Unit::PerSecond,
+            Self::Memory => Unit::Bytes,
+            _ => Unit::Nanoseconds,
+        }
+    }
+
+    /// A time that requests took: it depends on how many come, so two set-ups are compared at the same rate.
+    #[must_use]
+    pub fn is_latency(self) -> bool {
+        matches!(self, Self::P50 | Self::P90 | Self::P99 | Self::P99_9 | Self::Mean)
+    }
+
+    /// The figure of a run; `None` where the run has none: nothing was answered, the server is out of sight, or the
+    /// percentile fell among requests that were never answered.
+    #[must_use]
+    pub fn of(self, record: &Record) -> Option<f64> {
+        let response = &record.latency.response.summary;
+        let known = |percentile: Option<Percentile>| percentile.filter(|p| !p.at_least).map(|p| p.value_ns as f64);
+        let answered = record.requests.answered;
+        let value = match self {
+            Self::Rps => (answered > 0).then_some(record.rates.requests_per_s),
+            Self::P50 => known(response.p50),
+            Self::P90 => known(response.p90),
+            Self::P99 => known(response.p99),
+            Self::P99_9 => known(response.p99_9),
+            Self::Mean => (response.count > 0 && response.censored == 0).then_some(response.mean_ns),
+            Self::Cpu => record.server.as_ref()?.cpu_us_per_request(answered).map(|us| us * 1e3),
+            Self::LoadCpu => record.generator.cpu_us_per_request.map(|us| us * 1e3),
+            Self::Memory => record.server.as_ref().map(|server| server.rss_peak_bytes as f64),
+        };
+        // A ratio wants something to divide by.
+        value.filter(|value| value.is_finite() && *value > 0.0)
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Metric {
+    type Err = UnknownMetric;
+
+    fn from_str(text: &str) -> Result<Self, UnknownMetric> {
+        Self::ALL.into_iter().find(|metric| metric.name() == text).ok_or_else(|| UnknownMetric { text: text.to_owned() })
+    }
+}
+
+/// No metric has that name: take one of those in the message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no metric{}: expected one of {}", did_you_mean(text), names())]
+pub struct UnknownMetric {
+    /// What was written.
+    pub text: String,
+}
+
+fn names() -> String {
+    Metric::ALL.map(Metric::name).join(", ")
+}
+
+fn did_you_mean(text: &str) -> String {
+    let near = oroshi_words::nearest(text, Metric::ALL.iter().map(|metric| metric.name()));
+    near.map(|name| format!(" (did you mean {name}?)")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_reads_as_its_metric_and_is_the_one_in_json() {
+        for metric in Metric::ALL {
+            assert_eq!(metric.name().parse(), Ok(metric));
+            assert_eq!(serde_json::to_string(&metric).unwrap(), format!("\"{metric}\""));
+        }
+        let error = "p95".parse::<Metric>().unwrap_err().to_string();
+        assert!(error.contains("did you mean p9") && error.contains("load-cpu"), "{error}");
+    }
+}

@@ -1,0 +1,1 @@
+//! Results as one HTML page: inline SVG, no scripts, no network.
