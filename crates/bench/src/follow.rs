@@ -7,16 +7,21 @@ use std::time::{Duration, Instant, SystemTime};
 use oroshi_net::monotonic_ns;
 use oroshi_stats::{Latency, Point, Series, Sketch};
 
+use crate::heat::heat;
 use crate::plan::Plan;
 use crate::record::{PointRecord, SeriesRecord};
 use crate::tally::Interval;
-use crate::watch::Watch;
+use crate::watch::{Clocks, Watch};
 use crate::worker::{Report, Shared, TICK};
 
 /// Points of the time series: at the finest a minute of 100 ms, and a run of any length stays within it.
 const SERIES_CAPACITY: usize = 600;
 /// Length of the intervals of a histogram log.
 const SECOND: Duration = Duration::from_secs(1);
+/// How often the server's processes are looked at; and how many times as long as a look it takes until the next at least, so
+/// that looking never costs more than this part of a core.
+const LOOK: Duration = Duration::from_millis(250);
+const LOOK_PART: u32 = 200;
 
 /// Where a run stands, a few times per second.
 #[derive(Clone, Debug)]
@@ -106,6 +111,8 @@ pub(crate) struct Listener {
     /// Connections up on each core, once it has reported.
     alive: Vec<Option<usize>>,
     pub(crate) fewest_alive: Option<usize>,
+    /// The measured part as the workers saw it, from the first one's begin to the last one's end.
+    pub(crate) clocks: Clocks,
     errors: u64,
     done: u64,
     /// The second under way, and the one before it, which is handed over when the next one is full.
@@ -120,6 +127,8 @@ struct PointData {
     errors: u64,
     bytes: u64,
     service: Sketch,
+    /// The fewest connections that were up.
+    alive: Option<usize>,
 }
 
 impl Point for PointData {
@@ -128,13 +137,19 @@ impl Point for PointData {
         self.errors += other.errors;
         self.bytes += other.bytes;
         self.service.merge(&other.service);
+        self.alive = fewest(self.alive, other.alive);
     }
 }
 
 impl PointData {
     fn of(interval: Interval) -> Self {
-        Self { requests: interval.requests, errors: interval.errors, bytes: interval.bytes, service: interval.service }
+        let Interval { requests, errors, bytes, service, .. } = interval;
+        Self { requests, errors, bytes, service, alive: None }
     }
+}
+
+fn fewest(one: Option<usize>, other: Option<usize>) -> Option<usize> {
+    one.into_iter().chain(other).min()
 }
 
 impl Listener {
@@ -146,6 +161,7 @@ impl Listener {
             recent: Vec::new(),
             alive: vec![None; threads],
             fewest_alive: None,
+            clocks: Clocks::default(),
             errors: 0,
             done: 0,
             second: SecondHistograms::since(Duration::ZERO),
@@ -166,9 +182,13 @@ impl Listener {
         self.begun = Instant::now();
         (self.errors, self.done) = (0, 0);
         self.recent.clear();
-        let (mut told, mut sampled) = (self.begun, self.begun);
+        let (mut told, mut next_look) = (self.begun, LOOK);
         loop {
-            let patience = warmup.map_or(TICK, |w| w.saturating_sub(self.begun.elapsed()).min(TICK));
+            let elapsed = self.begun.elapsed();
+            let mut patience = warmup.map_or(TICK, |w| w.saturating_sub(elapsed).min(TICK));
+            if watch.is_some() {
+                patience = patience.min(next_look.saturating_sub(elapsed));
+            }
             match reports.recv_timeout(patience) {
                 Ok(report) => self.hear(report, observer),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -184,20 +204,26 @@ impl Listener {
                 told = Instant::now();
                 observer.progress(&self.progress(&shared.plan, warmup));
             }
-            if sampled.elapsed() >= Duration::from_secs(1) {
-                sampled = Instant::now();
-                if let Some(watch) = &mut watch {
-                    watch.sample();
-                }
+            let elapsed = self.begun.elapsed();
+            if let Some(watch) = &mut watch
+                && elapsed >= next_look
+            {
+                watch.sample(elapsed);
+                let took = self.begun.elapsed() - elapsed;
+                next_look = elapsed + LOOK.max(took * LOOK_PART);
             }
         }
     }
 
     fn hear(&mut self, mut report: Report, observer: &mut dyn Observer) {
         self.ended += usize::from(report.last);
+        for (pid, begin, end) in std::mem::take(&mut report.server) {
+            let ends = self.clocks.ends.entry(pid).or_insert((begin, end));
+            *ends = (ends.0.min(begin), ends.1.max(end));
+        }
         self.alive[report.worker] = Some(report.alive);
         let full = report.interval.full.take();
-        let point = PointData::of(report.interval);
+        let mut point = PointData::of(report.interval);
         self.errors += point.errors;
         self.done += point.requests;
         let horizon = report.until.saturating_sub(1_000_000_000);
@@ -207,11 +233,12 @@ impl Listener {
             self.measured_from = report.until;
             return;
         }
+        let length = Duration::from_nanos(report.until.saturating_sub(self.measured_from));
+        self.clocks.length = self.clocks.length.max(length);
         // Until each has reported once, the sum says nothing.
-        if !report.last
-            && let Some(alive) = self.alive.iter().copied().sum()
-        {
-            self.fewest_alive = Some(self.fewest_alive.map_or(alive, |fewest| fewest.min(alive)));
+        point.alive = self.alive.iter().copied().sum();
+        if !report.last {
+            self.fewest_alive = fewest(self.fewest_alive, point.alive);
         }
         self.spread(report.until, report.length, &point);
         if let Some(full) = full {
@@ -250,6 +277,7 @@ impl Listener {
             to.requests += requests;
             to.errors += errors;
             to.bytes += bytes;
+            to.alive = fewest(to.alive, point.alive);
             start = end;
         }
     }
@@ -309,8 +337,14 @@ impl Listener {
             p50_ns: p.service.quantile(0.5),
             p99_ns: p.service.quantile(0.99),
             max_ns: (!p.service.is_empty()).then(|| p.service.max()),
+            alive: p.alive,
         });
-        SeriesRecord { width_s: self.series.width_ns() as f64 / 1e9, points: points.collect() }
+        let width_ns = self.series.width_ns();
+        SeriesRecord {
+            width_s: width_ns as f64 / 1e9,
+            points: points.collect(),
+            heat: heat(self.series.points().iter().map(|p| &p.service), width_ns),
+        }
     }
 }
 
@@ -335,7 +369,7 @@ mod tests {
         }
         interval.requests = requests;
         let (until, length) = ((1000 + until_ms) * MS, (until_ms - from_ms) * MS);
-        Report { until, length, worker: 0, interval, alive: 1, measured: true, last: false }
+        Report { until, length, worker: 0, interval, alive: 1, measured: true, last: false, server: Vec::new() }
     }
 
     #[derive(Default)]

@@ -11,7 +11,7 @@
 //! 3. `worker`: one core from start to end. `core`: what its connections share. `slot`: the place of
 //!    a connection. `connection`: one connection's life, the hot path.
 //! 4. [`failure`] and [`tally`]: what is counted.
-//! 5. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts. [`watch`] and [`environment`]: the server's side and the machine's.
+//! 5. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts (`heat`: its latencies). [`watch`] and [`environment`]: the server's side and the machine's.
 //! 6. [`record`] and [`grade`]: what is said afterwards.
 
 pub mod arrivals;
@@ -22,6 +22,7 @@ pub mod environment;
 pub mod failure;
 pub mod follow;
 pub mod grade;
+mod heat;
 pub mod plan;
 pub mod ports;
 pub mod record;

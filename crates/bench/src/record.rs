@@ -13,7 +13,7 @@ use crate::tally::Clocks;
 use crate::watch::ServerUsage;
 
 /// Version of the schema: the first number changes when a field changes meaning or goes, the second when one comes.
-pub const SCHEMA: &str = "oroshi-bench/1.0";
+pub const SCHEMA: &str = "oroshi-bench/1.1";
 
 /// A run and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -185,6 +185,23 @@ pub struct SeriesRecord {
     pub width_s: f64,
     /// In order, from the start of the measured part. The last one may be narrower.
     pub points: Vec<PointRecord>,
+    /// Service times over time. `None` without answers, and in records before 1.1.
+    #[serde(default)]
+    pub heat: Option<HeatRecord>,
+}
+
+/// How many answers took how long, when: a heat map. Rows are ranges of service time, four to each doubling.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeatRecord {
+    /// Width of a column, seconds: that of some of the series' points together. The last one may be narrower.
+    pub column_s: f64,
+    /// The rows' edges, nanoseconds, ascending, one more than there are rows: row `i` has times from `bounds_ns[i]` on and
+    /// below `bounds_ns[i + 1]`. Only as many rows as the run needs. Below 256 ns there is one row; the row that ends at
+    /// 2^40 ns (18 minutes) has all longer times too.
+    pub bounds_ns: Vec<u64>,
+    /// Answers by column and row, at most 120 columns. A column ends with its last row that is not zero: those that are
+    /// missing are zeros. Together they are `requests.answered`.
+    pub counts: Vec<Vec<u64>>,
 }
 
 /// One point of the series.
@@ -204,6 +221,10 @@ pub struct PointRecord {
     pub p99_ns: Option<u64>,
     /// Longest service time.
     pub max_ns: Option<u64>,
+    /// The fewest connections that were up at any tick in it; like `connections.fewest_alive` not meaningful with a
+    /// connection per request. `None` in records before 1.1.
+    #[serde(default)]
+    pub alive: Option<usize>,
 }
 
 /// What the load itself cost.

@@ -6,12 +6,12 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use oroshi_net::clock::process_cpu_ns;
 use oroshi_net::connect::ConnectError;
 use oroshi_net::cores::CoresError;
 use oroshi_net::endpoint::ResolveError;
 use oroshi_net::limits::{DescriptorError, ensure_descriptors};
 use oroshi_net::{Connector, Cores, CoresOptions, Peer};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::environment::{Environment, NetCounters, StealMeter};
 use crate::failure::Failure;
@@ -21,12 +21,14 @@ use crate::plan::{Load, Origin, Plan, Watching};
 use crate::ports;
 use crate::record::{Connections, Generator, PlanRecord, Rates, Record, Requests, SCHEMA};
 use crate::tally::Tally;
-use crate::watch::{ServerUsage, Watch};
+use crate::watch::{Clocks, ServerUsage, Watch};
 use crate::worker::{Outcome, Shared, work};
 
 /// Share of a CPU that other machines took, and CPUs that other processes used, from which a run is doubtful.
 const STEAL_WORTH_A_WARNING: f64 = 0.02;
 const OTHERS_WORTH_A_WARNING: f64 = 0.25;
+/// The kernel says both in ticks of 10 ms: in a short run one or two of them are no evidence. Seconds, per CPU.
+const NO_EVIDENCE: f64 = 0.02;
 /// How often somebody who wants to end the run is listened to before it has begun.
 const LOOK: Duration = Duration::from_millis(2);
 /// A thread's runtime and its two timers.
@@ -95,6 +97,7 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
         start: OnceLock::new(),
         stop: AtomicBool::new(false),
         prepared: AtomicUsize::new(0),
+        server: watch.as_ref().map_or_else(Vec::new, Watch::pids),
         plan,
     });
     let (sender, reports) = channel();
@@ -128,12 +131,14 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
         machine = Machine::begin(watch.as_mut());
     }
     listener.listen(&reports, &shared, observer, None, watch.as_mut());
-    let machine = machine.finish(watch.as_mut());
+    let mut machine = machine.finish(watch.as_mut(), &listener.clocks);
     drop(reports);
     let outcomes = cores.join()?.into_iter().collect::<Result<Vec<Outcome>, RunError>>()?;
     listener.last_second(observer);
     if machine.server.is_none() && server_unknown.is_none() {
         server_unknown = Some("its processes ended during the run".into());
+    } else if machine.elapsed < listener.clocks.length / 2 && machine.server.take().is_some() {
+        server_unknown = Some("this machine was too busy to look at its processes in time".into());
     }
     warnings.extend(machine.warnings);
     if outcomes.iter().any(|outcome| outcome.gave_up) {
@@ -223,13 +228,15 @@ fn look_for(peer: &Peer, pid: Option<u32>) -> Result<Watch, String> {
 /// Meters of the machine over the measured part.
 struct Machine {
     began: Instant,
-    /// CPU seconds of this process so far.
-    cpu: f64,
+    /// CPU time of this process so far, nanoseconds.
+    cpu_ns: u64,
     steal: Option<StealMeter>,
     net: Option<NetCounters>,
 }
 
 struct MachineUse {
+    /// How long it was looked at: this thread may have been kept waiting.
+    elapsed: Duration,
     server: Option<ServerUsage>,
     warnings: Vec<String>,
 }
@@ -241,17 +248,18 @@ impl Machine {
         if let Some(watch) = watch {
             watch.begin();
         }
-        Self { began: Instant::now(), cpu: process_cpu(), steal, net }
+        Self { began: Instant::now(), cpu_ns: process_cpu_ns(), steal, net }
     }
 
-    fn finish(self, watch: Option<&mut Watch>) -> MachineUse {
-        let server = watch.and_then(|watch| watch.finish(self.began.elapsed()));
+    fn finish(self, watch: Option<&mut Watch>, clocks: &Clocks) -> MachineUse {
+        let looked = self.began.elapsed();
+        let server = watch.and_then(|watch| watch.finish(looked, clocks));
         let mut warnings = Vec::new();
         let elapsed = self.began.elapsed().as_secs_f64();
-        let ours = process_cpu() - self.cpu;
+        let ours = (process_cpu_ns() - self.cpu_ns) as f64 / 1e9;
         if let Some(shares) = self.steal.and_then(StealMeter::finish) {
             let worst = shares.worst_share();
-            if worst > STEAL_WORTH_A_WARNING {
+            if worst > STEAL_WORTH_A_WARNING && worst * elapsed > NO_EVIDENCE {
                 warnings.push(format!(
                     "another machine on this host took {:.0} % of a CPU's time (steal): absolute figures are too low by about as much",
                     worst * 100.0
@@ -262,7 +270,7 @@ impl Machine {
                 .as_ref()
                 .filter(|_| elapsed > 0.0)
                 .map_or(0.0, |server| shares.busy() * shares.cpus.len() as f64 - (server.cpu_seconds + ours) / elapsed);
-            if others > OTHERS_WORTH_A_WARNING {
+            if others > OTHERS_WORTH_A_WARNING && others * elapsed > NO_EVIDENCE * shares.cpus.len() as f64 {
                 warnings.push(format!(
                     "other processes used {others:.1} of {} CPUs: both sides waited for them; CPU per request still compares, \
                      rates and latencies do not",
@@ -279,13 +287,8 @@ impl Machine {
                 ));
             }
         }
-        MachineUse { server, warnings }
+        MachineUse { elapsed: looked, server, warnings }
     }
-}
-
-fn process_cpu() -> f64 {
-    let used = clock_gettime(ClockId::ProcessCPUTime);
-    used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
 }
 
 #[allow(clippy::too_many_arguments, reason = "the parts of a record, each used once")]

@@ -6,20 +6,19 @@
 //! sends no requests.
 //!
 //! Read in this order: this file, what is offered; `find`, from an address to processes; `family`, the book-keeping
-//! over processes that come and go; `process`, what is read of one of them.
+//! over processes that come and go; `process`, what is read of one of them; `samples`, how it went over time.
 //!
 //! # What the figures are
 //!
-//! - CPU time of a process whose threads were the same at both ends of the run is the sum of their
-//!   `/proc/PID/task/TID/schedstat`: nanoseconds, but for a thread that is running at that very moment up to one
-//!   scheduler tick (1 to 10 ms) old. Otherwise it is `/proc/PID/stat`, which also has threads that ended, in clock
-//!   ticks (10 ms), cut off and not rounded; so too if that shows that more was used than by the threads that are
-//!   there. [`Precision`] says which. Threads that came and went within the run and used less than two ticks in all go
-//!   unnoticed.
+//! - CPU time of a process is that of its own CPU clock (clock_getcpuclockid(3)): nanoseconds, threads that ended
+//!   included. Of a thread that is running at that very moment it is up to one scheduler tick (1 to 10 ms) old: over a
+//!   short run of a server that never waits, this is what its CPU time can be off by, per thread and end of the run.
+//!   Where there is no such clock it is `/proc/PID/stat`, in clock ticks (10 ms), cut off and not rounded.
+//!   [`Precision`] says which.
 //! - The division into user and system time is always the one of `/proc/PID/stat`. On most kernels it is sampled (once
 //!   per tick it is noted which of the two was going on), so it is good over seconds and not over milliseconds.
-//! - Processes that end are counted by what their parent collects from them (`cutime`, `cstime`): their whole life, of
-//!   which what they used before the run is taken off. A parent that ignores SIGCHLD, or ended first, collects nothing;
+//! - Processes that end are counted by what their parent collects from them (`cutime`, `cstime`), in ticks: their whole
+//!   life, of which what they used before the run is taken off. A parent that ignores SIGCHLD, or ended first, collects nothing;
 //!   then what was last seen of the child is counted, which is less than it used.
 //! - Context switches are those of the threads that are there at the end: the kernel tells nobody those of threads that
 //!   ended.
@@ -35,10 +34,11 @@
 mod family;
 mod find;
 mod process;
+mod samples;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -48,6 +48,7 @@ use serde::{Deserialize, Serialize};
 use crate::environment;
 use family::{Family, Member};
 use process::Thread;
+use samples::Samples;
 
 pub use find::NotFound;
 
@@ -61,6 +62,16 @@ pub struct Watch {
     found_by: FoundBy,
     family: Family,
     rss: Rss,
+    samples: Samples,
+}
+
+/// The CPU clocks of processes at the two ends of the measured part, read there and then.
+#[derive(Clone, Debug, Default)]
+pub struct Clocks {
+    /// How far apart the ends are.
+    pub length: Duration,
+    /// By process: nanoseconds, as [`cpu_ns_of`](oroshi_net::clock::cpu_ns_of) gives them.
+    pub ends: HashMap<u32, (u64, u64)>,
 }
 
 /// How the server's processes were found.
@@ -81,9 +92,9 @@ pub enum FoundBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
-    /// Each thread's own nanoseconds.
+    /// Each process's own nanoseconds.
     Nanoseconds,
-    /// Clock ticks, of 10 ms as a rule: each process may be off by one or two.
+    /// Clock ticks, of 10 ms as a rule: each process that ended, or all of them, may be off by one or two.
     Ticks,
 }
 
@@ -131,6 +142,20 @@ pub struct ServerUsage {
     pub voluntary_switches: u64,
     /// Times that a thread had its CPU taken away.
     pub involuntary_switches: u64,
+    /// How it went over time; at most 120. None in records before 1.1.
+    #[serde(default)]
+    pub samples: Vec<ServerSample>,
+}
+
+/// All of a server's processes over an interval: from the sample before, or the start of the measured part, until this one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerSample {
+    /// When the interval ended, seconds since the measured part began.
+    pub at_s: f64,
+    /// CPU time per time: 1.5 is the work of one and a half CPUs.
+    pub cpu: f64,
+    /// The most resident memory that was seen, bytes; shared pages count for each process.
+    pub rss_bytes: u64,
 }
 
 /// One process of the server.
@@ -200,26 +225,39 @@ impl Watch {
         self.family.begin();
         let now = self.family.rss_bytes();
         self.rss = Rss { begin: now, peak: now };
+        self.samples = Samples::default();
     }
 
-    /// Looks for new processes, keeps account of those that ended, and notes the memory in use. To be called about once
-    /// a second.
-    pub fn sample(&mut self) {
+    /// Looks for new processes, keeps account of those that ended, and notes the CPU time used and the memory in use by now,
+    /// `elapsed` after [`begin`](Self::begin). To be called about once a second, or some times more.
+    pub fn sample(&mut self, elapsed: Duration) {
         self.family.refresh();
-        self.rss.peak = self.rss.peak.max(self.family.rss_bytes());
+        let rss = self.family.rss_bytes();
+        self.rss.peak = self.rss.peak.max(rss);
+        self.samples.add(elapsed, self.family.cpu_seconds(), rss);
+    }
+
+    /// The processes that are watched now.
+    pub fn pids(&self) -> Vec<u32> {
+        self.family.members().iter().map(Member::pid).collect()
     }
 
     /// What was used since [`begin`](Self::begin), which was `elapsed` ago. `None` when no watched process is left:
     /// what the last of them used is then not known.
-    pub fn finish(&mut self, elapsed: Duration) -> Option<ServerUsage> {
+    ///
+    /// Who has `clocks` of the measured part's own moments gets the CPU time between those: a thread that is only to look on
+    /// may be kept waiting by others, at both ends.
+    pub fn finish(&mut self, elapsed: Duration, clocks: &Clocks) -> Option<ServerUsage> {
         self.family.refresh();
-        let seconds = elapsed.as_secs_f64();
+        let cpu_until_now = self.family.cpu_seconds();
+        self.family.set_clocks(clocks);
+        let length = if clocks.ends.is_empty() { elapsed } else { clocks.length };
         let mut sum = Sum::default();
         let mut processes: Vec<ProcessUsage> = self.family.members().iter().map(|member| sum.add(member)).collect();
         if processes.is_empty() {
             return None;
         }
-        let share = |cpu_seconds: f64| if seconds > 0.0 { cpu_seconds / seconds } else { 0.0 };
+        let part = |seconds: f64, of: Duration| if of.is_zero() { 0.0 } else { seconds / of.as_secs_f64() };
         let ended = self.family.ended();
         let ticks = self.family.ticks();
         let cpu_seconds = sum.cpu_seconds + ended.seconds();
@@ -227,6 +265,7 @@ impl Watch {
         let cpu_limit = self.family.members().iter().find_map(|member| environment::cpu_limit_of(member.pid()));
         let allowed = cpu_limit.unwrap_or(f64::INFINITY).min(sum.cpus.len().max(1) as f64);
         let rss_end_bytes = processes.iter().map(|process| process.rss_bytes).sum();
+        self.samples.add(elapsed, cpu_until_now, rss_end_bytes);
         Some(ServerUsage {
             found_by: self.found_by,
             process_count: processes.len(),
@@ -235,17 +274,18 @@ impl Watch {
             user_seconds: ticks.user_seconds(),
             system_seconds: ticks.system_seconds(),
             precision: if sum.coarse || ended.total() > 0 { Precision::Ticks } else { Precision::Nanoseconds },
-            busiest_process: share(processes[0].cpu_seconds),
-            busiest_thread: share(sum.busiest_thread),
+            busiest_process: part(processes[0].cpu_seconds, length),
+            busiest_thread: part(sum.busiest_thread, elapsed),
             cpus_allowed: sum.cpus.len(),
             cpu_limit,
-            of_allowed_cpus: share(cpu_seconds) / allowed,
+            of_allowed_cpus: part(cpu_seconds, length) / allowed,
             rss_begin_bytes: self.rss.begin,
             rss_peak_bytes: self.rss.peak.max(rss_end_bytes),
             rss_end_bytes,
             pss_end_bytes: processes.iter().map(|process| process::pss_bytes(process.pid)).sum(),
             voluntary_switches: sum.voluntary,
             involuntary_switches: sum.involuntary,
+            samples: self.samples.records(),
             processes: {
                 processes.truncate(LISTED);
                 processes
@@ -254,7 +294,7 @@ impl Watch {
     }
 
     fn of(found_by: FoundBy, pids: Vec<u32>) -> Self {
-        let mut watch = Self { found_by, family: Family::of(pids), rss: Rss::default() };
+        let mut watch = Self { found_by, family: Family::of(pids), rss: Rss::default(), samples: Samples::default() };
         watch.begin();
         watch
     }
@@ -281,7 +321,7 @@ impl Sum {
     fn add(&mut self, member: &Member) -> ProcessUsage {
         let pid = member.pid();
         let threads = process::threads(pid);
-        let (cpu_seconds, precision) = member.cpu_seconds(&threads);
+        let (cpu_seconds, precision) = member.cpu_seconds();
         self.cpu_seconds += cpu_seconds;
         self.coarse |= precision == Precision::Ticks;
         for thread in &threads {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 
 use oroshi_http1::Limits;
+use oroshi_net::clock::{cpu_ns_of, thread_cpu_ns};
 use oroshi_net::{Connector, Peer, Timer, monotonic_ns};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::arrivals::Arrivals;
 use crate::check::Check;
@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) prepared: AtomicUsize,
     /// Set when the user wants the run to end.
     pub(crate) stop: AtomicBool,
+    /// The server's processes, as far as they are known.
+    pub(crate) server: Vec<u32>,
 }
 
 impl Shared {
@@ -67,6 +69,9 @@ pub(crate) struct Report {
     pub(crate) measured: bool,
     /// The worker's part is over.
     pub(crate) last: bool,
+    /// In the last one: the CPU clocks of the server's processes when the worker's measured part began, and now. Only here is it
+    /// known to the microsecond when that is, and a process's clock takes a fifth of one to read.
+    pub(crate) server: Vec<(u32, u64, u64)>,
 }
 
 /// What a worker has at the end.
@@ -241,13 +246,14 @@ impl Share {
                 let from = if plan.warmup.is_zero() {
                     start
                 } else {
-                    self.report(reports, reported, now, false, false);
+                    self.report(reports, reported, now, false);
                     core.forget();
                     now
                 };
                 let end = plan.duration.map_or(u64::MAX, |d| from + nanos(d));
                 core.measure(from, end, self.requests);
-                measured = Some(Measured { from, end, cpu: thread_cpu() });
+                let server = shared.server.iter().map(|pid| cpu_ns_of(*pid)).collect();
+                measured = Some(Measured { from, end, cpu: thread_cpu_ns(), server });
                 reported = from;
             }
             let end = measured.as_ref().map_or(u64::MAX, |m| m.end);
@@ -268,7 +274,7 @@ impl Share {
             }
             let earliest = core.expire(now);
             if now - reported >= nanos(TICK) {
-                self.report(reports, reported, now, measured.is_some(), false);
+                self.report(reports, reported, now, measured.is_some());
                 reported = now;
             }
             let boundary = if measured.is_some() { end } else { warm };
@@ -279,14 +285,16 @@ impl Share {
             }
         };
         let now = monotonic_ns();
-        let cpu = thread_cpu();
+        let cpu = thread_cpu_ns();
         let measured = measured.unwrap_or_else(|| {
             core.forget();
             core.measure(now, now, Some(0));
-            Measured { from: now, end: now, cpu }
+            Measured { from: now, end: now, cpu, server: Vec::new() }
         });
+        let both_ends = |(pid, before): (&u32, &Option<u64>)| Some((*pid, (*before)?, cpu_ns_of(*pid)?));
+        let server = shared.server.iter().zip(&measured.server).filter_map(both_ends).collect();
         let (alive, held) = (core.alive.get(), core.held.get());
-        self.report(reports, reported, now, measured.from < now, true);
+        self.send(reports, reported, now, measured.from < now, Some(server));
         core.finish(now);
         Outcome {
             tally: Tally::default(),
@@ -299,13 +307,26 @@ impl Share {
         }
     }
 
-    fn report(&self, reports: &Sender<Report>, from: u64, until: u64, measured: bool, last: bool) {
+    fn report(&self, reports: &Sender<Report>, from: u64, until: u64, measured: bool) {
+        self.send(reports, from, until, measured, None);
+    }
+
+    /// A report; the last one has the server's clocks.
+    fn send(
+        &self,
+        reports: &Sender<Report>,
+        from: u64,
+        until: u64,
+        measured: bool,
+        server: Option<Vec<(u32, u64, u64)>>,
+    ) {
         let core = &self.core;
         let interval = core.interval.replace(Interval::new(core.rules.interval_histograms));
         let alive = core.alive.get();
+        let (length, worker, last) = (until - from, self.index, server.is_some());
+        let server = server.unwrap_or_default();
         // Nobody listens any more only when the run is being given up.
-        let _ =
-            reports.send(Report { until, length: until - from, worker: self.index, interval, alive, measured, last });
+        let _ = reports.send(Report { until, length, worker, interval, alive, measured, last, server });
     }
 }
 
@@ -330,8 +351,9 @@ impl Hope {
 struct Measured {
     from: u64,
     end: u64,
-    /// The thread's CPU time at its beginning.
+    /// The thread's CPU time at its beginning, and that of the server's processes.
     cpu: u64,
+    server: Vec<Option<u64>>,
 }
 
 /// This worker's part of `n` requests, in proportion to its connections; the parts add up to `n`.
@@ -343,12 +365,6 @@ fn share_of(n: u64, connections: &[usize], index: usize) -> u64 {
 
 fn nanos(duration: Duration) -> u64 {
     duration.as_nanos().try_into().unwrap_or(u64::MAX / 4)
-}
-
-/// CPU time of this thread so far, nanoseconds.
-fn thread_cpu() -> u64 {
-    let t = clock_gettime(ClockId::ThreadCPUTime);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 #[cfg(test)]

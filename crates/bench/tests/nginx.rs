@@ -4,6 +4,7 @@ mod support;
 
 use std::time::Duration;
 
+use oroshi_bench::watch::Precision;
 use oroshi_bench::{Draft, Failure, Load, Spacing, Watching};
 use support::load::{all_answered, draft, failed, failures, requests, run};
 use support::nginx::Nginx;
@@ -99,4 +100,16 @@ fn the_servers_cpu_time_is_found_over_every_socket() {
         assert!(server.processes.iter().any(|process| process.pid == master), "{url}: {server:?}");
         assert!(server.processes.len() >= 3, "a master and two workers: {server:?}");
     }
+}
+
+/// Short enough for a tick to matter, and its workers are processes of their own.
+#[test]
+fn the_cpu_time_of_a_short_run_is_not_counted_in_ticks() {
+    let Some(nginx) = Nginx::start("the_cpu_time_of_a_short_run_is_not_counted_in_ticks", 2) else { return };
+    let short = Duration::from_millis(100);
+    let watch = Watching::Pid(nginx.pid());
+    let record = run(Draft { watch, connections: 8, duration: Some(short), ..draft(&nginx.http) });
+    let server = record.server.unwrap();
+    assert_eq!((server.precision, server.exited), (Precision::Nanoseconds, 0), "{server:?}");
+    assert!(server.process_count >= 3 && server.cpu_us_per_request(record.requests.answered) > Some(0.0), "{server:?}");
 }

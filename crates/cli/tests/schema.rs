@@ -74,6 +74,7 @@ fn every_field_of_the_json_is_documented() {
         let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
         assert!(report["server"].is_object(), "{}", report["server_unknown"]);
         assert_eq!(report["plan"]["load"]["loop"], if load[0] == "-n" { "closed" } else { "open" });
+        assert!(report["series"]["heat"].is_object() && report["server"]["samples"][0].is_object());
         let mut missing = Vec::new();
         undocumented(&rows, "", &report, &mut missing);
         assert_eq!(missing, Vec::<String>::new());

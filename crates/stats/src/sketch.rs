@@ -1,6 +1,7 @@
 //! A histogram small enough to keep one for every second of a run.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::series::Point;
 
@@ -82,6 +83,16 @@ impl Sketch {
     /// The mean, exactly; 0 when there is no value.
     pub fn mean(&self) -> f64 {
         if self.is_empty() { 0.0 } else { self.sum as f64 / self.count as f64 }
+    }
+
+    /// The buckets that hold something, in order: the values that fall into each, and how many did. The last one holds all
+    /// greater values too.
+    pub fn buckets(&self) -> impl Iterator<Item = (Range<u64>, u32)> {
+        let occupied = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        occupied.map(|(bucket, count)| {
+            let (low, width) = bounds_of(bucket);
+            (low..low + width, *count)
+        })
     }
 
     /// The `q`-quantile (0 to 1; values outside are taken as the nearer end): the value of rank `ceil(q * n)`, with the
@@ -178,6 +189,14 @@ mod tests {
         }
         assert_eq!((bucket_of(0), bucket_of(u64::MAX)), (0, BUCKETS - 1));
         assert_eq!((bucket_of((1 << 40) - 1), bucket_of(1 << 40)), (BUCKETS - 1, BUCKETS - 1));
+    }
+
+    #[test]
+    fn occupied_buckets_are_told_with_their_bounds() {
+        let sketch = sketch_of(&[70, 127, 5000, u64::MAX]);
+        let found: Vec<_> = sketch.buckets().collect();
+        let last = (1 << 40) - (1 << 35)..1 << 40;
+        assert_eq!(found, [(64..128, 2), (4864..5120, 1), (last, 1)]);
     }
 
     #[test]

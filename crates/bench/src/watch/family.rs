@@ -7,8 +7,8 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Add;
 
-use super::Precision;
 use super::process::{self, Look, Snapshot, Thread, Ticks};
+use super::{Clocks, Precision};
 
 /// Watched processes. Parents stand before their children.
 #[derive(Debug)]
@@ -30,9 +30,9 @@ pub(super) struct Member {
     now: Snapshot,
     /// At the beginning of the run; all zero for a process that was born in it.
     own_before: Ticks,
+    own_ns_before: Option<u64>,
     collected_before: Ticks,
     threads_before: Vec<Thread>,
-    born_in_run: bool,
     /// Of children that are gone: what they had used before the run, and what they were seen to use in it.
     children_before: Ticks,
     children_seen: Ticks,
@@ -82,6 +82,17 @@ impl Family {
         self.take_in_descendants();
     }
 
+    /// Takes the run's two ends from these clocks, for members that were there at both.
+    pub(super) fn set_clocks(&mut self, clocks: &Clocks) {
+        for member in &mut self.members {
+            // One that was born in the run may have the pid of one that was there before.
+            let older = member.own_ns_before.is_some_and(|ns| ns > 0);
+            if let Some((begin, end)) = clocks.ends.get(&member.now.pid).filter(|_| older) {
+                (member.own_ns_before, member.now.own_ns) = (Some(*begin), Some(*end));
+            }
+        }
+    }
+
     /// Those that are there, parents before their children.
     pub(super) fn members(&self) -> &[Member] {
         &self.members
@@ -100,6 +111,11 @@ impl Family {
     /// What all processes used in the run, in ticks.
     pub(super) fn ticks(&self) -> Ticks {
         self.members.iter().map(|member| member.now.own - member.own_before).fold(self.ended(), Ticks::add)
+    }
+
+    /// What all processes used in the run, in seconds, as precisely as it is known.
+    pub(super) fn cpu_seconds(&self) -> f64 {
+        self.members.iter().map(|member| member.cpu_seconds().0).sum::<f64>() + self.ended().seconds()
     }
 
     /// Resident memory of all members together.
@@ -171,27 +187,11 @@ impl Member {
         self.threads_before.iter().find(|thread| thread.tid == tid)
     }
 
-    /// The CPU time it used in the run, without its children's, given its threads now.
-    pub(super) fn cpu_seconds(&self, threads: &[Thread]) -> (f64, Precision) {
-        let by_threads: f64 = threads
-            .iter()
-            .map(|now| now.seconds_since(self.thread_at_begin(now.tid).unwrap_or(&Thread::unborn(now.tid))))
-            .sum();
-        let by_ticks = (self.now.own - self.own_before).seconds();
-        let exact = threads.iter().chain(&self.threads_before).all(|thread| thread.exact);
-        // The process's own account has threads that ended, in ticks: at two ends, user and system time are each cut
-        // off, so without such threads it may exceed the others' sum by up to two ticks, or by none if it began at
-        // zero.
-        let slack = if self.born_in_run { 0 } else { 2 * process::tick_ns() };
-        let complete = by_ticks <= by_threads + slack as f64 / 1e9
-            && !threads.is_empty()
-            && (self.born_in_run
-                || threads.iter().map(|now| now.tid).eq(self.threads_before.iter().map(|then| then.tid)));
-        if exact && complete {
-            (by_threads, Precision::Nanoseconds)
-        } else {
-            // Neither is ever too much: ticks are cut off, and threads that ended are missing from the other.
-            (by_ticks.max(by_threads), Precision::Ticks)
+    /// The CPU time it used in the run, without its children's.
+    pub(super) fn cpu_seconds(&self) -> (f64, Precision) {
+        match (self.own_ns_before, self.now.own_ns) {
+            (Some(before), Some(now)) => (now.saturating_sub(before) as f64 / 1e9, Precision::Nanoseconds),
+            _ => ((self.now.own - self.own_before).seconds(), Precision::Ticks),
         }
     }
 
@@ -205,9 +205,9 @@ impl Member {
     fn older_than_the_run(now: Snapshot) -> Self {
         Self {
             own_before: now.own,
+            own_ns_before: now.own_ns,
             collected_before: now.collected,
             threads_before: process::threads(now.pid),
-            born_in_run: false,
             ..Self::born_in_the_run(now)
         }
     }
@@ -215,9 +215,9 @@ impl Member {
     fn born_in_the_run(now: Snapshot) -> Self {
         Self {
             own_before: Ticks::default(),
+            own_ns_before: Some(0),
             collected_before: Ticks::default(),
             threads_before: Vec::new(),
-            born_in_run: true,
             children_before: Ticks::default(),
             children_seen: Ticks::default(),
             now,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn snapshot(pid: u32, parent: u32, own: Ticks, collected: Ticks) -> Snapshot {
-        Snapshot { pid, parent, started: 1, name: String::new(), own, collected }
+        Snapshot { pid, parent, started: 1, name: String::new(), own, own_ns: None, collected }
     }
 
     /// A process that had used `before` when the run began.
@@ -317,37 +317,50 @@ mod tests {
         assert_eq!(family.ended(), ticks(4, 0));
     }
 
-    fn thread(tid: u32, ns: u64) -> Thread {
-        Thread { ns, ..Thread::unborn(tid) }
-    }
-
     #[test]
-    fn nanoseconds_are_used_while_the_threads_stay_the_same() {
-        let mut one = member(1, 0, ticks(100, 0));
-        one.born_in_run = false;
-        one.threads_before = vec![thread(1, 600_000_000), thread(2, 400_000_000)];
-        one.now.own = ticks(103, 0);
+    fn a_process_s_own_clock_goes_before_its_ticks() {
         let near = |(found, precision): (f64, Precision), expected: (f64, Precision)| {
-            assert!((found - expected.0).abs() < 1e-9 && precision == expected.1, "{found} {precision:?} {expected:?}");
+            assert!(
+                (found - expected.0).abs() < 1e-12 && precision == expected.1,
+                "{found} {precision:?} {expected:?}"
+            );
         };
-        let same = [thread(1, 601_234_567), thread(2, 430_000_000)];
-        near(one.cpu_seconds(&same), (0.031_234_567, Precision::Nanoseconds));
-        // A thread ended that used most of it: only the ticks know.
-        near(one.cpu_seconds(&same[..1]), (0.03, Precision::Ticks));
-        // One came: what the threads say is more precise, but may lack one that came and went.
-        let more = [same[0].clone(), same[1].clone(), thread(3, 7_000_000)];
-        near(one.cpu_seconds(&more), (0.038_234_567, Precision::Ticks));
-        near(one.cpu_seconds(&[]), (0.03, Precision::Ticks));
-        // A thread for each request leaves the same threads behind.
-        one.now.own = ticks(150, 6);
-        near(one.cpu_seconds(&same), (0.56, Precision::Ticks));
+        let mut one = member(1, 0, ticks(100, 0));
+        one.own_ns_before = Some(1_009_999_999);
+        one.now.own = ticks(103, 0);
+        one.now.own_ns = Some(1_031_234_567);
+        near(one.cpu_seconds(), (0.021_234_568, Precision::Nanoseconds));
+        let family = family(vec![one, Member { children_seen: ticks(2, 1), ..member(2, 1, ticks(5, 5)) }]);
+        near((family.cpu_seconds(), Precision::Ticks), (0.051_234_568, Precision::Ticks));
+        // Where one of the two is missing, they have nothing in common but the ticks.
+        for (before, now) in [(None, Some(9)), (Some(9), None), (None, None)] {
+            let mut one = member(1, 0, ticks(100, 0));
+            (one.own_ns_before, one.now.own, one.now.own_ns) = (before, ticks(103, 1), now);
+            near(one.cpu_seconds(), (0.04, Precision::Ticks));
+        }
     }
 
     #[test]
-    fn a_process_born_in_the_run_is_exact_if_no_thread_of_it_ended() {
+    fn the_ends_of_a_run_are_those_that_were_told() {
+        let old = |pid| {
+            let mut one = member(pid, 0, ticks(1, 0));
+            (one.own_ns_before, one.now.own_ns) = (Some(10_000_000), Some(90_000_000));
+            one
+        };
+        let mut born = member(3, 0, Ticks::default());
+        born.now.own_ns = Some(5_000_000);
+        let mut family = family(vec![old(1), old(2), born]);
+        let ends = HashMap::from([(1, (20_000_000, 80_000_000)), (3, (1, 2)), (4, (1, 2))]);
+        family.set_clocks(&Clocks { ends, ..Clocks::default() });
+        let used: Vec<f64> = family.members().iter().map(|member| member.cpu_seconds().0).collect();
+        assert_eq!(used, [0.06, 0.08, 0.005]);
+    }
+
+    /// Its clock began with it, and nothing of it is to be taken off.
+    #[test]
+    fn a_process_born_in_the_run_counts_whole() {
         let mut one = member(1, 0, Ticks::default());
-        one.now.own = ticks(3, 1);
-        assert_eq!(one.cpu_seconds(&[thread(1, 45_000_000)]), (0.045, Precision::Nanoseconds));
-        assert_eq!(one.cpu_seconds(&[thread(1, 25_000_000)]), (0.04, Precision::Ticks));
+        (one.now.own, one.now.own_ns) = (ticks(3, 1), Some(45_000_000));
+        assert_eq!(one.cpu_seconds(), (0.045, Precision::Nanoseconds));
     }
 }

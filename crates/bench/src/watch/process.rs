@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::{Add, Sub};
 
+use oroshi_net::clock::cpu_ns_of;
 use procfs::process::{Process, Task};
 use procfs::{ProcError, ProcResult};
 use rustix::process::Pid;
@@ -59,6 +60,8 @@ pub(super) struct Snapshot {
     pub(super) name: String,
     /// Its own, of all its threads that are or were.
     pub(super) own: Ticks,
+    /// The same in nanoseconds, by its CPU clock.
+    pub(super) own_ns: Option<u64>,
     /// What it collected of its children that ended, and they of theirs.
     pub(super) collected: Ticks,
 }
@@ -80,6 +83,7 @@ pub(super) fn look(pid: u32) -> Look {
             started: stat.starttime,
             name: stat.comm,
             own: Ticks { user: stat.utime, system: stat.stime },
+            own_ns: cpu_ns_of(pid),
             collected: Ticks { user: stat.cutime.max(0) as u64, system: stat.cstime.max(0) as u64 },
         }),
         Err(error) if is_gone(&error) => Look::Gone,
@@ -91,9 +95,8 @@ pub(super) fn look(pid: u32) -> Look {
 #[derive(Clone, Debug)]
 pub(super) struct Thread {
     pub(super) tid: u32,
+    /// CPU time: the scheduler's own figure, or made of ticks where a kernel has none (without SCHED_INFO).
     pub(super) ns: u64,
-    /// Whether `ns` is the scheduler's own figure. Without that (a kernel without SCHED_INFO) it is made of ticks.
-    pub(super) exact: bool,
     pub(super) voluntary: u64,
     pub(super) involuntary: u64,
 }
@@ -101,7 +104,7 @@ pub(super) struct Thread {
 impl Thread {
     /// A thread before it was.
     pub(super) fn unborn(tid: u32) -> Self {
-        Self { tid, ns: 0, exact: true, voluntary: 0, involuntary: 0 }
+        Self { tid, ns: 0, voluntary: 0, involuntary: 0 }
     }
 
     pub(super) fn seconds_since(&self, earlier: &Self) -> f64 {
@@ -118,19 +121,15 @@ pub(super) fn threads(pid: u32) -> Vec<Thread> {
 }
 
 fn thread(task: &Task) -> Option<Thread> {
-    let (ns, exact) = match task.schedstat() {
-        Ok(schedstat) => (schedstat.sum_exec_runtime, true),
-        Err(_) => {
-            let stat = task.stat().ok()?;
-            ((stat.utime + stat.stime) * tick_ns(), false)
-        }
+    let ns = match task.schedstat() {
+        Ok(schedstat) => schedstat.sum_exec_runtime,
+        Err(_) => task.stat().map(|stat| (stat.utime + stat.stime) * tick_ns()).ok()?,
     };
     let status = task.status().ok();
     let switches = |of: fn(&procfs::process::Status) -> Option<u64>| status.as_ref().and_then(of).unwrap_or(0);
     Some(Thread {
         tid: task.tid as u32,
         ns,
-        exact,
         voluntary: switches(|status| status.voluntary_ctxt_switches),
         involuntary: switches(|status| status.nonvoluntary_ctxt_switches),
     })

@@ -72,12 +72,49 @@ fn check_ledger(record: &Record) {
     assert_eq!(record.series.points.iter().map(|p| p.requests).sum::<u64>(), r.answered);
     assert!((record.rates.requests_per_s * record.elapsed_s - r.answered as f64).abs() < 0.5);
     assert_eq!(record.series.points.iter().map(|p| p.bytes).sum::<u64>(), record.rates.read_bytes);
+    check_over_time(record);
 
     let json = serde_json::to_string(record).unwrap();
     let back: Record = serde_json::from_str(&json).unwrap();
     assert_eq!(serde_json::to_string(&back).unwrap(), json);
     for ((name, before), (_, after)) in record.latency.each().iter().zip(back.latency.each()) {
         assert_eq!(before.histogram.quantile(0.9), after.histogram.quantile(0.9), "{name}");
+    }
+}
+
+/// What is said over time agrees with what is said of the whole.
+#[track_caller]
+fn check_over_time(record: &Record) {
+    let points = &record.series.points;
+    let heat = record.series.heat.as_ref();
+    assert_eq!(heat.is_some(), record.requests.answered > 0);
+    if let Some(heat) = heat {
+        let sum = |column: &Vec<u64>| column.iter().sum::<u64>();
+        assert_eq!(heat.counts.iter().map(sum).sum::<u64>(), record.requests.answered);
+        assert!(heat.bounds_ns.is_sorted_by(|low, high| low < high), "{heat:?}");
+        assert!(heat.counts.iter().all(|column| column.len() < heat.bounds_ns.len()), "{heat:?}");
+        // The longest answer is in the top row.
+        let longest = points.iter().filter_map(|p| p.max_ns).max().unwrap();
+        let top = &heat.bounds_ns[heat.bounds_ns.len() - 2..];
+        assert!((top[0]..top[1]).contains(&longest), "{longest} {heat:?}");
+        assert!(heat.counts.len() <= 120 && heat.column_s * heat.counts.len() as f64 >= points.last().unwrap().at_s);
+    }
+    let connections = record.connections;
+    for point in points {
+        let alive = point.alive.unwrap();
+        assert!(alive <= record.plan.connections, "{point:?}");
+    }
+    if let Some(fewest) = points.iter().filter_map(|p| p.alive).min() {
+        assert_eq!(fewest, connections.fewest_alive.min(connections.alive_at_end), "{points:?} {connections:?}");
+    }
+    if let Some(server) = &record.server {
+        let samples = &server.samples;
+        assert!(
+            (1..=120).contains(&samples.len()) && samples.is_sorted_by(|one, next| one.at_s < next.at_s),
+            "{server:?}"
+        );
+        let most = samples.iter().map(|sample| sample.rss_bytes).max().unwrap();
+        assert_eq!(most.max(server.rss_begin_bytes), server.rss_peak_bytes);
     }
 }
 
