@@ -7,13 +7,30 @@
 //!
 //! 1. [`plan`]: what is to be done. [`metric`]: what is compared.
 //! 2. [`result`]: what came out. [`follow`]: seen while it lasts.
+//! 3. [`template`], [`place`]: ports, sockets and folders. [`keeper`]: the process above a server. [`serving`]: servers that are
+//!    ready, commands that run to their end.
+//! 4. [`order`]: who runs when. [`analysis`]: from runs to verdicts. [`doubts`]: what is wrong with the machine. [`baseline`]:
+//!    today against a saved result.
+//! 5. [`run`](mod@run): all of it together.
 
+pub mod analysis;
+pub mod baseline;
+pub mod doubts;
 pub mod follow;
+pub mod keeper;
 pub mod metric;
+pub mod order;
+pub mod place;
 pub mod plan;
 pub mod result;
+pub mod run;
+#[cfg(test)]
+mod sample;
+pub mod serving;
+pub mod template;
 
 pub use follow::{Event, Follow};
 pub use metric::Metric;
 pub use plan::Experiment;
 pub use result::LabResult;
+pub use run::{LabError, Tools, run};

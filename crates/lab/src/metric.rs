@@ -63,17 +63,8 @@ pub enum Unit {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::Rps,
-        Self::P50,
-        Self::P90,
-        Self::P99,
-        Self::P99_9,
-        Self::Mean,
-        Self::Cpu,
-        Self::LoadCpu,
-        Self::Memory,
-    ];
+    pub const ALL: [Self; 9] =
+        [Self::Rps, Self::P50, Self::P90, Self::P99, Self::P99_9, Self::Mean, Self::Cpu, Self::LoadCpu, Self::Memory];
 
     /// The name in flags, files and JSON.
     #[must_use]
@@ -162,7 +153,10 @@ impl FromStr for Metric {
     type Err = UnknownMetric;
 
     fn from_str(text: &str) -> Result<Self, UnknownMetric> {
-        Self::ALL.into_iter().find(|metric| metric.name() == text).ok_or_else(|| UnknownMetric { text: text.to_owned() })
+        Self::ALL
+            .into_iter()
+            .find(|metric| metric.name() == text)
+            .ok_or_else(|| UnknownMetric { text: text.to_owned() })
     }
 }
 

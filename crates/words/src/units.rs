@@ -46,6 +46,16 @@ pub fn parse_number(text: &str) -> Result<f64, String> {
     parse_si(text).ok_or_else(|| format!("`{text}` is no number: expected one such as 100, 2.5k or 1M"))
 }
 
+/// Reads a share: `3%` or `0.5 %` is 0.03 or 0.005.
+///
+/// # Errors
+/// When it is none, in words.
+pub fn parse_percent(text: &str) -> Result<f64, String> {
+    let percent = text.trim().strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
+    let share = percent.filter(|percent| percent.is_finite() && *percent >= 0.0).map(|percent| percent / 100.0);
+    share.ok_or_else(|| format!("`{text}` is no share: expected a percentage such as 3%"))
+}
+
 /// A time in nanoseconds, three significant digits: `850ns`, `1.23ms`, `12.3s`, `2.50m`.
 pub fn time(ns: f64) -> String {
     const SCALE: [(f64, &str); 4] = [(1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s")];
@@ -236,6 +246,13 @@ mod tests {
             [bytes(512.0), bytes(1536.0), bytes(19_188_941.0), bytes(1023.0 * 1024.0)],
             ["512 B", "1.50 KiB", "18.3 MiB", "0.999 MiB"]
         );
+        assert_eq!(
+            (parse_percent("3%"), parse_percent(" 0.5 % "), parse_percent("0%")),
+            (Ok(0.03), Ok(0.005), Ok(0.0))
+        );
+        for bad in ["3", "%", "x%", "-1%", "inf%", "NaN%"] {
+            assert!(parse_percent(bad).unwrap_err().contains("such as 3%"), "{bad}");
+        }
         assert_eq!([percent(0.98), percent(0.004), percent(0.0), percent(1.0)], ["98 %", "0.4 %", "0 %", "100 %"]);
         assert_eq!([plural(1, "thread"), plural(1000, "thread")], ["1 thread", "1,000 threads"]);
     }

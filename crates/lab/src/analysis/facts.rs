@@ -1,0 +1,159 @@
+//! What must be known of a variant's runs before their figures may be compared: at which rate, by which timetable, and who was
+//! at its limit.
+
+use oroshi_bench::{Bottleneck, Load, Record};
+use oroshi_stats::compare;
+use oroshi_words::units;
+
+use super::{bootstrap, too_few, values};
+use crate::metric::Metric;
+use crate::plan::LEAST_BLOCKS;
+use crate::result::Run;
+
+/// Two rates are the same when their ratio is this close to 1.
+const SAME_RATE: f64 = 0.02;
+/// A timetable was kept when this share of what was due was answered.
+const KEPT: f64 = 0.99;
+
+/// One variant's runs in one cell.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts<'a> {
+    /// Its name.
+    pub(crate) name: &'a str,
+    /// Answers per second, the median.
+    pub(crate) rate: Option<f64>,
+    /// The timetable, if its load had one (an open loop).
+    timetable: Option<Timetable<'a>>,
+    /// Runs of which it is known who was at its limit, and those in which it was the generator.
+    pub(crate) graded: usize,
+    pub(crate) generator_bound: usize,
+    /// Why the server's CPU time and memory are not known.
+    server_unknown: Option<&'a str>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Timetable<'a> {
+    load: &'a Load,
+    /// Requests due per second, the mean where the rate changes.
+    due: f64,
+    kept: bool,
+}
+
+impl<'a> Facts<'a> {
+    /// The facts of one variant's runs, among those of its cell.
+    pub(crate) fn of(name: &'a str, runs: &'a [Run], variant: usize) -> Self {
+        let records: Vec<&Record> =
+            runs.iter().filter(|run| run.variant == variant).filter_map(|run| run.record.as_deref()).collect();
+        let at_limit = |record: &&&Record| record.grade.bottleneck == Bottleneck::GeneratorBound;
+        let rates = values(runs, variant, Metric::Rps);
+        Self {
+            name,
+            rate: compare::level(&rates, &bootstrap())
+                .map(|rate| rate.estimate)
+                .or(rates.last().map(|last| last.value)),
+            timetable: Timetable::of(&records),
+            graded: records.len(),
+            generator_bound: records.iter().filter(at_limit).count(),
+            server_unknown: records.iter().find_map(|record| record.server_unknown.as_deref()),
+        }
+    }
+}
+
+impl<'a> Timetable<'a> {
+    fn of(records: &[&'a Record]) -> Option<Self> {
+        let load = &records.first()?.plan.load;
+        let Load::Open { stages, .. } = load else { return None };
+        // What was under way at the end, or just about to be, was on time as well: no more than there are connections.
+        let on_time = |r: &&Record| {
+            r.requests.completed + (r.requests.cut_off + r.requests.unsent).min(r.plan.connections as u64)
+        };
+        let answered: u64 = records.iter().map(on_time).sum();
+        let due: u64 = records.iter().map(|record| record.requests.started).sum();
+        let seconds: f64 = records.iter().map(|record| record.elapsed_s).sum();
+        let rate = match stages.as_slice() {
+            [steady] => steady.rate,
+            _ if seconds > 0.0 => due as f64 / seconds,
+            _ => 0.0,
+        };
+        Some(Self { load, due: rate, kept: answered as f64 >= KEPT * due as f64 })
+    }
+}
+
+/// What two loads say of the requests per second.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Timetables {
+    /// How many there were was for the servers to show.
+    Ratio,
+    /// One timetable, and both kept it.
+    Kept {
+        /// Requests per second.
+        rate: f64,
+    },
+    /// Different ones: the rates were given, and a ratio of them shows nothing.
+    Differ(String),
+}
+
+pub(super) fn timetables(base: &Facts<'_>, variant: &Facts<'_>) -> Timetables {
+    let given = |facts: &Facts<'_>, timetable: &Timetable<'_>| {
+        format!("{} was asked for {}/s", facts.name, units::number(timetable.due))
+    };
+    match (&base.timetable, &variant.timetable) {
+        (None, None) => Timetables::Ratio,
+        (Some(one), Some(other)) if one.load == other.load => {
+            if one.kept && other.kept {
+                Timetables::Kept { rate: one.due }
+            } else {
+                Timetables::Ratio
+            }
+        }
+        (Some(one), Some(other)) => Timetables::Differ(format!("{} and {}", given(base, one), given(variant, other))),
+        (Some(one), None) => Timetables::Differ(format!("{}, {} for all it can", given(base, one), variant.name)),
+        (None, Some(other)) => Timetables::Differ(format!("{}, {} for all it can", given(variant, other), base.name)),
+    }
+}
+
+/// Whether two sides answered at the same rate, or both kept one timetable; if not, why their latencies cannot be compared. `ratio` is that of their rates.
+///
+/// # Errors
+/// The reason, in words.
+pub(crate) fn same_rate(ratio: Option<f64>, base: &Facts<'_>, variant: &Facts<'_>) -> Result<(), String> {
+    const ADVICE: &str =
+        "run both at the same one (--rate 1k, or --rate 60% of what the slower can; in a file, rate = \"60%\")";
+    match ratio {
+        // Of a short run one answer more or less is some percent, but what was asked of both was the same.
+        _ if matches!(timetables(base, variant), Timetables::Kept { .. }) => Ok(()),
+        Some(ratio) if (1.0 / (1.0 + SAME_RATE)..=1.0 + SAME_RATE).contains(&ratio) => Ok(()),
+        _ => {
+            let rate = |facts: &Facts<'_>| match facts.rate {
+                Some(rate) => format!("{} answered {}/s", facts.name, units::number(rate)),
+                None => format!("the rate of {} is not known", facts.name),
+            };
+            Err(format!("{} and {}, and latency depends on the rate: {ADVICE}", rate(base), rate(variant)))
+        }
+    }
+}
+
+/// Why there is no ratio of this metric over these blocks.
+pub(super) fn why_no_ratio(metric: Metric, base: &Facts<'_>, variant: &Facts<'_>, blocks: &[(&Run, &Run)]) -> String {
+    if blocks.len() < LEAST_BLOCKS {
+        return too_few(blocks.len(), "blocks in which both were measured");
+    }
+    let has = |run: &Run| run.figures.contains_key(&metric);
+    let lacking = [(base, blocks.iter().all(|(run, _)| !has(run))), (variant, blocks.iter().all(|(_, run)| !has(run)))];
+    match lacking.iter().find(|(_, lacks)| *lacks) {
+        Some((facts, _)) => no_figure(metric, facts),
+        None => {
+            let both = blocks.iter().filter(|(one, other)| has(one) && has(other)).count();
+            too_few(both, "blocks in which both have that figure")
+        }
+    }
+}
+
+/// Why no run of a variant has a figure.
+pub(crate) fn no_figure(metric: Metric, facts: &Facts<'_>) -> String {
+    let unseen = facts.server_unknown.filter(|_| matches!(metric, Metric::Cpu | Metric::Memory));
+    match unseen {
+        Some(why) => format!("the server of {} is out of sight ({why})", facts.name),
+        None => format!("no run of {} has that figure", facts.name),
+    }
+}

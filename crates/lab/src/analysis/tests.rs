@@ -1,0 +1,226 @@
+use oroshi_bench::{Load, Spacing};
+
+use super::*;
+use crate::sample::{noise, record, run};
+
+const ALL: [Metric; 4] = [Metric::Rps, Metric::P99, Metric::Cpu, Metric::Memory];
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+/// Blocks in which each variant's figures are its own levels, under 1 % of noise.
+fn runs(blocks: usize, levels: &[&[(Metric, f64)]]) -> Vec<Run> {
+    let mut noise = noise(0.01);
+    let each = |block| {
+        let of = |(variant, level): (usize, &&[(Metric, f64)])| {
+            run(variant, block, &level.iter().map(|&(metric, value)| (metric, value * noise())).collect::<Vec<_>>())
+        };
+        levels.iter().enumerate().map(of).collect::<Vec<_>>()
+    };
+    (0..blocks).flat_map(each).collect()
+}
+
+fn compared(variants: &[&str], metrics: &[Metric], runs: &[Run]) -> Vec<Comparison> {
+    let names = names(variants);
+    comparisons(&Asked { names: &names, metrics, smallest_effect: 0.03 }, runs)
+}
+
+fn with_load(mut runs: Vec<Run>, variant: usize, load: &Load, grade: &str) -> Vec<Run> {
+    for run in runs.iter_mut().filter(|run| run.variant == variant) {
+        run.record = Some(Box::new(record(load, 1000, grade)));
+    }
+    runs
+}
+
+#[test]
+fn a_difference_is_found_and_said_for_each_metric() {
+    let tcp = [(Metric::Rps, 50_000.0), (Metric::Cpu, 10_000.0), (Metric::Memory, 1e6)];
+    let unix = [(Metric::Rps, 76_000.0), (Metric::Cpu, 6_600.0), (Metric::Memory, 2.5e6)];
+    let found = compared(&["TCP", "unix"], &[Metric::Rps, Metric::Cpu, Metric::Memory], &runs(10, &[&tcp, &unix]));
+    let verdicts: Vec<Verdict> = found.iter().map(|c| c.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Faster, Verdict::Faster, Verdict::Slower]);
+    assert!(found.iter().all(|c| (c.base, c.variant, c.blocks) == (0, 1, 10) && c.p.is_some_and(|p| p < 0.01)));
+    let ratio = found[0].ratio.unwrap();
+    assert!(ratio.low < 1.52 && 1.52 < ratio.high && ratio.half_width_share() < 0.02, "{ratio:?}");
+    let words: Vec<&str> = found.iter().map(|c| c.words.as_str()).collect();
+    assert!(words[0].starts_with("unix is faster than TCP: 1.5"), "{}", words[0]);
+    assert!(words[0].contains(" times the requests/s (95 % interval 1.5"), "{}", words[0]);
+    assert!(words[1].starts_with("unix needs 34 % less server CPU/request than TCP (95 % interval 3"), "{}", words[1]);
+    assert!(
+        words[2].starts_with("unix needs 2.") && words[2].contains("times the server memory of TCP"),
+        "{}",
+        words[2]
+    );
+    assert!(!words[0].contains("rests on"), "ten blocks are not few: {}", words[0]);
+}
+
+#[test]
+fn equal_variants_are_equivalent_and_few_blocks_are_named() {
+    let same = [(Metric::Rps, 50_000.0)];
+    let found = compared(&["A", "A2"], &[Metric::Rps], &runs(6, &[&same, &same]));
+    assert_eq!(found[0].verdict, Verdict::Equivalent);
+    let words = &found[0].words;
+    assert!(words.starts_with("no difference that matters between A and A2 in requests/s: A2/A is "), "{words}");
+    assert!(words.contains("within 3 %") && words.ends_with("; this rests on 6 blocks"), "{words}");
+}
+
+#[test]
+fn what_could_go_either_way_is_undecided() {
+    let mut noise = noise(0.1);
+    let runs: Vec<Run> =
+        (0..8).flat_map(|block| [0, 1].map(|v| run(v, block, &[(Metric::Rps, 1000.0 * noise())]))).collect();
+    let found = compared(&["A", "B"], &[Metric::Rps], &runs);
+    assert_eq!(found[0].verdict, Verdict::Undecided);
+    assert!(found[0].words.contains("undecided: requests/s of B is between 0.8"), "{}", found[0].words);
+    assert!(found[0].words.contains("more blocks or longer runs narrow it"), "{}", found[0].words);
+}
+
+#[test]
+fn a_half_done_block_counts_for_those_that_have_both_runs() {
+    let level = [(Metric::Rps, 1000.0)];
+    let mut runs = runs(5, &[&level, &level, &level]);
+    runs.retain(|run| run.variant != 2 || run.block < 3);
+    let found = compared(&["A", "B", "C"], &[Metric::Rps], &runs);
+    let pairs: Vec<_> = found.iter().map(|c| (c.base, c.variant, c.blocks)).collect();
+    assert_eq!(pairs, [(0, 1, 5), (0, 2, 3), (1, 2, 3)]);
+}
+
+#[test]
+fn with_fewer_than_three_blocks_nothing_is_said() {
+    let level = [(Metric::Rps, 1000.0)];
+    let found = compared(&["A", "B"], &[Metric::Rps], &runs(2, &[&level, &level]));
+    assert_eq!((found[0].verdict, found[0].ratio, found[0].p), (Verdict::NotCompared, None, None));
+    assert!(found[0].words.contains("only 2 blocks"), "{}", found[0].words);
+    let none = compared(&["A", "B"], &ALL, &[]);
+    assert!(none.len() == 4 && none.iter().all(|c| c.verdict == Verdict::NotCompared && c.blocks == 0));
+}
+
+#[test]
+fn a_figure_that_one_side_lacks_is_named() {
+    let (a, b) = ([(Metric::Rps, 1000.0), (Metric::Cpu, 9e3)], [(Metric::Rps, 1000.0)]);
+    let mut runs = with_load(runs(4, &[&a, &b]), 1, &Load::Closed, "latency-bound");
+    let found = compared(&["A", "B"], &[Metric::Cpu], &runs);
+    assert!(found[0].words.ends_with("not compared: no run of B has that figure"), "{}", found[0].words);
+    for run in &mut runs {
+        if let Some(record) = &mut run.record {
+            record.server_unknown = Some("it is elsewhere".into());
+        }
+    }
+    let found = compared(&["A", "B"], &[Metric::Cpu], &runs);
+    assert!(found[0].words.contains("the server of B is out of sight (it is elsewhere)"), "{}", found[0].words);
+}
+
+#[test]
+fn latency_is_compared_only_at_the_same_rate() {
+    let (a, b) = ([(Metric::Rps, 54_000.0), (Metric::P99, 2e6)], [(Metric::Rps, 81_000.0), (Metric::P99, 1e6)]);
+    let found = compared(&["tcp", "unix"], &[Metric::P99], &runs(10, &[&a, &b]));
+    assert_eq!((found[0].verdict, found[0].ratio), (Verdict::NotCompared, None));
+    let words = &found[0].words;
+    assert!(words.contains("tcp answered 5") && words.contains("unix answered 8"), "{words}");
+    assert!(words.contains("--rate 60%") && words.contains("rate = \"60%\""), "{words}");
+
+    let b = [(Metric::Rps, 54_100.0), (Metric::P99, 1e6)];
+    let found = compared(&["tcp", "unix"], &[Metric::P99], &runs(10, &[&a, &b]));
+    assert_eq!(found[0].verdict, Verdict::Faster);
+    assert!(found[0].words.starts_with("unix answers sooner than tcp: p99 is 50 % lower (95 %"), "{}", found[0].words);
+
+    let unknown = [(Metric::P99, 1e6)];
+    let found = compared(&["tcp", "unix"], &[Metric::P99], &runs(10, &[&a, &unknown]));
+    assert!(found[0].words.contains("the rate of unix is not known"), "{}", found[0].words);
+}
+
+#[test]
+fn a_timetable_that_both_kept_makes_their_rates_equal_and_nothing_more() {
+    let level = [(Metric::Rps, 1000.0)];
+    let rate = Load::rate(1000.0, Spacing::Constant, 0);
+    let both = |runs| with_load(with_load(runs, 0, &rate, "rate-bound"), 1, &rate, "rate-bound");
+    let found = compared(&["A", "B"], &[Metric::Rps], &both(runs(4, &[&level, &level])));
+    assert_eq!((found[0].verdict, found[0].ratio, found[0].blocks), (Verdict::Equivalent, None, 4));
+    assert!(found[0].words.contains("both kept the timetable of 1,000 requests/s"), "{}", found[0].words);
+
+    let few = [(Metric::Rps, 1050.0), (Metric::P99, 1e6)];
+    let more = [(Metric::Rps, 1000.0), (Metric::P99, 2e6)];
+    let found = compared(&["A", "B"], &[Metric::P99], &both(runs(6, &[&few, &more])));
+    assert_eq!(found[0].verdict, Verdict::Slower, "one timetable is one rate: {}", found[0].words);
+
+    // One that falls behind is slower.
+    let mut late = both(runs(4, &[&level, &[(Metric::Rps, 600.0)]]));
+    for record in late.iter_mut().filter(|run| run.variant == 1).filter_map(|run| run.record.as_mut()) {
+        record.requests.completed = 600;
+    }
+    let found = compared(&["A", "B"], &[Metric::Rps], &late);
+    assert_eq!(found[0].verdict, Verdict::Slower);
+
+    // Two timetables, or one and none: nothing was found out.
+    let other = Load::rate(2000.0, Spacing::Constant, 0);
+    for load in [other, Load::Closed] {
+        let runs = with_load(both(runs(4, &[&level, &level])), 1, &load, "rate-bound");
+        let found = compared(&["A", "B"], &[Metric::Rps], &runs);
+        assert_eq!(found[0].verdict, Verdict::NotCompared);
+        assert!(found[0].words.contains("A was asked for 1,000/s"), "{}", found[0].words);
+    }
+}
+
+#[test]
+fn a_generator_at_its_limit_weakens_what_is_said_of_the_rate() {
+    let (a, b) = ([(Metric::Rps, 1000.0), (Metric::Cpu, 1e3)], [(Metric::Rps, 2000.0), (Metric::Cpu, 5e2)]);
+    let graded = |first: &str, second: &str, levels: &[&[(Metric, f64)]]| {
+        with_load(with_load(runs(10, levels), 0, &Load::Closed, first), 1, &Load::Closed, second)
+    };
+    let words = |runs: &[Run]| compared(&["A", "B"], &[Metric::Rps, Metric::Cpu], runs).remove(0).words;
+    let end = words(&graded("server-bound", "generator-bound", &[&a, &b]));
+    assert!(
+        end.ends_with("; the generator was at its limit in 10 of 20 runs: the true difference may be greater"),
+        "{end}"
+    );
+    let end = words(&graded("generator-bound", "server-bound", &[&a, &b]));
+    assert!(end.ends_with("may be smaller"), "{end}");
+    let end = words(&graded("generator-bound", "generator-bound", &[&a, &a]));
+    assert!(end.ends_with("the servers may differ by more than this shows"), "{end}");
+    let found =
+        compared(&["A", "B"], &[Metric::Rps, Metric::Cpu], &graded("generator-bound", "generator-bound", &[&a, &b]));
+    assert!(!found[1].words.contains("at its limit"), "CPU time per request stands: {}", found[1].words);
+}
+
+#[test]
+fn the_primary_metric_is_not_corrected_for_the_others() {
+    let level = [(Metric::Rps, 1000.0), (Metric::Cpu, 1000.0), (Metric::Memory, 1000.0)];
+    let runs = runs(10, &[&level, &level]);
+    let alone = compared(&["A", "B"], &[Metric::Rps], &runs)[0].p.unwrap();
+    let among = compared(&["A", "B"], &[Metric::Rps, Metric::Cpu, Metric::Memory], &runs);
+    assert_eq!(among[0].p.unwrap(), alone);
+    let p_alone = |metric| compared(&["A", "B"], &[metric], &runs)[0].p.unwrap();
+    let least = p_alone(Metric::Cpu).min(p_alone(Metric::Memory));
+    let corrected = among[1].p.unwrap().min(among[2].p.unwrap());
+    assert_eq!(corrected, (2.0 * least).min(1.0), "two secondary questions share one chance of an error");
+}
+
+#[test]
+fn many_variants_are_compared_with_the_first_alone() {
+    assert_eq!(pairs(4).len(), 6);
+    assert_eq!(pairs(5), [(0, 1), (0, 2), (0, 3), (0, 4)]);
+    assert!(pairs(1).is_empty() && pairs(0).is_empty());
+}
+
+#[test]
+fn precision_is_that_of_the_widest_pair_among_those_alive() {
+    let level = [(Metric::Rps, 1000.0)];
+    let mut runs = runs(10, &[&level, &level]);
+    let mut wild = noise(0.3);
+    runs.extend((0..10).map(|block| run(2, block, &[(Metric::Rps, 1000.0 * wild())])));
+    let of = |alive: &[bool]| precision(Metric::Rps, &runs, alive).unwrap();
+    assert!(of(&[true, true, true]) > 0.03 && of(&[true, true, false]) < 0.01);
+    assert!(precision(Metric::Rps, &runs[..2], &[true, true]).is_none());
+    assert!(precision(Metric::Cpu, &runs, &[true, true]).is_none());
+    assert!(of(&[true]) < 0.01, "one variant alone: its own figure");
+}
+
+#[test]
+fn a_variant_s_own_figures_are_those_that_its_runs_have() {
+    let level = [(Metric::Rps, 1000.0), (Metric::LoadCpu, 5e3)];
+    let found = figures(&runs(5, &[&level]), 0);
+    assert_eq!(found.keys().copied().collect::<Vec<_>>(), [Metric::Rps, Metric::LoadCpu]);
+    assert!((found[&Metric::Rps].estimate / 1000.0 - 1.0).abs() < 0.01);
+    assert!(figures(&runs(2, &[&level]), 0).is_empty());
+}

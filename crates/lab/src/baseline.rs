@@ -1,0 +1,214 @@
+//! Today's result against one that was saved: what changed since, as far as that can be told.
+//!
+//! It is weaker than a comparison within one experiment. The runs did not take turns, so whatever else changed since, the machine,
+//! its neighbours, the kernel, counts as a difference; the caveats say so, and name what is known to differ.
+
+mod caveats;
+
+use oroshi_bench::Record;
+use oroshi_stats::compare::{self, Interval, Value, Verdict};
+use oroshi_words::units;
+use serde::Serialize;
+
+use crate::analysis::{
+    CONFIDENCE, Facts, Finding, Sentence, bootstrap, given_rate, no_figure, same_rate, too_few, values,
+};
+use crate::metric::{Better, Metric, Unit};
+use crate::plan::LEAST_BLOCKS;
+use crate::result::{CellResult, LabResult, Run};
+
+/// What was saved.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of them, and it is read from a file")]
+pub enum Saved {
+    /// The result of a comparison or an experiment.
+    Lab(LabResult),
+    /// Single runs, all of one set-up.
+    Bench(Vec<Record>),
+}
+
+/// Today against then.
+#[derive(Clone, Debug, Serialize)]
+pub struct Against {
+    /// For each of today's variants each metric; the primary one first.
+    pub comparisons: Vec<AgainstRow>,
+    /// What it cannot prove, and what differs, in words.
+    pub caveats: Vec<String>,
+}
+
+/// One variant's figure, today against then.
+#[derive(Clone, Debug, Serialize)]
+pub struct AgainstRow {
+    /// The variant, with its group and its place in the sweep where there are several: `puma / unix / 100`.
+    pub variant: String,
+    /// Which figure.
+    pub metric: Metric,
+    /// Today over then, with its interval; `None` with fewer than three runs on either side, or if it would say nothing.
+    pub ratio: Option<Interval>,
+    /// Probability of a ratio at least so far from 1 if nothing had changed; corrected for the number of questions (Holm).
+    pub p: Option<f64>,
+    /// What follows for today.
+    pub verdict: Verdict,
+    /// The verdict as a sentence.
+    pub words: String,
+}
+
+/// Compares each of today's variants with the saved one of the same name, or with the saved runs where they have no names.
+#[must_use]
+pub fn against(saved: &Saved, today: &LabResult) -> Against {
+    let saved_runs: Vec<Run> = match saved {
+        Saved::Lab(_) => Vec::new(),
+        Saved::Bench(records) => records.iter().enumerate().map(as_run).collect(),
+    };
+    let mut caveats = caveats::of(saved, today);
+    let mut sides = Vec::new();
+    for cell in &today.cells {
+        for (variant, now) in cell.variants.iter().enumerate() {
+            let name = title(today, cell, &now.name);
+            let then = match saved {
+                Saved::Bench(_) => Some((saved_runs.as_slice(), 0)),
+                Saved::Lab(saved) => find(saved, today, cell, &now.name),
+            };
+            match then {
+                Some(then) => sides.push(Sides { name, now: (cell.runs.as_slice(), variant), then }),
+                None => caveats.push(format!("{name} has nothing saved to be compared with")),
+            }
+        }
+    }
+    let metrics: Vec<Metric> = today.metrics.iter().map(|metric| metric.metric).collect();
+    let (primary, others) = metrics.split_at(metrics.len().min(1));
+    let comparisons = [primary, others].into_iter().flat_map(|family| {
+        let asked = family.iter().flat_map(|&metric| sides.iter().map(move |sides| (metric, sides)));
+        judge(&asked.collect::<Vec<_>>(), today.rules.smallest_effect)
+    });
+    Against { comparisons: comparisons.collect(), caveats }
+}
+
+/// The runs of a variant, among those of its cell.
+type Runs<'a> = (&'a [Run], usize);
+
+/// One variant, today and then.
+struct Sides<'a> {
+    name: String,
+    now: Runs<'a>,
+    then: Runs<'a>,
+}
+
+/// Answers a family of questions, with p values corrected for their number.
+fn judge(asked: &[(Metric, &Sides<'_>)], smallest_effect: f64) -> Vec<AgainstRow> {
+    let findings: Vec<Finding> = asked.iter().map(|(metric, sides)| finding(*metric, sides)).collect();
+    let p = |finding: &Finding| if let Finding::Ratio(estimate) = finding { Some(estimate.p) } else { None };
+    let raw: Vec<f64> = findings.iter().filter_map(p).collect();
+    let mut adjusted = compare::holm(&raw).into_iter();
+    let row = |(&(metric, sides), finding): (&(Metric, &Sides<'_>), &Finding)| {
+        let p = p(finding).and_then(|_| adjusted.next());
+        let (ratio, verdict) = match (finding, p) {
+            (Finding::Ratio(estimate), Some(p)) => {
+                let higher = metric.better() == Better::Higher;
+                let verdict = compare::verdict(&estimate.interval, p, smallest_effect, higher, CONFIDENCE);
+                (Some(estimate.interval), verdict)
+            }
+            (Finding::Timetable { .. }, _) => (None, Verdict::Equivalent),
+            (Finding::Ratio(_) | Finding::Nothing(_), _) => (None, Verdict::NotCompared),
+        };
+        let saved = saved_name(&sides.name);
+        let questions = raw.len();
+        let sentence =
+            Sentence { metric, base: &saved, variant: &sides.name, smallest_effect, questions, unit: "runs" };
+        let words = sentence.say(finding, p, verdict, [&facts(&saved, sides.then), &facts(&sides.name, sides.now)]);
+        AgainstRow { variant: sides.name.clone(), metric, ratio, p, verdict, words }
+    };
+    asked.iter().zip(&findings).map(row).collect()
+}
+
+fn finding(metric: Metric, sides: &Sides<'_>) -> Finding {
+    let of = |(runs, variant): Runs<'_>, metric| values(runs, variant, metric);
+    let saved = saved_name(&sides.name);
+    let (then, now) = (facts(&saved, sides.then), facts(&sides.name, sides.now));
+    let (old, new) = (of(sides.then, metric), of(sides.now, metric));
+    for (values, facts) in [(&old, &then), (&new, &now)] {
+        if values.is_empty() {
+            return Finding::Nothing(no_figure(metric, facts));
+        }
+    }
+    if let Some(finding) = given_rate(metric, &then, &now) {
+        return finding;
+    }
+    let Some(estimate) = compare::ratio_unpaired(&old, &new, &bootstrap()) else {
+        return Finding::Nothing(single(metric, &old, &new));
+    };
+    if metric.is_latency() {
+        let rates = then.rate.zip(now.rate).map(|(then, now)| now / then);
+        if let Err(why) = same_rate(rates, &then, &now) {
+            return Finding::Nothing(why);
+        }
+    }
+    Finding::Ratio(estimate)
+}
+
+/// Two figures without an interval, and why there is none.
+fn single(metric: Metric, old: &[Value], new: &[Value]) -> String {
+    let middle = |values: &[Value]| {
+        let mut values: Vec<f64> = values.iter().map(|value| value.value).collect();
+        values.sort_by(f64::total_cmp);
+        written(metric, values[values.len() / 2])
+    };
+    let (runs, whose) = if old.len() < LEAST_BLOCKS { (old.len(), "saved runs") } else { (new.len(), "runs today") };
+    format!("it was {} and is {} today, and {}", middle(old), middle(new), too_few(runs, whose))
+}
+
+fn written(metric: Metric, value: f64) -> String {
+    match metric.unit() {
+        Unit::PerSecond => format!("{}/s", units::number(value)),
+        Unit::Nanoseconds => units::time(value),
+        Unit::Bytes => units::bytes(value),
+    }
+}
+
+fn facts<'a>(name: &'a str, (runs, variant): Runs<'a>) -> Facts<'a> {
+    Facts::of(name, runs, variant)
+}
+
+fn saved_name(name: &str) -> String {
+    format!("{name} as saved")
+}
+
+/// The saved variant that is this one of today's: of the same name, in the same group, at the same value of the sweep. With one
+/// cell on both sides the name is enough.
+fn find<'a>(saved: &'a LabResult, today: &LabResult, cell: &CellResult, name: &str) -> Option<Runs<'a>> {
+    let alone = saved.cells.len() == 1 && today.cells.len() == 1;
+    let same = |then: &&CellResult| alone || then.group == cell.group && point(saved, then) == point(today, cell);
+    let then = saved.cells.iter().find(same)?;
+    let variant = then.variants.iter().position(|variant| variant.name == name)?;
+    Some((&then.runs, variant))
+}
+
+fn point<'a>(result: &'a LabResult, cell: &CellResult) -> Option<&'a str> {
+    result.sweep.as_ref()?.values.get(cell.point?).map(String::as_str)
+}
+
+fn title(result: &LabResult, cell: &CellResult, name: &str) -> String {
+    let group = Some(cell.group.as_str()).filter(|group| !group.is_empty() && *group != name);
+    let parts = [group, Some(name), point(result, cell)];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" / ")
+}
+
+/// A saved run of its own: each was a start of its own too, as far as anybody knows.
+fn as_run((index, record): (usize, &Record)) -> Run {
+    let figures = Metric::ALL.into_iter().filter_map(|metric| Some((metric, metric.of(record)?)));
+    Run {
+        variant: 0,
+        block: index,
+        session: index,
+        place: 0,
+        at_s: 0.0,
+        figures: figures.collect(),
+        shift: None,
+        warnings: record.warnings.clone(),
+        record: Some(Box::new(record.clone())),
+        command: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

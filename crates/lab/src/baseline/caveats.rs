@@ -1,0 +1,157 @@
+//! What a comparison with the past cannot prove, and what is known to differ.
+
+use std::collections::BTreeSet;
+
+use oroshi_bench::environment::Environment;
+use oroshi_bench::record::PlanRecord;
+use oroshi_bench::{Load, Record};
+use oroshi_words::units;
+
+use super::Saved;
+use crate::result::LabResult;
+
+/// All of it, the gravest first.
+pub(super) fn of(saved: &Saved, today: &LabResult) -> Vec<String> {
+    let (then, old) = match saved {
+        Saved::Lab(saved) => (Some(saved.started_unix_s), Some(&saved.environment)),
+        Saved::Bench(records) => {
+            (records.first().map(|record| record.started_unix_s), records.first().map(|record| &record.environment))
+        }
+    };
+    let mut caveats: Vec<String> = old.and_then(|old| other_machine(old, &today.environment)).into_iter().collect();
+    let ago = then.map(|then| today.started_unix_s - then).filter(|ago| *ago > 0.0);
+    let ago = ago.map_or_else(|| "at another time".to_owned(), |ago| format!("{} ago", units::time(ago * 1e9)));
+    caveats.push(format!(
+        "the saved runs were made {ago} and did not take turns with today's: whatever else changed since counts as a difference"
+    ));
+    caveats.extend(old.map(|old| settings(old, &today.environment)).unwrap_or_default());
+    match saved {
+        Saved::Lab(saved) => caveats.extend(plans(saved, today)),
+        Saved::Bench(records) => {
+            caveats.push(format!(
+                "the saved {} {}: how far single runs lie apart from one start of the server to the next is hardly known",
+                if records.len() == 1 { "run is".to_owned() } else { format!("{} runs are", records.len()) },
+                "from `oroshi bench`"
+            ));
+            caveats.extend(loads(records, today));
+        }
+    }
+    caveats
+}
+
+/// What says that it is another machine altogether.
+fn other_machine(old: &Environment, new: &Environment) -> Option<String> {
+    // Of the same memory one kernel leaves a little more than another.
+    let [old_memory, new_memory] = [old, new].map(|environment| environment.memory_bytes.unwrap_or_default() as f64);
+    let same_memory = old_memory.max(new_memory) <= 1.05 * old_memory.min(new_memory);
+    let memory = |bytes: f64| units::bytes(if same_memory { old_memory } else { bytes });
+    let cpus = |environment: &Environment| environment.cpu.online.map(|cpus| cpus.to_string());
+    let differences = [
+        differs("architecture", Some(&old.architecture), Some(&new.architecture)),
+        differs("CPU", old.cpu.model.as_ref(), new.cpu.model.as_ref()),
+        differs("number of CPUs", cpus(old).as_ref(), cpus(new).as_ref()),
+        differs("memory", Some(&memory(old_memory)), Some(&memory(new_memory))),
+        differs("virtual machine", old.virtual_machine.as_ref(), new.virtual_machine.as_ref()),
+    ];
+    let differences: Vec<String> = differences.into_iter().flatten().collect();
+    (!differences.is_empty()).then(|| {
+        format!(
+            "ANOTHER MACHINE: {}. The ratios compare machines as much as set-ups, and prove nothing of the latter",
+            differences.join("; ")
+        )
+    })
+}
+
+/// What differs on one machine.
+fn settings(old: &Environment, new: &Environment) -> Vec<String> {
+    let cgroup = |environment: &Environment| environment.cgroup.cpus.map(units::number);
+    let turbo = |environment: &Environment| environment.cpu.turbo.map(|on| if on { "on" } else { "off" }.to_owned());
+    let differences = [
+        differs("kernel", Some(&old.kernel), Some(&new.kernel)),
+        differs("oroshi", Some(&old.oroshi), Some(&new.oroshi)),
+        differs("CPU frequency governor", old.cpu.governor.as_ref(), new.cpu.governor.as_ref()),
+        differs("turbo", turbo(old).as_ref(), turbo(new).as_ref()),
+        differs("CPUs allowed to oroshi", old.cpu.affinity.as_ref(), new.cpu.affinity.as_ref()),
+        differs("control group's CPUs", cgroup(old).as_ref(), cgroup(new).as_ref()),
+    ];
+    differences.into_iter().flatten().map(|difference| format!("not the same {difference}")).collect()
+}
+
+/// `kernel (6.1 then, 6.2 today)`; `None` when they are the same, or neither is known.
+fn differs(what: &str, old: Option<&String>, new: Option<&String>) -> Option<String> {
+    let shown = |value: Option<&String>| value.filter(|v| !v.is_empty()).map_or("unknown", String::as_str).to_owned();
+    let (old, new) = (shown(old), shown(new));
+    (old != new).then(|| format!("{what} ({old} then, {new} today)"))
+}
+
+/// What differs in how two experiments were made.
+fn plans(saved: &LabResult, today: &LabResult) -> Vec<String> {
+    let mut caveats = Vec::new();
+    let cpus = |list: &Option<String>| list.clone().unwrap_or_else(|| "any".to_owned());
+    let quick = |result: &LabResult| if result.quick { "a fast look" } else { "full length" }.to_owned();
+    let rules = |result: &LabResult| match result.rules.blocks_per_start {
+        Some(blocks) => units::plural(blocks as u64, "block"),
+        None => "never".to_owned(),
+    };
+    let pairs = [
+        ("CPUs of the servers", cpus(&saved.server_cpus), cpus(&today.server_cpus)),
+        ("CPUs of the load", cpus(&saved.load_cpus), cpus(&today.load_cpus)),
+        ("length", quick(saved), quick(today)),
+        ("blocks until servers are restarted", rules(saved), rules(today)),
+    ];
+    let difference = |(what, old, new): &(&str, String, String)| differs(what, Some(old), Some(new));
+    caveats.extend(pairs.iter().filter_map(difference).map(|difference| format!("not the same {difference}")));
+    if saved.cut_short {
+        caveats.push("the saved result was ended before its time".to_owned());
+    }
+    let mut seen = BTreeSet::new();
+    let both = today.cells.iter().zip(&saved.cells).flat_map(|(new, old)| {
+        new.variants.iter().filter_map(|new| Some((new, old.variants.iter().find(|old| old.name == new.name)?)))
+    });
+    for (new, old) in both {
+        let start = |variant: &crate::result::VariantResult| variant.start.clone().unwrap_or_default();
+        let differences = [
+            differs("load", Some(&old.load), Some(&new.load)),
+            differs("start command", Some(&start(old)), Some(&start(new))),
+            differs("URLs", Some(&old.urls.join(" ")), Some(&new.urls.join(" "))),
+        ];
+        for difference in differences.into_iter().flatten() {
+            let text = format!("{}: not the same {difference}", new.name);
+            if seen.insert(text.clone()) {
+                caveats.push(text);
+            }
+        }
+    }
+    caveats
+}
+
+/// What differs between the loads of single runs, and of today's.
+fn loads(records: &[Record], today: &LabResult) -> Vec<String> {
+    let old: BTreeSet<String> = records.iter().map(|record| described(&record.plan)).collect();
+    let runs = today.cells.iter().flat_map(|cell| &cell.runs);
+    let new: BTreeSet<String> = runs.filter_map(|run| Some(described(&run.record.as_ref()?.plan))).collect();
+    let list = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join("; ");
+    differs("load", Some(&list(&old)), Some(&list(&new)))
+        .map(|text| format!("not the same {text}"))
+        .into_iter()
+        .collect()
+}
+
+fn described(plan: &PlanRecord) -> String {
+    let pace = match &plan.load {
+        Load::Closed => "closed loop".to_owned(),
+        Load::Open { stages, .. } => {
+            let rates: Vec<String> = stages.iter().map(|stage| units::number(stage.rate)).collect();
+            format!("{}/s", rates.join(", "))
+        }
+    };
+    let length = plan.duration_s.map(units::length).or(plan.requests.map(|n| units::plural(n, "request")));
+    let each = plan.requests_per_connection.map(|n| format!(" of {}", units::plural(n, "request")));
+    format!(
+        "{}{}, {} in flight on each, {pace}, {}",
+        units::plural(plan.connections as u64, "connection"),
+        each.unwrap_or_default(),
+        plan.pipeline,
+        length.unwrap_or_default()
+    )
+}

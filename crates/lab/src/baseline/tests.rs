@@ -1,0 +1,177 @@
+use std::collections::BTreeMap;
+
+use oroshi_bench::environment::{Cpu, Environment};
+use oroshi_bench::{Load, Spacing};
+
+use super::*;
+use crate::result::{MetricRecord, RulesRecord, SCHEMA, SweepRecord};
+use crate::sample::{cell, noise, record, run};
+
+fn result(cells: Vec<CellResult>) -> LabResult {
+    let metric = |metric: Metric| MetricRecord {
+        metric,
+        label: metric.label().into(),
+        unit: metric.unit(),
+        better: metric.better(),
+    };
+    LabResult {
+        schema: SCHEMA.into(),
+        name: "sample".into(),
+        title: String::new(),
+        question: String::new(),
+        started_unix_s: 1.7e9 + 7200.0,
+        elapsed_s: 60.0,
+        cut_short: false,
+        quick: false,
+        rerun: Vec::new(),
+        source: None,
+        metrics: [Metric::Rps, Metric::P99].map(metric).to_vec(),
+        rules: RulesRecord {
+            smallest_effect: 0.03,
+            precision: 0.02,
+            min_blocks: 5,
+            max_blocks: 5,
+            max_time_s: None,
+            blocks_per_start: Some(1),
+            seed: 1,
+            confidence: CONFIDENCE,
+        },
+        sweep: None,
+        server_cpus: None,
+        load_cpus: None,
+        environment: machine("6.1", "A Fast One"),
+        warnings: Vec::new(),
+        skipped: Vec::new(),
+        cells,
+    }
+}
+
+fn machine(kernel: &str, model: &str) -> Environment {
+    let cpu = Cpu { model: Some(model.into()), online: Some(2), ..Cpu::default() };
+    Environment { kernel: kernel.into(), cpu, memory_bytes: Some(1 << 32), ..Environment::default() }
+}
+
+/// Five runs of each variant at these rates.
+fn at(rates: &[(&str, f64)]) -> CellResult {
+    let mut noise = noise(0.01);
+    let mut runs = Vec::new();
+    for block in 0..5 {
+        for (variant, (_, rate)) in rates.iter().enumerate() {
+            runs.push(run(variant, block, &[(Metric::Rps, rate * noise()), (Metric::P99, 1e6 * noise())]));
+        }
+    }
+    cell(&rates.iter().map(|(name, _)| *name).collect::<Vec<_>>(), runs)
+}
+
+#[test]
+fn variants_are_found_by_name_and_never_without_caveats() {
+    let mut saved = result(vec![at(&[("unix", 2000.0), ("tcp", 1000.0)])]);
+    saved.started_unix_s -= 3600.0;
+    let today = result(vec![at(&[("tcp", 1500.0), ("new", 1.0), ("unix", 2000.0)])]);
+    let found = against(&Saved::Lab(saved), &today);
+    let rows: Vec<_> = found.comparisons.iter().map(|row| (row.variant.as_str(), row.metric, row.verdict)).collect();
+    assert_eq!(
+        rows,
+        [
+            ("tcp", Metric::Rps, Verdict::Faster),
+            ("unix", Metric::Rps, Verdict::Equivalent),
+            ("tcp", Metric::P99, Verdict::NotCompared),
+            ("unix", Metric::P99, Verdict::Equivalent),
+        ]
+    );
+    let words = &found.comparisons[0].words;
+    assert!(words.starts_with("tcp is faster than tcp as saved: 1.5"), "{words}");
+    assert!(words.ends_with("rests on 5 runs") && found.comparisons[0].p.unwrap() < 0.05, "{words}");
+    assert!(found.caveats[0].contains("made 60.0m ago and did not take turns"), "{:?}", found.caveats);
+    assert_eq!(found.caveats[1..], ["new has nothing saved to be compared with"], "{:?}", found.caveats);
+}
+
+#[test]
+fn another_machine_is_said_first_and_loudly() {
+    let mut saved = result(vec![at(&[("unix", 2000.0)])]);
+    saved.environment = machine("5.4", "A Slow One");
+    let today = result(vec![at(&[("unix", 2000.0)])]);
+    let found = against(&Saved::Lab(saved.clone()), &today);
+    assert!(
+        found.caveats[0].starts_with("ANOTHER MACHINE: CPU (A Slow One then, A Fast One today)"),
+        "{:?}",
+        found.caveats
+    );
+    assert!(
+        found.caveats.iter().any(|text| text == "not the same kernel (5.4 then, 6.1 today)"),
+        "{:?}",
+        found.caveats
+    );
+
+    // A little less memory is what another kernel leaves of the same.
+    saved.environment = machine("6.1", "A Fast One");
+    saved.environment.memory_bytes = Some((1 << 32) - (1 << 24));
+    (saved.load_cpus, saved.quick, saved.cut_short) = (Some("0".into()), true, true);
+    saved.cells[0].variants[0].load = "20 connections, 1s".into();
+    let found = against(&Saved::Lab(saved), &today);
+    let said = |text: &str| assert!(found.caveats.iter().any(|caveat| caveat == text), "{text}: {:?}", found.caveats);
+    assert!(!found.caveats[0].contains("MACHINE"), "{:?}", found.caveats);
+    said("not the same CPUs of the load (0 then, any today)");
+    said("not the same length (a fast look then, full length today)");
+    said("the saved result was ended before its time");
+    said("unix: not the same load (20 connections, 1s then, 10 connections, 1s today)");
+}
+
+#[test]
+fn cells_are_told_by_group_and_by_value_of_the_sweep() {
+    let sweep = |values: &[&str]| {
+        let values = values.iter().map(|&value| value.to_owned()).collect();
+        Some(SweepRecord { name: "connections".into(), label: "connections".into(), values })
+    };
+    let place = |point, rate| CellResult { group: "puma".into(), point: Some(point), ..at(&[("unix", rate)]) };
+    let mut saved = result(vec![place(0, 1000.0), place(1, 2000.0)]);
+    saved.sweep = sweep(&["10", "100"]);
+    let mut today = result(vec![place(0, 2000.0), place(1, 7.0)]);
+    today.sweep = sweep(&["100", "1000"]);
+    let found = against(&Saved::Lab(saved), &today);
+    let rows: Vec<_> = found.comparisons.iter().map(|row| (row.variant.as_str(), row.verdict)).collect();
+    assert_eq!(rows[0], ("puma / unix / 100", Verdict::Equivalent));
+    assert!(found.caveats.iter().any(|text| text == "puma / unix / 1000 has nothing saved to be compared with"));
+}
+
+#[test]
+fn single_saved_runs_give_no_interval_below_three() {
+    let today = result(vec![at(&[("unix", 1000.0)])]);
+    let saved = |count| Saved::Bench(vec![record(&Load::Closed, 2000, "server-bound"); count]);
+    let one = against(&saved(1), &today);
+    assert_eq!((one.comparisons[0].verdict, one.comparisons[0].ratio), (Verdict::NotCompared, None));
+    let words = &one.comparisons[0].words;
+    assert!(words.contains("it was 2,000/s and is ") && words.contains("there are only 1 saved runs"), "{words}");
+    assert!(one.comparisons[1].words.contains("no run of unix as saved has that figure"), "{one:?}");
+    let three = against(&saved(3), &today);
+    assert_eq!(three.comparisons[0].verdict, Verdict::Slower);
+    let caveats = three.caveats.join("\n");
+    assert!(caveats.contains("the saved 3 runs are from `oroshi bench`"), "{caveats}");
+    assert!(
+        caveats.contains("not the same load (10 connections, 1 in flight on each, closed loop, 1s then"),
+        "{caveats}"
+    );
+}
+
+#[test]
+fn a_given_rate_is_no_finding_in_time_either() {
+    let rate = Load::rate(1000.0, Spacing::Constant, 0);
+    let mut today = result(vec![at(&[("unix", 1000.0)])]);
+    for run in &mut today.cells[0].runs {
+        run.record = Some(Box::new(record(&rate, 1000, "rate-bound")));
+    }
+    let kept = against(&Saved::Bench(vec![record(&rate, 1000, "rate-bound"); 3]), &today);
+    assert_eq!(kept.comparisons[0].verdict, Verdict::Equivalent);
+    assert!(kept.comparisons[0].words.contains("both kept the timetable"), "{kept:?}");
+    let closed = against(&Saved::Bench(vec![record(&Load::Closed, 1000, "server-bound"); 3]), &today);
+    assert_eq!(closed.comparisons[0].verdict, Verdict::NotCompared);
+}
+
+#[test]
+fn it_can_be_written_as_json() {
+    let today = result(vec![at(&[("unix", 1000.0)])]);
+    let json = serde_json::to_value(against(&Saved::Lab(today.clone()), &today)).unwrap();
+    let keys: Vec<_> = json["comparisons"][0].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(BTreeMap::from_iter(keys.into_iter().map(|key| (key, ()))).len(), 6);
+    assert_eq!(json["comparisons"][0]["verdict"], "equivalent");
+}

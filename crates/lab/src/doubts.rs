@@ -1,0 +1,334 @@
+//! What makes the figures of an experiment doubtful, as sentences.
+//!
+//! [`beforehand`] judges the machine and the plan before the first run, [`Machine`] what happens on it meanwhile, and [`summed`]
+//! puts together what was said of single runs. Nothing here ends an experiment: CPU time per request survives most of it, and
+//! every pair of runs met the same machine. But whoever reads a figure must know.
+
+mod busy;
+mod clock;
+mod summed;
+
+use std::time::{Duration, Instant};
+
+use oroshi_bench::environment::{CpuShares, DescriptorLimit, Environment, StealMeter};
+use oroshi_net::CpuList;
+use oroshi_words::units;
+
+use crate::plan::{Experiment, Load};
+use crate::result::CellResult;
+
+use busy::{Busy, Processes};
+pub(crate) use clock::megahertz;
+pub(crate) use summed::shape;
+pub use summed::summed;
+
+/// What follows when servers and load run on the same CPUs.
+const SO: &str =
+    "each takes time from the other, so rates and latencies show both together; CPU time per request still compares";
+/// Share of a CPU that other machines took, from which the whole is doubtful.
+const STEAL: f64 = 0.02;
+/// How long other processes are looked at before anything is started.
+const LOOK: Duration = Duration::from_millis(300);
+/// How many busy processes are named.
+const NAMED: usize = 5;
+/// Descriptors that a program opens beside its connections.
+const SPARE_DESCRIPTORS: u64 = 64;
+
+/// What can be said before the first run.
+#[must_use]
+pub fn beforehand(experiment: &Experiment, environment: &Environment) -> Vec<String> {
+    let available = oroshi_net::available_cpus().ok();
+    let cpus = Cpus { available: available.as_ref(), siblings: clock::siblings };
+    let governor = environment.cpu.governor.as_deref();
+    [
+        shared_cpus(experiment, &cpus),
+        descriptors(experiment, &environment.descriptors),
+        environment.cgroup.cpus.map(|cpus| {
+            format!(
+                "this control group may use {} CPUs' worth of time (cpu.max): once it is used up everything in it stands still for \
+                 a moment, servers and load alike",
+                units::number(cpus)
+            )
+        }),
+        governor.filter(|governor| *governor != "performance").map(|governor| {
+            format!(
+                "the CPU frequency governor is {governor}: clocks follow the load, so a lightly loaded server looks slower than it \
+                 is (`cpupower frequency-set -g performance`)"
+            )
+        }),
+        environment.cpu.turbo.filter(|turbo| *turbo).map(|_| {
+            "turbo is on: clocks depend on heat and on how many CPUs are busy, so absolute figures differ from day to day".to_owned()
+        }),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// What is known of the machine's CPUs.
+struct Cpus<'a> {
+    available: Option<&'a CpuList>,
+    /// The CPUs that share a core with this one, itself included.
+    siblings: fn(usize) -> Vec<usize>,
+}
+
+fn shared_cpus(experiment: &Experiment, cpus: &Cpus<'_>) -> Option<String> {
+    // Where servers that are not ours run, nobody knows before they were found.
+    if experiment.cells.iter().all(|cell| cell.servers.is_empty()) {
+        return None;
+    }
+    if cpus.available.is_some_and(|available| available.len() == 1) {
+        return Some(format!("servers and load share the only CPU: {SO}"));
+    }
+    let (servers, load) = match (&experiment.server_cpus, &experiment.load_cpus) {
+        (Some(servers), Some(load)) => (servers, load),
+        (None, None) => {
+            return Some(format!("servers and load share CPUs (neither is pinned): {SO}; pin each to CPUs of its own"));
+        }
+        (None, Some(load)) => {
+            return Some(format!("the servers may run on the load's CPUs ({load}), as they are not pinned: {SO}"));
+        }
+        (Some(servers), None) => {
+            return Some(format!("the load may run on the servers' CPUs ({servers}), as it is not pinned: {SO}"));
+        }
+    };
+    let both: Vec<String> = servers.iter().filter(|&cpu| load.contains(cpu)).map(|cpu| cpu.to_string()).collect();
+    if !both.is_empty() {
+        let (cpu, both) = (if both.len() == 1 { "CPU" } else { "CPUs" }, both.join(","));
+        return Some(format!("servers ({servers}) and load ({load}) share {cpu} {both}: {SO}"));
+    }
+    let beside = |cpu: &usize| (cpus.siblings)(*cpu).into_iter().find(|&other| load.contains(other));
+    let (cpu, other) = servers.iter().find_map(|cpu| Some((cpu, beside(&cpu)?)))?;
+    Some(format!(
+        "CPU {cpu} of the servers and CPU {other} of the load are two threads of one core: they slow each other down"
+    ))
+}
+
+/// The most connections that any run of our own load holds.
+fn most_connections(experiment: &Experiment) -> u64 {
+    let variants = experiment.cells.iter().flat_map(|cell| &cell.variants);
+    let connections = variants.map(|variant| match &variant.load {
+        Load::Bench(draft) => draft.connections + draft.hold,
+        Load::Command(_) => 0,
+    });
+    connections.max().unwrap_or(0) as u64
+}
+
+fn descriptors(experiment: &Experiment, limit: &DescriptorLimit) -> Option<String> {
+    let connections = most_connections(experiment);
+    let needed = connections + SPARE_DESCRIPTORS;
+    let many = units::count(connections);
+    if let Some(hard) = limit.hard.filter(|&hard| hard < needed) {
+        return Some(format!(
+            "{many} connections need as many file descriptors on either side, and processes here may have {hard}: raise the hard limit \
+             to {needed} or more (`ulimit -Hn {needed}` as root, LimitNOFILE={needed} in a systemd unit, --ulimit nofile={needed} \
+             for a container)"
+        ));
+    }
+    let ours = experiment.cells.iter().any(|cell| !cell.servers.is_empty());
+    limit.soft.filter(|&soft| ours && soft < needed).map(|soft| {
+        format!(
+            "servers start with a limit of {soft} file descriptors, and {many} connections need more: a server that does not raise it \
+             by itself will refuse some (`ulimit -n {needed}` before this command)"
+        )
+    })
+}
+
+/// Servers that are not ours, but were found on this machine: they share its CPUs with the load.
+#[must_use]
+pub fn here(experiment: &Experiment, cells: &[CellResult]) -> Option<String> {
+    if experiment.cells.iter().any(|cell| !cell.servers.is_empty()) {
+        return None;
+    }
+    let mut runs = cells.iter().flat_map(|cell| &cell.runs);
+    let seen = runs.any(|run| run.record.as_ref().is_some_and(|record| record.server.is_some()));
+    seen.then(|| {
+        format!("the servers run on this machine: unless they are kept off the load's CPUs, they share them, and {SO}")
+    })
+}
+
+/// What happens on the machine while an experiment lasts.
+#[derive(Debug)]
+pub struct Machine {
+    steal: Option<StealMeter>,
+    /// Highest clock of any CPU at each run, MHz.
+    clocks: Vec<f64>,
+    before: Vec<Busy>,
+    /// Other processes that were busy in a run.
+    during: Vec<Busy>,
+    disturbed: usize,
+    runs: usize,
+}
+
+/// Looks at the other processes over one run.
+#[derive(Debug)]
+pub struct Look {
+    processes: Processes,
+    begun: Instant,
+}
+
+impl Machine {
+    /// Begins to watch; looks for some 300 ms at who else is busy. To be called before anything is started.
+    #[must_use]
+    pub fn begin() -> Self {
+        let look = Look::begin();
+        std::thread::sleep(LOOK);
+        Self {
+            steal: StealMeter::begin(),
+            clocks: Vec::new(),
+            before: look.finish(&[]),
+            during: Vec::new(),
+            disturbed: 0,
+            runs: 0,
+        }
+    }
+
+    /// What can be said before the first run.
+    #[must_use]
+    pub fn beforehand(&self) -> Option<String> {
+        let busy = busy::listed(&self.before, NAMED)?;
+        Some(format!(
+            "other processes were busy before anything was started: {busy}; stop them, or expect wider intervals"
+        ))
+    }
+
+    /// A run is over: who was busy in it, but for processes of these names, which are its server's; and the clock of the CPUs
+    /// just before its measured part, MHz.
+    pub fn ran(&mut self, look: Look, servers: Option<&[String]>, clock: Option<f64>) {
+        self.runs += 1;
+        self.clocks.extend(clock);
+        // Where the server is not known, it would be taken for a stranger.
+        let Some(servers) = servers else { return };
+        let busy = look.finish(servers);
+        self.disturbed += usize::from(!busy.is_empty());
+        busy::gather(&mut self.during, busy);
+    }
+
+    /// What is to be said in the end, beside [`beforehand`](Self::beforehand).
+    #[must_use]
+    pub fn finish(self) -> Vec<String> {
+        let disturbed = busy::listed(&self.during, NAMED).map(|busy| {
+            let (disturbed, runs) = (self.disturbed, self.runs);
+            format!(
+                "in {disturbed} of {runs} runs other processes were busy: {busy}; what does not belong to the servers took time from \
+                 them"
+            )
+        });
+        let steal = self.steal.and_then(StealMeter::finish).and_then(|shares| stolen(&shares));
+        [steal, clock::moved(&self.clocks), disturbed].into_iter().flatten().collect()
+    }
+}
+
+impl Look {
+    /// Begins to look.
+    #[must_use]
+    pub fn begin() -> Self {
+        Self { processes: Processes::look(), begun: Instant::now() }
+    }
+
+    fn finish(self, servers: &[String]) -> Vec<Busy> {
+        busy::others(&self.processes, &Processes::look(), self.begun.elapsed(), std::process::id(), servers)
+    }
+}
+
+fn stolen(shares: &CpuShares) -> Option<String> {
+    let worst = shares.worst_share();
+    (worst > STEAL).then(|| {
+        format!(
+            "other machines on this host took {} of a CPU's time over the whole experiment (steal): absolute figures are too low by \
+             about as much, ratios hold",
+            units::percent(worst)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use oroshi_bench::environment::{Cgroup, Cpu, CpuShare};
+
+    use super::*;
+    use crate::sample::{cell, experiment, run};
+
+    fn list(text: &str) -> Option<CpuList> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn sharing_cpus_is_said_however_it_comes_about() {
+        let four = list("0-3");
+        let apart = Cpus { available: four.as_ref(), siblings: |cpu| vec![cpu] };
+        let said = |servers: Option<CpuList>, load: Option<CpuList>, cpus: &Cpus<'_>| {
+            let experiment = Experiment { server_cpus: servers, load_cpus: load, ..experiment() };
+            shared_cpus(&experiment, cpus).unwrap_or_default()
+        };
+        assert!(said(None, None, &apart).contains("neither is pinned"));
+        assert!(said(list("0"), None, &apart).contains("the load may run on the servers' CPUs (0)"));
+        assert!(said(None, list("1"), &apart).contains("the servers may run on the load's CPUs (1)"));
+        assert!(said(list("0-2"), list("1-3"), &apart).contains("servers (0-2) and load (1-3) share CPUs 1,2:"));
+        assert_eq!(said(list("0,1"), list("2,3"), &apart), "");
+        let threads = Cpus { available: four.as_ref(), siblings: |cpu| vec![cpu % 2, cpu % 2 + 2] };
+        assert!(
+            said(list("0"), list("2,3"), &threads)
+                .contains("CPU 0 of the servers and CPU 2 of the load are two threads")
+        );
+        assert_eq!(said(list("0,2"), list("1,3"), &threads), "");
+        let one = list("0");
+        assert!(said(list("0"), list("0"), &Cpus { available: one.as_ref(), ..apart }).contains("the only CPU"));
+    }
+
+    #[test]
+    fn servers_that_are_not_ours_may_be_anywhere() {
+        let mut experiment = experiment();
+        experiment.cells[0].servers.clear();
+        assert_eq!(shared_cpus(&experiment, &Cpus { available: None, siblings: |_| Vec::new() }), None);
+        assert_eq!(here(&experiment, &[cell(&["A"], vec![run(0, 0, &[])])]), None, "nobody saw them");
+    }
+
+    #[test]
+    fn the_machine_s_settings_are_judged() {
+        let mut experiment = experiment();
+        (experiment.server_cpus, experiment.load_cpus) = (list("0"), list("9"));
+        let calm = Environment {
+            cpu: Cpu { governor: Some("performance".into()), ..Cpu::default() },
+            ..Environment::default()
+        };
+        let of = |environment: &Environment| {
+            let said = beforehand(&experiment, environment);
+            said.into_iter().filter(|text| !text.contains("the only CPU")).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&calm), Vec::<String>::new());
+        let doubtful = Environment {
+            cpu: Cpu { governor: Some("powersave".into()), turbo: Some(true), ..Cpu::default() },
+            cgroup: Cgroup { cpus: Some(1.5), memory_bytes: None },
+            descriptors: DescriptorLimit { soft: Some(20), hard: Some(70) },
+            ..Environment::default()
+        };
+        let said = of(&doubtful);
+        for (place, word) in
+            ["`ulimit -Hn 74`", "1.50 CPUs' worth", "governor is powersave", "turbo is on"].iter().enumerate()
+        {
+            assert!(said[place].contains(word), "{said:?}");
+        }
+        let limits = |soft, hard| descriptors(&experiment, &DescriptorLimit { soft, hard });
+        assert!(limits(Some(73), Some(74)).unwrap().contains("`ulimit -n 74`"));
+        assert_eq!(limits(Some(74), Some(74)), None);
+        assert_eq!(limits(None, None), None);
+    }
+
+    #[test]
+    fn steal_counts_from_two_percent() {
+        let of = |steal| stolen(&CpuShares { cpus: vec![CpuShare { cpu: 0, busy: 0.5, steal }] });
+        assert_eq!(of(0.01), None);
+        assert!(of(0.05).unwrap().contains("took 5.0 % of a CPU"));
+    }
+
+    #[test]
+    fn a_quiet_experiment_leaves_nothing_to_say_of_its_runs() {
+        let mut machine =
+            Machine { steal: None, clocks: Vec::new(), before: Vec::new(), during: Vec::new(), disturbed: 0, runs: 0 };
+        machine.ran(Look::begin(), None, Some(2600.0));
+        machine.ran(Look::begin(), None, Some(2600.0));
+        assert_eq!(machine.beforehand(), None);
+        assert_eq!(machine.finish(), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,402 @@
+//! The process that keeps others, from its first line to its last.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use oroshi_net::CpuList;
+use rustix::process::{Resource, Signal, WaitOptions, WaitStatus};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::family::{descendants, how, signal_to};
+use super::message::{Done, Ended, Order, Reply};
+use crate::place::PREFIX;
+
+/// What is left after the leading process was given its time has so much more.
+const REST: Duration = Duration::from_millis(200);
+/// Processes that cannot be killed, as when they wait for a disk, are not waited for longer.
+const KILLING: Duration = Duration::from_secs(10);
+/// How often to look for processes that are still to be killed: those of another parent end without our being told.
+const LOOK: Duration = Duration::from_millis(5);
+/// Longest that a step after the end may take.
+pub(super) const TEARDOWN: Duration = Duration::from_secs(30);
+
+/// What a keeper is given when it is started; all else it is told through its standard input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// Where it, and so everything below it, may run; `None`: anywhere.
+    pub cpus: Option<CpuList>,
+    /// Open files that each process may have (the soft limit); `None`: as inherited.
+    pub descriptors: Option<u64>,
+    /// The folder to make, and to remove in the end with all that is in it. Its name begins with [`PREFIX`].
+    pub folder: Option<PathBuf>,
+    /// The file to which all processes' standard output and error are appended.
+    pub output: PathBuf,
+}
+
+/// Keeps processes until standard input says "stop" or closes. Gives the exit code.
+///
+/// For a process of its own, whose leader it must be: it changes where the process may run and how signals are taken, and it
+/// waits for every child there is.
+#[must_use]
+pub fn keep(options: &Keep) -> u8 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let code = match runtime {
+        Ok(runtime) => {
+            let code = runtime.block_on(live(options));
+            // A thread of ours may wait for standard input without end.
+            runtime.shutdown_background();
+            code
+        }
+        Err(error) => Err(format!("could not prepare for signals: {error}")),
+    };
+    match code {
+        Ok(done) => u8::from(!done.troubles.is_empty()),
+        Err(why) => {
+            tell(&Reply::Failed(why));
+            1
+        }
+    }
+}
+
+/// Something that the keeper must look at.
+#[derive(Clone, Debug)]
+enum Event {
+    Order(Order),
+    /// A child has ended.
+    Child,
+    /// Whoever told us what to do is gone, or a signal asks for the end.
+    End,
+}
+
+async fn live(options: &Keep) -> Result<Done, String> {
+    let mut keeper = Keeper::new(options)?;
+    tell(&Reply::Ready);
+    let stop = loop {
+        match keeper.events.recv().await {
+            Some(Event::Order(Order::Stop { signal, grace })) => break Signal::from_named_raw(signal).zip(Some(grace)),
+            Some(Event::Order(order)) => keeper.obey(order),
+            Some(Event::Child) => keeper.reap(),
+            Some(Event::End) | None => break None,
+        }
+    };
+    let done = keeper.end(stop).await;
+    tell(&Reply::Done(done.clone()));
+    Ok(done)
+}
+
+struct Keeper {
+    events: UnboundedReceiver<Event>,
+    output: File,
+    /// Made by us.
+    folder: Option<PathBuf>,
+    env: Vec<(OsString, OsString)>,
+    working_folder: Option<OsString>,
+    teardown: Vec<Vec<OsString>>,
+    /// The last command that was started.
+    command: Option<Kept>,
+}
+
+/// A command that was started.
+struct Kept {
+    pid: u32,
+    begun: Instant,
+    /// Processes that were there before.
+    before: Vec<u32>,
+    /// How its leading process ended.
+    ended: Option<WaitStatus>,
+    /// It left processes behind, and we have not said that they have ended.
+    others: bool,
+}
+
+impl Keeper {
+    fn new(options: &Keep) -> Result<Self, String> {
+        let failed = |what: &'static str| move |error: &dyn std::fmt::Display| format!("could not {what}: {error}");
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+            .map_err(|error| failed("become the parent of orphans (PR_SET_CHILD_SUBREAPER)")(&error))?;
+        if let Some(cpus) = &options.cpus {
+            pin(cpus)?;
+        }
+        if let Some(soft) = options.descriptors {
+            let mut limit = rustix::process::getrlimit(Resource::Nofile);
+            limit.current = Some(limit.maximum.map_or(soft, |hard| hard.min(soft)));
+            rustix::process::setrlimit(Resource::Nofile, limit)
+                .map_err(|error| failed("set the limit of open files")(&error))?;
+        }
+        let output = OpenOptions::new().append(true).create(true).open(&options.output);
+        let output = output.map_err(|error| format!("could not open {}: {error}", options.output.display()))?;
+        let (sender, events) = unbounded_channel();
+        listen(&sender).map_err(|error| failed("prepare for signals")(&error))?;
+        if let Some(folder) = &options.folder {
+            make(folder)?;
+        }
+        let env = Vec::new();
+        let folder = options.folder.clone();
+        Ok(Self { events, output, folder, env, working_folder: None, teardown: Vec::new(), command: None })
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Env(name, value) => self.env.push((name, value)),
+            Order::Folder(path) => self.working_folder = Some(path),
+            Order::Teardown(words) => self.teardown.push(words),
+            Order::Run(words) => match self.start(&words) {
+                Ok(pid) => tell(&Reply::Started(pid)),
+                Err(why) => tell(&Reply::Failed(why)),
+            },
+            // Taken care of before.
+            Order::Stop { .. } => {}
+        }
+    }
+
+    fn start(&mut self, words: &[OsString]) -> Result<u32, String> {
+        let Some((program, args)) = words.split_first() else { return Err("the command is empty".to_owned()) };
+        let output = || self.output.try_clone().map(Stdio::from).map_err(|error| format!("no output: {error}"));
+        let mut command = Command::new(program);
+        command.args(args).envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(output()?).stderr(output()?).process_group(0);
+        if let Some(folder) = &self.working_folder {
+            command.current_dir(folder);
+        }
+        let before = descendants(std::process::id());
+        let begun = Instant::now();
+        let child = command.spawn().map_err(|error| self.why_not(program, &error))?;
+        // From here on it is waited for with all others, and not by its handle.
+        self.command = Some(Kept { pid: child.id(), begun, before, ended: None, others: false });
+        Ok(child.id())
+    }
+
+    /// Why a program could not be started.
+    fn why_not(&self, program: &OsString, error: &io::Error) -> String {
+        let name = program.to_string_lossy();
+        let folder = self.working_folder.as_ref().map_or(Path::new("."), Path::new);
+        if !folder.is_dir() {
+            return format!("cannot start {name}: the working folder {} is not there", folder.display());
+        }
+        match error.kind() {
+            io::ErrorKind::NotFound if name.contains('/') && folder.join(program).exists() => {
+                format!("cannot start {name}: the interpreter that its first line names is not there")
+            }
+            io::ErrorKind::NotFound if name.contains('/') => format!("cannot start {name}: no such file"),
+            io::ErrorKind::NotFound => {
+                let own = self.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
+                let path = own.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+                let path = path.to_string_lossy();
+                format!("cannot start {name}: it is in none of the folders of PATH ({path}); is it installed?")
+            }
+            io::ErrorKind::PermissionDenied => format!("cannot start {name}: its file may not be executed"),
+            _ => format!("cannot start {name}: {error}"),
+        }
+    }
+
+    /// Takes note of the children that have ended. False: there are no others, and so no process is left below us.
+    fn collect(&mut self) -> bool {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    if let Some(command) = &mut self.command
+                        && pid.as_raw_pid() == command.pid as i32
+                    {
+                        command.ended = Some(status);
+                    }
+                }
+                Ok(None) => return true,
+                Err(rustix::io::Errno::INTR) => {}
+                // ECHILD: an orphan would have become a child of ours.
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// As [`collect`](Self::collect), and tells how the command ended.
+    fn reap(&mut self) {
+        let running = self.command.as_ref().is_some_and(|command| command.ended.is_none());
+        self.collect();
+        let Some(command) = &mut self.command else { return };
+        let Some(status) = command.ended else { return };
+        let left = running || command.others;
+        let others = left && descendants(std::process::id()).iter().any(|pid| !command.before.contains(pid));
+        if running {
+            let how = how(status);
+            tell(&Reply::Ended(Ended { code: status.exit_status(), elapsed: command.begun.elapsed(), others, how }));
+        } else if command.others && !others {
+            tell(&Reply::Gone("the processes that it left behind have ended".to_owned()));
+        }
+        command.others = others;
+    }
+
+    /// Ends everything, runs what is to be run after the end, and removes the folder.
+    async fn end(&mut self, stop: Option<(Signal, Duration)>) -> Done {
+        let mut troubles = Vec::new();
+        if let Some((signal, grace)) = stop.filter(|(signal, _)| *signal != Signal::KILL) {
+            self.ask(signal, grace).await;
+        }
+        self.kill_all(&mut troubles).await;
+        for words in std::mem::take(&mut self.teardown) {
+            let failed = match self.start(&words) {
+                Ok(_) => {
+                    self.run_out(TEARDOWN).await;
+                    match self.command.as_ref().and_then(|command| command.ended) {
+                        Some(status) if status.exit_status() == Some(0) => None,
+                        Some(status) => Some(how(status)),
+                        None => Some(format!("not done within {} s", TEARDOWN.as_secs())),
+                    }
+                }
+                Err(why) => Some(why),
+            };
+            self.kill_all(&mut troubles).await;
+            troubles.extend(failed.map(|why| format!("teardown `{}`: {why}", shown(&words))));
+        }
+        // All have been waited for, so their time is in our account.
+        let cpu_s = cpu_of_children().unwrap_or_default();
+        if let Some(folder) = self.folder.take()
+            && let Err(error) = fs::remove_dir_all(&folder)
+        {
+            troubles.push(format!("could not remove {}: {error}", folder.display()));
+        }
+        Done { cpu_s, troubles }
+    }
+
+    /// Asks the command to end: first its leading process (or, when that has ended, those that were left to us), then the rest.
+    async fn ask(&mut self, signal: Signal, grace: Duration) {
+        let deadline = Instant::now() + grace;
+        self.collect();
+        let leader = self.command.as_ref().filter(|command| command.ended.is_none()).map(|command| command.pid);
+        let first = leader.map_or_else(|| super::children(std::process::id()), |pid| vec![pid]);
+        first.iter().for_each(|pid| signal_to(*pid, signal));
+        let ended = self.wait(deadline, |left| !first.iter().any(|pid| left.contains(pid))).await;
+        let Ok(some_left) = ended else { return };
+        if some_left {
+            descendants(std::process::id()).into_iter().for_each(|pid| signal_to(pid, signal));
+            let _ = self.wait(deadline.max(Instant::now() + REST), |_| false).await;
+        }
+    }
+
+    /// Waits until what is left below us is as it should be, or nothing is left, or the time is over. Tells whether
+    /// something is left.
+    ///
+    /// # Errors
+    /// When there is no more time to wait: everything must end at once.
+    async fn wait(&mut self, deadline: Instant, enough: impl Fn(&[u32]) -> bool) -> Result<bool, AtOnce> {
+        loop {
+            if !self.collect() {
+                return Ok(false);
+            }
+            if Instant::now() >= deadline || enough(&descendants(std::process::id())) {
+                return Ok(true);
+            }
+            match tokio::time::timeout_at(deadline.into(), self.events.recv()).await {
+                Ok(Some(Event::End) | None) => return Err(AtOnce),
+                Ok(Some(Event::Child | Event::Order(_))) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Waits for the command's leading process.
+    async fn run_out(&mut self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let running = |keeper: &Self| keeper.command.as_ref().is_some_and(|command| command.ended.is_none());
+        while self.collect() && running(self) && Instant::now() < deadline {
+            // What was begun after the end is finished, whoever is gone.
+            let _ = tokio::time::timeout_at(deadline.into(), self.events.recv()).await;
+        }
+    }
+
+    /// Kills until nothing is left.
+    async fn kill_all(&mut self, troubles: &mut Vec<String>) {
+        let deadline = Instant::now() + KILLING;
+        while self.collect() {
+            let left = descendants(std::process::id());
+            if Instant::now() >= deadline {
+                let left: Vec<String> = left.iter().map(u32::to_string).collect();
+                troubles.push(format!("cannot be ended, not even by SIGKILL: process {}", left.join(", ")));
+                return;
+            }
+            left.into_iter().for_each(|pid| signal_to(pid, Signal::KILL));
+            let _ = tokio::time::timeout(LOOK, self.events.recv()).await;
+        }
+    }
+}
+
+/// Whoever told us what to do is gone.
+struct AtOnce;
+
+/// Says something to whoever told us what to do, who may be gone.
+fn tell(reply: &Reply) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(&reply.line()).and_then(|()| out.flush());
+}
+
+/// Everything that happens goes into one channel: orders, ended children, signals.
+fn listen(sender: &UnboundedSender<Event>) -> io::Result<()> {
+    let signals = [
+        (SignalKind::child(), Event::Child),
+        (SignalKind::terminate(), Event::End),
+        (SignalKind::interrupt(), Event::End),
+        (SignalKind::hangup(), Event::End),
+        (SignalKind::quit(), Event::End),
+    ];
+    for (kind, event) in signals {
+        let mut arrivals = signal(kind)?;
+        let sender = sender.clone();
+        tokio::spawn(async move { while arrivals.recv().await.is_some() && sender.send(event.clone()).is_ok() {} });
+    }
+    let sender = sender.clone();
+    std::thread::Builder::new().name("orders".to_owned()).spawn(move || {
+        let mut input = io::stdin().lock();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let event = match input.read_until(b'\n', &mut line) {
+                // A line without an end was cut off, and its writer with it.
+                Ok(_) if line.ends_with(b"\n") => Order::read(&line).map(Event::Order),
+                _ => None,
+            };
+            let last = event.is_none();
+            if sender.send(event.unwrap_or(Event::End)).is_err() || last {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn pin(cpus: &CpuList) -> Result<(), String> {
+    let mut set = rustix::thread::CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(cpu));
+    rustix::thread::sched_setaffinity(None, &set).map_err(|error| {
+        let available = oroshi_net::available_cpus().map_or_else(|error| error.to_string(), |cpus| cpus.to_string());
+        format!("cannot run on CPU {cpus}: {error}; available are {available}")
+    })
+}
+
+/// Makes the folder, which must not be there: only what we made may we remove.
+fn make(folder: &Path) -> Result<(), String> {
+    let ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
+    if !ours || !folder.is_absolute() {
+        return Err(format!(
+            "{} is no folder for a server: expected a path from /, and a name that begins with {PREFIX}",
+            folder.display()
+        ));
+    }
+    let failed = |error: io::Error| format!("could not make the folder {}: {error}", folder.display());
+    fs::create_dir(folder).map_err(failed)?;
+    // Servers that begin as root go on as somebody else, who must be able to read here.
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).map_err(failed)
+}
+
+/// CPU time of all children that were waited for, with theirs, seconds.
+fn cpu_of_children() -> Option<f64> {
+    let stat = procfs::process::Process::myself().ok()?.stat().ok()?;
+    Some((stat.cutime + stat.cstime) as f64 / procfs::ticks_per_second() as f64)
+}
+
+fn shown(words: &[OsString]) -> String {
+    shell_words::join(words.iter().map(|word| word.to_string_lossy()))
+}

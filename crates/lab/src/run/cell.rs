@@ -1,0 +1,288 @@
+//! One comparison: its servers are started, its variants take turns, and what came out is put together.
+
+use super::Stage;
+use super::measure::{Measured, Order, measure};
+use super::servers::{Servers, Stopped};
+use super::stop::{self, Progress};
+use crate::analysis::{self, Asked};
+use crate::doubts::Look;
+use crate::follow::Event;
+use crate::metric::Metric;
+use crate::order::order;
+use crate::plan::{Cell, Load, Variant};
+use crate::result::{CellResult, Ended, Failure, Run, VariantResult};
+
+/// Carries out a cell. Its servers are gone when this returns.
+pub(super) fn carry_out(stage: &mut Stage<'_>, index: usize) -> CellResult {
+    let experiment = stage.experiment;
+    let cell = &experiment.cells[index];
+    stage.event(Event::Cell { index, cell });
+    let mut turns = Turns {
+        index,
+        cell,
+        servers: Servers::default(),
+        failed: vec![None; cell.variants.len()],
+        runs: Vec::new(),
+        rate: None,
+        blocks: 0,
+    };
+    let ended = turns.take(stage).unwrap_or_else(|ended| ended);
+    turns.servers.stop_all(stage, index);
+    turns.conclude(stage, ended)
+}
+
+/// A cell while it is carried out.
+struct Turns<'a> {
+    index: usize,
+    cell: &'a Cell,
+    servers: Servers,
+    failed: Vec<Option<Failure>>,
+    runs: Vec<Run>,
+    rate: Option<f64>,
+    /// Blocks in which every variant that had not failed was measured.
+    blocks: usize,
+}
+
+impl Turns<'_> {
+    /// Block after block. What ends it early comes as an error, so that `?` leads out of everything.
+    fn take(&mut self, stage: &mut Stage<'_>) -> Result<Ended, Ended> {
+        let experiment = stage.experiment;
+        let rules = &experiment.rules;
+        let deadline = stop::deadline(rules, self.index, experiment.cells.len());
+        let mut session = 0;
+        for block in 0.. {
+            let now = match rules.blocks_per_start {
+                Some(blocks) if !self.cell.servers.is_empty() => block / blocks.max(1),
+                _ => 0,
+            };
+            if block == 0 || now != session {
+                session = now;
+                self.start(stage, block)?;
+            }
+            if block == 0 {
+                self.find_rate(stage)?;
+            }
+            let turns = order(self.cell.variants.len(), self.index, block, rules.seed);
+            let mut place = 0;
+            for variant in turns {
+                if self.failed[variant].is_some() {
+                    continue;
+                }
+                let at_s = stage.elapsed().as_secs_f64();
+                if let Some(measured) = self.measure(stage, variant, Some(block))? {
+                    self.runs.push(as_run(measured, variant, block, session, place, at_s));
+                    self.tell(stage, variant);
+                    place += 1;
+                }
+            }
+            self.enough()?;
+            self.blocks += 1;
+            let over = deadline.is_some_and(|deadline| stage.elapsed() >= deadline);
+            if let Some(ended) = stop::ended(rules, self.blocks, self.precision(experiment.metrics[0]), over) {
+                return Ok(ended);
+            }
+        }
+        Ok(Ended::MaxBlocks)
+    }
+
+    /// Starts all servers, anew if they are up.
+    fn start(&mut self, stage: &mut Stage<'_>, block: usize) -> Result<(), Ended> {
+        self.servers.stop_all(stage, self.index);
+        for server in 0..self.cell.servers.len() {
+            if !self.is_wanted(server) {
+                continue;
+            }
+            if stage.cancelled() {
+                return Err(Ended::Interrupted);
+            }
+            if let Err(stopped) = self.servers.start(stage, self.index, server) {
+                self.give_up_server(stage, server, block, stopped)?;
+            }
+        }
+        self.enough()
+    }
+
+    /// Runs each load once as it is, and takes the asked share of the least rate found.
+    fn find_rate(&mut self, stage: &mut Stage<'_>) -> Result<(), Ended> {
+        let Some(share) = self.cell.rate_share else { return Ok(()) };
+        let mut least: Option<f64> = None;
+        for variant in 0..self.cell.variants.len() {
+            if self.failed[variant].is_some() || !matches!(self.cell.variants[variant].load, Load::Bench(_)) {
+                continue;
+            }
+            if let Some(measured) = self.measure(stage, variant, None)? {
+                let rate = measured.figures.get(&Metric::Rps).copied();
+                least = rate.map(|rate| least.map_or(rate, |least| least.min(rate))).or(least);
+            }
+        }
+        self.rate = least.map(|least| three_digits(share * least));
+        self.enough()
+    }
+
+    /// One run; `None` when the variant failed in it and was given up.
+    fn measure(
+        &mut self,
+        stage: &mut Stage<'_>,
+        variant: usize,
+        block: Option<usize>,
+    ) -> Result<Option<Measured>, Ended> {
+        // Those that ended while others were measured.
+        for (server, stopped) in self.servers.ended(self.cell) {
+            self.give_up_server(stage, server, block.unwrap_or(0), stopped)?;
+        }
+        if self.failed[variant].is_some() {
+            return Ok(None);
+        }
+        if stage.cancelled() {
+            return Err(Ended::Interrupted);
+        }
+        stage.event(Event::Run { cell: self.index, variant, block });
+        let asked = &self.cell.variants[variant];
+        let server = asked.server.and_then(|index| Some((self.servers.get(index)?, &self.cell.servers[index])));
+        let order = Order { cell: self.index, variant: asked, server, rate: self.rate };
+        let look = Look::begin();
+        let measured = measure(stage, order);
+        stage.runs += 1;
+        match measured {
+            Ok(measured) => {
+                // Runs that only find the rate are not in the result.
+                if block.is_some() {
+                    stage.machine.ran(look, measured.servers.as_deref(), measured.clock);
+                    stage.warn(&measured.warnings);
+                }
+                Ok(Some(measured))
+            }
+            Err(stopped) => {
+                let block = block.unwrap_or(0);
+                match asked
+                    .server
+                    .filter(|&server| self.servers.ended(self.cell).iter().any(|(gone, _)| *gone == server))
+                {
+                    Some(server) => self.give_up_server(stage, server, block, stopped)?,
+                    None => self.give_up(stage, variant, block, stopped)?,
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn tell(&mut self, stage: &mut Stage<'_>, variant: usize) {
+        let experiment = stage.experiment;
+        let rules = &experiment.rules;
+        let precision = self.precision(experiment.metrics[0]);
+        let later = experiment.cells[self.index + 1..].iter().map(|cell| cell.variants.len());
+        let progress = Progress {
+            elapsed: stage.elapsed(),
+            runs: stage.runs,
+            in_cell: self.runs.len(),
+            variants: self.failed.iter().filter(|failed| failed.is_none()).count(),
+            precise: precision.is_some_and(|precision| precision <= rules.precision),
+            later: later.collect(),
+        };
+        let left = stop::left(rules, &progress);
+        stage.event(Event::Ran { cell: self.index, variant, precision, elapsed: progress.elapsed, left });
+    }
+
+    fn precision(&self, primary: Metric) -> Option<f64> {
+        let alive: Vec<bool> = self.failed.iter().map(Option::is_none).collect();
+        analysis::precision(primary, &self.runs, &alive)
+    }
+
+    /// Gives up all variants of a server; without such, all there are, as nobody knows which of them need it.
+    fn give_up_server(
+        &mut self,
+        stage: &mut Stage<'_>,
+        server: usize,
+        block: usize,
+        stopped: Stopped,
+    ) -> Result<(), Ended> {
+        let all = self.is_for_all(server);
+        for variant in 0..self.cell.variants.len() {
+            if self.failed[variant].is_none() && (all || self.cell.variants[variant].server == Some(server)) {
+                self.give_up(stage, variant, block, stopped.clone())?;
+            }
+        }
+        self.servers.stop(stage, self.index, server);
+        Ok(())
+    }
+
+    fn give_up(&mut self, stage: &mut Stage<'_>, variant: usize, block: usize, stopped: Stopped) -> Result<(), Ended> {
+        let Stopped::Failed { why, output } = stopped else { return Err(Ended::Interrupted) };
+        let name = &self.cell.variants[variant].name;
+        stage.event(Event::Failed { cell: self.index, variant: name, why: &why });
+        self.failed[variant] = Some(Failure { block, why, output });
+        // A server that nobody asks any more only disturbs.
+        if let Some(server) = self.cell.variants[variant].server.filter(|&server| !self.is_wanted(server)) {
+            self.servers.stop(stage, self.index, server);
+        }
+        Ok(())
+    }
+
+    /// No variant asks this server itself: it is there for the others.
+    fn is_for_all(&self, server: usize) -> bool {
+        self.cell.variants.iter().all(|variant| variant.server != Some(server))
+    }
+
+    fn is_wanted(&self, server: usize) -> bool {
+        let asked = self.cell.variants.iter().zip(&self.failed);
+        let mut alive = asked.filter(|(_, failed)| failed.is_none());
+        let for_all = self.is_for_all(server);
+        alive.any(|(variant, _)| for_all || variant.server == Some(server))
+    }
+
+    /// An error once there is nothing left to compare.
+    fn enough(&self) -> Result<(), Ended> {
+        let alive = self.failed.iter().filter(|failed| failed.is_none()).count();
+        if alive >= self.failed.len().min(2) && alive > 0 { Ok(()) } else { Err(Ended::Failed) }
+    }
+
+    fn conclude(self, stage: &Stage<'_>, ended: Ended) -> CellResult {
+        let experiment = stage.experiment;
+        let names: Vec<String> = self.cell.variants.iter().map(|variant| variant.name.clone()).collect();
+        let asked =
+            Asked { names: &names, metrics: &experiment.metrics, smallest_effect: experiment.rules.smallest_effect };
+        let comparisons = analysis::comparisons(&asked, &self.runs);
+        let variants = self.cell.variants.iter().zip(self.failed).enumerate();
+        let variant = |(index, (variant, failed)): (usize, (&Variant, Option<Failure>))| VariantResult {
+            name: variant.name.clone(),
+            urls: variant.urls.clone(),
+            start: variant.server.map(|server| shell_words::join(&self.cell.servers[server].start)),
+            load: variant.load_words.clone(),
+            figures: analysis::figures(&self.runs, index),
+            failed,
+        };
+        CellResult {
+            group: self.cell.group.clone(),
+            point: self.cell.point,
+            variants: variants.map(variant).collect(),
+            comparisons,
+            rate: self.rate,
+            blocks: self.blocks,
+            ended,
+            runs: self.runs,
+        }
+    }
+}
+
+fn as_run(measured: Measured, variant: usize, block: usize, session: usize, place: usize, at_s: f64) -> Run {
+    let Measured { figures, shift, warnings, record, command, .. } = measured;
+    Run { variant, block, session, place, at_s, figures, shift, warnings, record, command }
+}
+
+/// A rate as somebody would ask for it.
+fn three_digits(rate: f64) -> f64 {
+    let step = 10_f64.powf(rate.abs().log10().floor() - 2.0);
+    if step.is_finite() && step > 0.0 { (rate / step).round() * step } else { rate }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_has_three_digits() {
+        for (rate, rounded) in [(48_765.4, 48_800.0), (999.6, 1000.0), (12.34, 12.3), (0.0, 0.0)] {
+            assert!((three_digits(rate) - rounded).abs() < 1e-9 * rounded.max(1.0), "{rate}");
+        }
+    }
+}

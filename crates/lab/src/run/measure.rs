@@ -1,0 +1,244 @@
+//! One run: our own load, or a program's.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use oroshi_bench::follow::Stage as BenchStage;
+use oroshi_bench::watch::{Clocks, ServerUsage, Watch};
+use oroshi_bench::{Draft, Load as Loop, Observer, Progress, Record, RunError, Spacing, Watching};
+use oroshi_net::Endpoint;
+
+use super::servers::{LINES, Stopped, gone, output_file};
+use super::{Stage, in_words, pick, verify};
+use crate::doubts::megahertz;
+use crate::metric::Metric;
+use crate::plan::{Command, Load, Server, Variant};
+use crate::result::CommandRun;
+use crate::serving::{self, Launch, Running};
+use crate::template::{Values, fill};
+
+/// How often a server is looked at while a load program runs.
+const SAMPLE: Duration = Duration::from_secs(1);
+
+/// What is to be run.
+pub(super) struct Order<'a> {
+    pub(super) cell: usize,
+    pub(super) variant: &'a Variant,
+    /// The server, where it is ours, and what was asked of it.
+    pub(super) server: Option<(&'a mut Running, &'a Server)>,
+    /// The rate at which to run, where it was found; in place of what the load says.
+    pub(super) rate: Option<f64>,
+}
+
+/// What a run came to.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    pub(super) figures: BTreeMap<Metric, f64>,
+    pub(super) warnings: Vec<String>,
+    pub(super) shift: Option<String>,
+    pub(super) record: Option<Box<Record>>,
+    pub(super) command: Option<CommandRun>,
+    /// The CPUs' clock just before the measured part, MHz.
+    pub(super) clock: Option<f64>,
+    /// Names of the server's processes, if they are not ours and were found.
+    pub(super) servers: Option<Vec<String>>,
+}
+
+/// Carries out one run.
+pub(super) fn measure(stage: &mut Stage<'_>, order: Order<'_>) -> Result<Measured, Stopped> {
+    match &order.variant.load {
+        Load::Bench(draft) => bench(stage, (**draft).clone(), order),
+        Load::Command(command) => program(stage, command, order),
+    }
+}
+
+fn bench(stage: &mut Stage<'_>, mut draft: Draft, order: Order<'_>) -> Result<Measured, Stopped> {
+    let Order { variant, mut server, rate, .. } = order;
+    let values = server.as_ref().map_or(&stage.values, |(running, _)| running.values());
+    draft.urls = variant.urls.iter().map(|url| endpoint(url, values)).collect::<Result<_, _>>()?;
+    if let Some(cpus) = &stage.experiment.load_cpus {
+        draft.cpus = Some(cpus.clone());
+    }
+    if let (Watching::Auto, Some((running, _))) = (draft.watch, &server) {
+        draft.watch = Watching::Pid(running.pid());
+    }
+    if let Some(rate) = rate {
+        draft.load = match draft.load {
+            Loop::Open { spacing, seed, .. } => Loop::rate(rate, spacing, seed),
+            Loop::Closed => Loop::rate(rate, Spacing::Constant, 0),
+        };
+    }
+    let plan = draft.plan().map_err(|problems| Stopped::failed(in_words(&problems)))?;
+    let mut watcher = Watcher {
+        inner: stage.follow.bench(),
+        server: server.as_mut().map(|(running, _)| &mut **running),
+        clock: None,
+    };
+    let ran = oroshi_bench::run(plan, &mut watcher);
+    let clock = watcher.clock.or_else(megahertz);
+    // A server that is gone is the reason, whatever else came of it.
+    if let Some((running, server)) = &mut server
+        && let Some(gone) = gone(running, server)
+    {
+        return Err(gone);
+    }
+    let mut record = match ran {
+        Ok(record) if record.cut_short && stage.cancelled() => return Err(Stopped::Cancelled),
+        Ok(record) => record,
+        Err(RunError::Cancelled) => return Err(Stopped::Cancelled),
+        Err(error) => return Err(failed(format!("the run could not begin: {}", in_words(&error)), server.as_ref())),
+    };
+    if let Some(why) = verify::failure(&record) {
+        return Err(failed(why, server.as_ref()));
+    }
+    // What is ours is ours by descent.
+    let servers = match &server {
+        Some(_) => Some(Vec::new()),
+        None => {
+            record.server.as_ref().map(|usage| usage.processes.iter().map(|process| process.name.clone()).collect())
+        }
+    };
+    record.environment = oroshi_bench::environment::Environment::default();
+    Ok(Measured {
+        figures: Metric::ALL.into_iter().filter_map(|metric| Some((metric, metric.of(&record)?))).collect(),
+        warnings: verify::warnings(&record),
+        shift: verify::shift(&record),
+        record: Some(Box::new(record)),
+        command: None,
+        clock,
+        servers,
+    })
+}
+
+fn program(stage: &mut Stage<'_>, command: &Command, order: Order<'_>) -> Result<Measured, Stopped> {
+    let Order { cell, variant, mut server, .. } = order;
+    let mut values = server.as_ref().map_or(&stage.values, |(running, _)| running.values()).clone();
+    if let Some(url) = variant.urls.first() {
+        values.set("url", filled(url, &values)?);
+    }
+    let words = command.words.iter().map(|word| filled(word, &values)).collect::<Result<Vec<_>, _>>()?;
+    let env = command.env.iter().map(|(name, value)| Ok((name.clone(), filled(value, &values)?)));
+    let env = env.collect::<Result<Vec<_>, Stopped>>()?;
+    let output = output_file(stage, cell, &format!("{}-load", variant.name));
+    let launch = Launch {
+        keeper: &stage.tools.keeper,
+        cpus: stage.experiment.load_cpus.as_ref(),
+        output: &output,
+        values: &stage.values,
+    };
+    // As in a shell: paths in the command are seen from here.
+    let folder = std::env::current_dir().unwrap_or_else(|_| stage.tools.output.clone());
+    let mut watch = server.as_ref().and_then(|(running, _)| Watch::for_pid(running.pid()).ok());
+    let begun = Instant::now();
+    let mut sampled = begun;
+    if let Some(watch) = &mut watch {
+        watch.begin();
+    }
+    let follow = &mut *stage.follow;
+    let mut ended = || {
+        if let Some(watch) = watch.as_mut().filter(|_| sampled.elapsed() >= SAMPLE) {
+            sampled = Instant::now();
+            watch.sample(begun.elapsed());
+        }
+        follow.cancelled() || server.as_mut().is_some_and(|(running, _)| running.ended().is_some())
+    };
+    let ran = serving::run_to_end(&words, &env, &folder, &launch, command.timeout, &mut ended);
+    let usage = watch.and_then(|mut watch| watch.finish(begun.elapsed(), &Clocks::default()));
+    if let Some((running, server)) = &mut server
+        && let Some(gone) = gone(running, server)
+    {
+        return Err(gone);
+    }
+    let finished = match ran {
+        Ok(finished) => finished,
+        Err(serving::RunError::Cancelled) => return Err(Stopped::Cancelled),
+        Err(error) => {
+            let output = match &error {
+                serving::RunError::Timeout { output, .. } => output.clone(),
+                _ => Vec::new(),
+            };
+            return Err(Stopped::Failed { why: format!("its load: {}", in_words(&error)), output });
+        }
+    };
+    let lines = || last_lines(&finished.output);
+    if finished.code != Some(0) {
+        let why = format!("its load `{}` failed: {}", shell_words::join(&words), finished.how);
+        return Err(Stopped::Failed { why, output: lines() });
+    }
+    let picked = pick::pick(command, &finished.output)
+        .map_err(|why| Stopped::Failed { why: format!("its load `{}`: {why}", words[0]), output: lines() })?;
+    let rate = picked.figures.get(&Metric::Rps);
+    let requests = picked.requests.or(rate.map(|rate| rate * finished.elapsed_s));
+    let mut figures = picked.figures;
+    for (metric, value) in used(usage.as_ref(), finished.cpu_s, requests) {
+        // What the program itself said comes first.
+        figures.entry(metric).or_insert(value);
+    }
+    let clock = megahertz();
+    Ok(Measured {
+        figures,
+        clock,
+        servers: server.is_some().then(Vec::new),
+        command: Some(CommandRun {
+            words,
+            elapsed_s: finished.elapsed_s,
+            cpu_s: finished.cpu_s,
+            requests: picked.requests,
+            output: finished.output,
+        }),
+        ..Measured::default()
+    })
+}
+
+/// CPU time per request of both sides, and the server's memory.
+fn used(usage: Option<&ServerUsage>, load_cpu_s: f64, requests: Option<f64>) -> Vec<(Metric, f64)> {
+    let each = |cpu_s: f64| requests.filter(|requests| *requests > 0.0).map(|requests| cpu_s * 1e9 / requests);
+    let figures = [
+        (Metric::Cpu, usage.and_then(|usage| each(usage.cpu_seconds))),
+        (Metric::LoadCpu, each(load_cpu_s)),
+        (Metric::Memory, usage.map(|usage| usage.rss_peak_bytes as f64)),
+    ];
+    figures
+        .into_iter()
+        .filter_map(|(metric, value)| Some((metric, value.filter(|v| v.is_finite() && *v > 0.0)?)))
+        .collect()
+}
+
+/// Stands between a run and whoever follows it: a server that is gone ends the run.
+struct Watcher<'a> {
+    inner: &'a mut dyn Observer,
+    server: Option<&'a mut Running>,
+    clock: Option<f64>,
+}
+
+impl Observer for Watcher<'_> {
+    fn progress(&mut self, progress: &Progress) {
+        // The CPUs have work by now, and nothing is measured yet.
+        if progress.stage == BenchStage::WarmUp {
+            self.clock = megahertz();
+        }
+        self.inner.progress(progress);
+    }
+
+    fn cancelled(&mut self) -> bool {
+        self.inner.cancelled() || self.server.as_mut().is_some_and(|server| server.ended().is_some())
+    }
+}
+
+fn failed(why: String, server: Option<&(&mut Running, &Server)>) -> Stopped {
+    Stopped::Failed { why, output: server.map(|(running, _)| running.last_lines(LINES)).unwrap_or_default() }
+}
+
+fn last_lines(output: &str) -> Vec<String> {
+    let lines: Vec<&str> = output.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].iter().map(|&line| line.to_owned()).collect()
+}
+
+fn filled(text: &str, values: &Values) -> Result<String, Stopped> {
+    fill(text, values).map_err(|error| Stopped::failed(in_words(&error)))
+}
+
+fn endpoint(url: &str, values: &Values) -> Result<Endpoint, Stopped> {
+    let url = filled(url, values)?;
+    url.parse().map_err(|error| Stopped::failed(format!("`{url}`: {}", in_words(&error))))
+}

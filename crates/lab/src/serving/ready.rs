@@ -1,0 +1,48 @@
+//! Asking a server whether it answers.
+
+use std::time::{Duration, Instant};
+
+use oroshi_bench::{Draft, Observer, Watching};
+use oroshi_net::Endpoint;
+use oroshi_net::tls::{ClientTlsOptions, Roots};
+
+/// Sends one request; it must come to a complete answer with a status below 500.
+///
+/// # Errors
+/// When it does not, or `given_up` says that nobody waits for it any more: what came instead, in words.
+pub(super) fn answers(url: &Endpoint, timeout: Duration, given_up: &mut dyn FnMut() -> bool) -> Result<(), String> {
+    let draft = Draft {
+        urls: vec![url.clone()],
+        connections: 1,
+        threads: Some(1),
+        requests: Some(1),
+        timeout,
+        // Whether its certificate is a good one is for whoever measures it.
+        tls: ClientTlsOptions { roots: Roots::Insecure, ..ClientTlsOptions::default() },
+        watch: Watching::None,
+        ..Draft::default()
+    };
+    let plan = draft.plan().map_err(|error| error.to_string())?;
+    // A connection and an answer, each within the timeout.
+    let mut waiting = Waiting { deadline: Instant::now() + 2 * timeout, given_up };
+    let record = oroshi_bench::run(plan, &mut waiting).map_err(|error| error.to_string())?;
+    match record.statuses.keys().next() {
+        Some(status) if *status < 500 => Ok(()),
+        Some(status) => Err(format!("it answered with status {status}")),
+        None => {
+            let names: Vec<String> = record.failures.keys().map(ToString::to_string).collect();
+            Err(format!("it gave no complete answer ({})", names.join(", ")))
+        }
+    }
+}
+
+struct Waiting<'a> {
+    deadline: Instant,
+    given_up: &'a mut dyn FnMut() -> bool,
+}
+
+impl Observer for Waiting<'_> {
+    fn cancelled(&mut self) -> bool {
+        Instant::now() >= self.deadline || (self.given_up)()
+    }
+}
