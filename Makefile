@@ -13,8 +13,8 @@ build: ## the oroshi command, as target/release/oroshi
 	scripts/setup build
 	$(CARGO_RELEASE) -p oroshi
 
-demo: build ## builds it, and shows what it does
-	$(TARGET)/release/oroshi demo
+demo: build ## builds it, and shows what it does: is a unix socket faster than TCP?
+	$(TARGET)/release/oroshi lab run experiments/unix-or-tcp.toml --quick
 
 test: ## every check and test that this machine can run
 	scripts/test

@@ -1,16 +1,17 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
-//! `args` is what can be typed; `read` makes sense of it, `sources` and `fail_if` of parts of it. `observer` shows the run
+//! `args` is what can be typed; `read` makes sense of it, `load`, `sources` and `fail_if` of parts of it. `observer` shows the run
 //! while it lasts. `text` and `wrk` write the report, `command_line` what was typed into it. `self_test` measures the
 //! instrument itself.
 
 mod args;
 mod command_line;
 mod fail_if;
+mod load;
 mod observer;
 mod read;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 mod self_test;
 mod sources;
 mod text;
@@ -24,12 +25,16 @@ use std::process::ExitCode;
 use oroshi_bench::plan::Problem;
 use oroshi_bench::{Plan, Record, RunError};
 use oroshi_net::ConnectError;
+use oroshi_report::Named;
 
-pub(crate) use args::Args;
 use args::Format;
+pub(crate) use args::{Args, LoadArgs};
+pub(crate) use command_line::without_secrets;
+pub(crate) use load::{load_words, read_load};
 pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
 use read::Output;
+pub(crate) use oroshi_report::words::machine;
 
 use crate::child::TargetError;
 use crate::interrupt;
@@ -66,7 +71,7 @@ pub(crate) enum Error {
     /// Signals could not be taken.
     #[error("cannot take signals")]
     Signals(#[source] io::Error),
-    /// The server for a self-test or a demo could not be started.
+    /// The server for a self-test could not be started.
     #[error(transparent)]
     Target(#[from] TargetError),
     /// Ctrl-C ended it before there was a result.
@@ -153,13 +158,15 @@ fn carry_out(plan: Plan, output: &Output) -> Result<ExitCode, Error> {
     // Whatever cannot be written is better known before the run than after it.
     let log = output.hdr.as_deref().map(HdrLog::create).transpose()?;
     let file = output.file.as_deref().map(open).transpose()?;
+    let page = output.page.as_deref().map(open).transpose()?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     let mut live = Live::new(shutdown, plan.connections, plan.requests, log);
     let result = oroshi_bench::run(plan, &mut live);
     let logged = live.finish(result.is_ok());
     let mut record = result?;
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    record.environment.command = command_line::without_secrets(words);
+    let flags = <Args as clap::Args>::augment_args(clap::Command::new("bench"));
+    record.environment.command = without_secrets(&flags, words);
 
     let paint = if file.is_none() { Paint::on(&io::stdout()) } else { Paint::PLAIN };
     let report = match output.format {
@@ -168,6 +175,10 @@ fn carry_out(plan: Plan, output: &Output) -> Result<ExitCode, Error> {
         Format::Wrk => wrk::report(&record, &output.url, output.spectrum, output.backfill),
     };
     write(&report, file, output.file.as_deref())?;
+    if let (Some(file), Some(path)) = (page, output.page.as_deref()) {
+        let run = Named { name: output.url.clone(), record: &record };
+        write(&oroshi_report::bench_page(&[run]), Some(file), Some(path))?;
+    }
     logged?;
     Ok(ExitCode::from(judge(&record, output)))
 }
@@ -201,7 +212,8 @@ fn reasons(record: &Record) -> String {
     }
 }
 
-fn with_causes(error: &Problem) -> String {
+/// What is wrong, with what is behind it.
+pub(crate) fn with_causes(error: &Problem) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
@@ -215,7 +227,7 @@ fn with_causes(error: &Problem) -> String {
 }
 
 /// Opens a report's file.
-fn open(path: &Path) -> Result<File, Error> {
+pub(crate) fn open(path: &Path) -> Result<File, Error> {
     open_kept(path).map_err(|source| Error::Output { path: path.to_owned(), source })
 }
 
@@ -225,7 +237,7 @@ fn open_kept(path: &Path) -> io::Result<File> {
 }
 
 /// Writes a report to its file, or to standard output.
-fn write(report: &str, file: Option<File>, path: Option<&Path>) -> Result<(), Error> {
+pub(crate) fn write(report: &str, file: Option<File>, path: Option<&Path>) -> Result<(), Error> {
     let written = match file {
         Some(mut file) => {
             // A pipe or a terminal has no length to cut.

@@ -3,18 +3,27 @@
 //! Read it in this order:
 //!
 //! 1. This file: the subcommands, how errors are told, the exit codes.
-//! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the server that answers as told. [`demo`]: both together.
-//! 3. [`child`]: a target as a child process. [`interrupt`]: Ctrl-C.
-//! 4. [`table`], [`paint`]: writing text.
+//! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the server that answers as told.
+//! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. What both need: [`rules`]: their rules as they are typed,
+//!    [`lab_live`]: the live line, [`lab_text`]: the report.
+//! 4. [`mod@report`]: saved results as a page.
+//! 5. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
+//! 6. [`table`], [`paint`]: writing text.
 //!
 //! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by Ctrl-C
 //! before there was a result, or by a second one.
 
 mod bench;
 mod child;
-mod demo;
+mod compare;
 mod interrupt;
+mod keep;
+mod lab;
+mod lab_live;
+mod lab_text;
 mod paint;
+mod report;
+mod rules;
 mod table;
 mod target;
 
@@ -50,9 +59,15 @@ enum Command {
     #[command(display_name = "oroshi")]
     Bench(Box<bench::Args>),
     #[command(display_name = "oroshi")]
-    Target(Box<target::Args>),
+    Compare(Box<compare::Args>),
     #[command(display_name = "oroshi")]
-    Demo(demo::Args),
+    Lab(lab::Args),
+    #[command(display_name = "oroshi")]
+    Report(report::Args),
+    #[command(display_name = "oroshi")]
+    Target(Box<target::Args>),
+    #[command(display_name = "oroshi", hide = true)]
+    Keep(keep::Args),
 }
 
 fn main() -> ExitCode {
@@ -61,11 +76,20 @@ fn main() -> ExitCode {
         Command::Bench(args) => {
             bench::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        Command::Compare(args) => {
+            compare::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
+        }
+        Command::Lab(args) => {
+            lab::run(args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
+        }
+        Command::Report(args) => {
+            report::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
+        }
         Command::Target(args) => {
             child::end_with_parent();
             target::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), None))
         }
-        Command::Demo(_) => demo::run().unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step())),
+        Command::Keep(args) => keep::run(args),
     }
 }
 

@@ -9,6 +9,9 @@ pub(crate) struct Paint(bool);
 impl Paint {
     /// No colour.
     pub(crate) const PLAIN: Self = Self(false);
+    /// Colour, wherever it goes.
+    #[cfg(test)]
+    pub(crate) const COLOURED: Self = Self(true);
 
     /// Colour if this output is a terminal that shows it.
     pub(crate) fn on(output: &impl IsTerminal) -> Self {

@@ -22,6 +22,8 @@ fn wrong_usage_is_2_and_says_what_was_expected() {
         (&["-d", "soon", "http://h/"], &["--duration", "`soon`", "expected"]),
         (&["-n", "1.5", "http://h/"], &["--requests", "`1.5`"]),
         (&["-R", "0", "http://h/"], &["rate of 0"]),
+        (&["-R", "60%", "http://h/"], &["--rate", "`60%` is a share", "requests per second"]),
+        (&["--requests-per-connection", "all", "http://h/"], &["--requests-per-connection", "`all`"]),
         (&["-R", "10", "--pipeline", "4", "http://h/"], &["exclude each other"]),
         (&["-R", "10", "--stages", "1s:10", "http://h/"], &["--rate", "--stages"]),
         (&["--close", "--requests-per-connection", "3", "http://h/"], &["--close", "--requests-per-connection"]),

@@ -46,8 +46,17 @@ early, and still reports).";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
+    /// Where to send requests; several are taken in turn
+    #[arg(value_name = "URL")]
+    pub(super) url: Vec<String>,
+
     #[command(flatten)]
     pub(super) load: LoadArgs,
+
+    /// Read more URLs from a file: one per line, # begins a comment
+    #[arg(long, value_name = "FILE", help_heading = "Request")]
+    pub(super) urls: Vec<PathBuf>,
+
     #[command(flatten)]
     pub(super) output: OutputArgs,
 
@@ -56,128 +65,121 @@ pub(crate) struct Args {
     pub(super) self_test: bool,
 }
 
-#[derive(Debug, Default, PartialEq, clap::Args)]
-pub(super) struct LoadArgs {
-    /// Where to send requests; several are taken in turn
-    #[arg(value_name = "URL")]
-    pub(super) url: Vec<String>,
-
+/// What is done to a server, wherever it is: the flags of whatever makes load.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub(crate) struct LoadArgs {
     /// Connections to keep open [default: 10]
     #[arg(short, long, value_name = "N", help_heading = "Load")]
-    pub(super) connections: Option<String>,
+    pub(crate) connections: Option<String>,
 
     /// Length of the measured part [default: 10s, or until --requests or --stages are done]
     #[arg(short, long, value_name = "TIME", help_heading = "Load")]
-    pub(super) duration: Option<String>,
+    pub(crate) duration: Option<String>,
 
     /// Threads, each with its share of the connections [default: 2; 1 for an open loop of up to 10,000/s; fewer where there
     /// are fewer CPUs or connections]
     #[arg(short, long, value_name = "N", help_heading = "Load")]
-    pub(super) threads: Option<String>,
+    pub(crate) threads: Option<String>,
 
     /// End after this many requests
     #[arg(short = 'n', long, value_name = "N", help_heading = "Load")]
-    pub(super) requests: Option<String>,
+    pub(crate) requests: Option<String>,
 
     /// Open loop: requests due per second, whether or not earlier ones were answered
     #[arg(short = 'R', long, value_name = "PER_SECOND", help_heading = "Load")]
-    pub(super) rate: Option<String>,
+    pub(crate) rate: Option<String>,
 
     /// Open loop whose rate changes: after each TIME, in a straight line, it is RATE
     #[arg(long, value_name = "TIME:RATE,...", conflicts_with = "rate", help_heading = "Load")]
-    pub(super) stages: Option<String>,
+    pub(crate) stages: Option<String>,
 
     /// How requests are spaced in the open loop: like a metronome, or like users who do not know of each other
     #[arg(long, value_name = "constant|poisson", help_heading = "Load")]
-    pub(super) arrivals: Option<String>,
+    pub(crate) arrivals: Option<String>,
 
     /// For Poisson arrivals: the same seed gives the same timetable [default: 0]
     #[arg(long, value_name = "N", help_heading = "Load")]
-    pub(super) seed: Option<String>,
+    pub(crate) seed: Option<String>,
 
     /// Send for this long before the measured part begins
     #[arg(short, long, value_name = "TIME", help_heading = "Load")]
-    pub(super) warmup: Option<String>,
+    pub(crate) warmup: Option<String>,
 
     /// A request, or a connect, that takes longer has failed [default: 2s]
     #[arg(short = 'T', long, value_name = "TIME", help_heading = "Load")]
-    pub(super) timeout: Option<String>,
+    pub(crate) timeout: Option<String>,
 
     /// Connect to this unix socket (a path, or @name); the URL then says Host and path
     #[arg(short = 'P', long, value_name = "SOCKET", help_heading = "Connections")]
-    pub(super) unix: Option<String>,
+    pub(crate) unix: Option<String>,
 
     /// One connection per request
     #[arg(long, conflicts_with = "requests_per_connection", help_heading = "Connections")]
-    pub(super) close: bool,
+    pub(crate) close: bool,
 
-    /// Close each connection after this many requests
-    #[arg(long, value_name = "N", help_heading = "Connections")]
-    pub(super) requests_per_connection: Option<String>,
+    /// Close each connection after this many requests [default: unlimited]
+    #[arg(long, value_name = "N|unlimited", help_heading = "Connections")]
+    pub(crate) requests_per_connection: Option<String>,
 
     /// Requests in flight per connection [default: 1]
     #[arg(long, value_name = "N", help_heading = "Connections")]
-    pub(super) pipeline: Option<String>,
+    pub(crate) pipeline: Option<String>,
 
     /// Keep this many idle connections open beside the load
     #[arg(long, value_name = "N", help_heading = "Connections")]
-    pub(super) hold: Option<String>,
+    pub(crate) hold: Option<String>,
 
     /// Local addresses to connect from, in turn: 127.0.0.2-127.0.0.20,10.0.0.1
     #[arg(long, value_name = "ADDRESSES", help_heading = "Connections")]
-    pub(super) source: Option<String>,
+    pub(crate) source: Option<String>,
 
     /// Connect elsewhere for HOST1:PORT1, as curl does (any part may be empty); repeatable
     #[arg(long, value_name = "HOST1:PORT1:HOST2:PORT2", help_heading = "Connections")]
-    pub(super) connect_to: Vec<String>,
+    pub(crate) connect_to: Vec<String>,
 
     /// Request method [default: GET, or POST with a body]
     #[arg(short, long, help_heading = "Request")]
-    pub(super) method: Option<String>,
+    pub(crate) method: Option<String>,
 
     /// Add a header; repeatable
     #[arg(short = 'H', long, value_name = "NAME: VALUE", help_heading = "Request")]
-    pub(super) header: Vec<String>,
+    pub(crate) header: Vec<String>,
 
     /// Request body
     #[arg(short, long, value_name = "TEXT", help_heading = "Request")]
-    pub(super) body: Option<String>,
+    pub(crate) body: Option<String>,
 
     /// Request body from a file
     #[arg(long, value_name = "FILE", conflicts_with = "body", help_heading = "Request")]
-    pub(super) body_file: Option<PathBuf>,
-
-    /// Read more URLs from a file: one per line, # begins a comment
-    #[arg(long, value_name = "FILE", help_heading = "Request")]
-    pub(super) urls: Vec<PathBuf>,
+    pub(crate) body_file: Option<PathBuf>,
 
     /// What each answer must be: status=200,3xx or length=BYTES or contains=TEXT; repeatable
     #[arg(long, value_name = "CHECK", help_heading = "Request")]
-    pub(super) check: Vec<String>,
+    pub(crate) check: Vec<String>,
 
     /// Trust these certificate authorities (PEM) instead of the system's
     #[arg(long, value_name = "FILE", conflicts_with = "insecure", help_heading = "TLS")]
-    pub(super) cacert: Vec<PathBuf>,
+    pub(crate) cacert: Vec<PathBuf>,
 
     /// Show this certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "key", help_heading = "TLS")]
-    pub(super) cert: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
 
     /// Private key of --cert (PEM)
     #[arg(long, value_name = "FILE", requires = "cert", help_heading = "TLS")]
-    pub(super) key: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
 
     /// Do not verify the server's certificate
     #[arg(short = 'k', long, help_heading = "TLS")]
-    pub(super) insecure: bool,
+    pub(crate) insecure: bool,
 
     /// Whose CPU time and memory to take: auto finds who listens, if it is on this machine [default: auto]
     #[arg(long, value_name = "PID|auto|none", help_heading = "Measuring")]
-    pub(super) watch: Option<String>,
+    pub(crate) watch: Option<String>,
 
     /// CPUs to pin the threads to, in turn: 0,2-3
     #[arg(long, value_name = "LIST", help_heading = "Measuring")]
-    pub(super) cpus: Option<String>,
+    pub(crate) cpus: Option<String>,
 }
 
 #[derive(Debug, Default, PartialEq, clap::Args)]
@@ -199,6 +201,10 @@ pub(super) struct ReportArgs {
     /// Show the latency distribution in detail
     #[arg(short = 'L', long, help_heading = "Output")]
     pub(super) latency: bool,
+
+    /// Draw the report as an HTML page too, with charts; it stands alone, without network or scripts
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(super) report: Option<PathBuf>,
 
     /// Write an HdrHistogram log: a histogram per second of service and of response times
     #[arg(long, value_name = "FILE", help_heading = "Output")]

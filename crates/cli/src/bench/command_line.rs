@@ -1,8 +1,6 @@
 //! The command line as a report repeats it: without what may be secret in it.
 
-use clap::{Arg, Args as _, Command};
-
-use super::args::Args;
+use clap::{Arg, Command};
 
 /// Headers that hold no secrets.
 const HARMLESS: [&str; 8] = [
@@ -17,15 +15,14 @@ const HARMLESS: [&str; 8] = [
 ];
 
 /// Bodies and header values often are secret, so neither is shown. `words` are the program, the subcommand and flags that
-/// the parser has accepted; they are taken apart by the parser's own list of flags.
-pub(super) fn without_secrets(words: impl IntoIterator<Item = String>) -> Vec<String> {
-    let flags = Args::augment_args(Command::new("bench"));
+/// the parser has accepted; they are taken apart by `flags`, the parser's own list.
+pub(crate) fn without_secrets(flags: &Command, words: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut awaits_value = None;
     let shown = words.into_iter().map(|word| {
         if let Some(flag) = awaits_value.take() {
             return hide(flag, &word);
         }
-        match option(&flags, &word) {
+        match option(flags, &word) {
             Some((flag, Some(at))) => word[..at].to_owned() + &hide(flag, &word[at..]),
             Some((flag, None)) => {
                 awaits_value = Some(flag);
@@ -70,9 +67,10 @@ fn hide(flag: &Arg, value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{Args as _, Parser};
 
     use super::*;
+    use crate::bench::Args;
 
     #[derive(Parser)]
     struct Line {
@@ -84,7 +82,8 @@ mod tests {
     fn shown(flags: &[&str]) -> Vec<String> {
         let words = [&["./oroshi"], flags, &["http://o/"]].concat();
         Line::try_parse_from(&words).unwrap_or_else(|e| panic!("{flags:?}: {e}"));
-        let mut shown = without_secrets(words.iter().map(|&word| word.to_owned()));
+        let flags = Args::augment_args(Command::new("bench"));
+        let mut shown = without_secrets(&flags, words.iter().map(|&word| word.to_owned()));
         assert_eq!((shown.remove(0), shown.pop()), ("./oroshi".into(), Some("http://o/".into())));
         shown
     }

@@ -41,6 +41,28 @@ impl Live {
         Self { label, ..self }
     }
 
+    /// From now on it shows another part: words before its figures, and its connections.
+    pub(crate) fn part(&mut self, label: String, connections: usize) {
+        self.note(&label);
+        (self.label, self.connections) = (label, connections);
+    }
+
+    /// Shows this until the next figures come.
+    pub(crate) fn note(&self, text: &str) {
+        if !self.line.is_hidden() {
+            self.line.set_message(text.to_owned());
+        }
+    }
+
+    /// Says something that stays, above the line.
+    pub(crate) fn say(&self, text: &str) {
+        if self.line.is_hidden() {
+            crate::say(text);
+        } else {
+            self.line.println(text);
+        }
+    }
+
     /// Takes the line away and ends the log; `ran` is whether the run took place.
     ///
     /// # Errors

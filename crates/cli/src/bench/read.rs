@@ -1,16 +1,13 @@
 //! From what was typed to a draft and an output: every value read, every mistake found at once.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use oroshi_bench::{ConnectTo, Draft, Load, Spacing, Stage, Watching};
-use oroshi_net::tls::Roots;
-use oroshi_net::{ClientTlsOptions, Endpoint, UnixAddress};
+use oroshi_bench::Draft;
+use oroshi_net::Endpoint;
 
 use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs};
 use super::fail_if::Threshold;
-use super::sources;
-use oroshi_words::units;
+use super::load::{Problems, read_load};
 
 /// Where the report goes, and what is in it.
 #[derive(Clone, Debug)]
@@ -19,6 +16,8 @@ pub(crate) struct Output {
     pub(crate) format: Format,
     /// Where to; `None` is standard output.
     pub(crate) file: Option<PathBuf>,
+    /// The report as an HTML page.
+    pub(crate) page: Option<PathBuf>,
     /// HdrHistogram log.
     pub(crate) hdr: Option<PathBuf>,
     /// The latency distribution in detail.
@@ -34,26 +33,37 @@ pub(crate) struct Output {
 impl Args {
     /// Reads everything that was typed.
     pub(crate) fn read(self) -> (Draft, Output, Vec<String>) {
-        let mut problems = Problems(Vec::new());
-        let Self { load, output: OutputArgs { report, format, output, .. }, .. } = self;
-        if report.wrk_backfill && format != Format::Wrk {
-            problems
-                .0
-                .push("--wrk-backfill changes what --format wrk prints: add --format wrk, or leave it out".into());
+        let Self { url, load, urls, output: OutputArgs { report, format, output, .. }, .. } = self;
+        let shown_url = first_of(&url, &urls);
+        let rate = load.rate.clone().unwrap_or_default();
+        let (draft, share, found) = read_load(load);
+        let mut problems = Problems(found);
+        if share.is_some() {
+            let text =
+                format!("`{rate}` is a share of what set-ups can do, for comparing them: expected requests per second");
+            problems.add("--rate", text);
         }
-        let url = load.name();
-        let draft = Draft { interval_histograms: report.hdr.is_some(), ..load.draft(&mut problems) };
+        if report.wrk_backfill && format != Format::Wrk {
+            problems.add("--wrk-backfill", "it changes what --format wrk prints: add --format wrk, or leave it out");
+        }
+        if report.report.is_some() && report.report == output {
+            problems.add("--report", "it names the file that --output does: the page and the report each need their own");
+        }
+        let mut endpoints = problems.all("URL", &url, str::parse::<Endpoint>);
+        urls.iter().for_each(|file| read_urls(file, &mut endpoints, &mut problems));
+        let draft = Draft { urls: endpoints, interval_histograms: report.hdr.is_some(), ..draft };
         let thresholds = problems.all("--fail-if", &report.fail_if, str::parse::<Threshold>);
         let output = Output {
             format,
             file: output,
+            page: report.report,
             hdr: report.hdr,
             spectrum: report.latency,
             backfill: report.wrk_backfill,
             thresholds,
-            url,
+            url: shown_url,
         };
-        (draft, output, problems.0)
+        (draft, output, problems.0.iter().map(ToString::to_string).collect())
     }
 
     /// What is left of the flags for --self-test: the format, and the file.
@@ -62,7 +72,8 @@ impl Args {
     /// When there is anything else among them.
     pub(crate) fn read_for_self_test(self) -> Result<(Format, Option<PathBuf>), Vec<String>> {
         let OutputArgs { report, format, output } = self.output;
-        if self.load != LoadArgs::default() || report != ReportArgs::default() || format == Format::Wrk {
+        let loaded = self.load != LoadArgs::default() || !self.url.is_empty() || !self.urls.is_empty();
+        if loaded || report != ReportArgs::default() || format == Format::Wrk {
             return Err(vec![
                 "--self-test chooses its own loads: it goes with --format text or json, and --output".into(),
             ]);
@@ -71,121 +82,14 @@ impl Args {
     }
 }
 
-impl LoadArgs {
-    fn draft(self, problems: &mut Problems) -> Draft {
-        let default = Draft::default();
-        let has_body = self.body.is_some() || self.body_file.is_some();
-        let mut urls = problems.all("URL", &self.url, str::parse::<Endpoint>);
-        self.urls.iter().for_each(|file| read_urls(file, &mut urls, problems));
-        let identity = self.cert.clone().zip(self.key.clone());
-        Draft {
-            urls,
-            unix: problems.one("--unix", self.unix.as_deref(), UnixAddress::parse),
-            connect_to: problems.all("--connect-to", &self.connect_to, str::parse::<ConnectTo>),
-            method: self.method.clone().unwrap_or_else(|| if has_body { "POST" } else { "GET" }.into()),
-            headers: problems.all("--header", &self.header, parse_header),
-            body: match &self.body_file {
-                Some(file) => problems.read(file).unwrap_or_default().into(),
-                None => self.body.clone().unwrap_or_default().into_bytes().into(),
-            },
-            threads: problems.one("--threads", self.threads.as_deref(), parse_size),
-            connections: problems
-                .one("--connections", self.connections.as_deref(), parse_size)
-                .unwrap_or(default.connections),
-            hold: problems.one("--hold", self.hold.as_deref(), parse_size).unwrap_or(0),
-            load: self.rhythm(problems),
-            duration: problems.one("--duration", self.duration.as_deref(), units::parse_time),
-            requests: problems.one("--requests", self.requests.as_deref(), units::parse_count),
-            warmup: problems.one("--warmup", self.warmup.as_deref(), units::parse_time).unwrap_or_default(),
-            timeout: problems.one("--timeout", self.timeout.as_deref(), units::parse_time).unwrap_or(default.timeout),
-            requests_per_connection: if self.close {
-                Some(1)
-            } else {
-                let text = self.requests_per_connection.as_deref();
-                problems.one("--requests-per-connection", text, units::parse_count)
-            },
-            pipeline: problems.one("--pipeline", self.pipeline.as_deref(), parse_size).unwrap_or(1),
-            sources: problems.one("--source", self.source.as_deref(), sources::parse).unwrap_or_default(),
-            cpus: problems.one("--cpus", self.cpus.as_deref(), str::parse),
-            tls: ClientTlsOptions {
-                roots: match (self.insecure, self.cacert.is_empty()) {
-                    (true, _) => Roots::Insecure,
-                    (false, true) => Roots::System,
-                    (false, false) => Roots::Only(self.cacert.clone()),
-                },
-                identity,
-                alpn: vec![b"http/1.1".to_vec()],
-                ..ClientTlsOptions::default()
-            },
-            checks: problems.all("--check", &self.check, str::parse::<oroshi_bench::Check>),
-            watch: problems.one("--watch", self.watch.as_deref(), parse_watch).unwrap_or(Watching::Auto),
-            interval_histograms: false,
-        }
-    }
-
-    /// Closed or open loop.
-    fn rhythm(&self, problems: &mut Problems) -> Load {
-        let spacing = problems.one("--arrivals", self.arrivals.as_deref(), parse_spacing);
-        let seed = problems.one("--seed", self.seed.as_deref(), units::parse_count);
-        let rate = problems.one("--rate", self.rate.as_deref(), units::parse_number);
-        let stages = problems.one("--stages", self.stages.as_deref(), parse_stages);
-        let open = self.rate.is_some() || self.stages.is_some();
-        if self.arrivals.is_some() && !open {
-            problems.0.push("--arrivals is about an open loop: give a --rate or --stages as well".into());
-        }
-        if self.seed.is_some() && spacing != Some(Spacing::Poisson) {
-            problems.0.push("--seed is for random arrivals: give --arrivals poisson as well, or leave it out".into());
-        }
-        let (spacing, seed) = (spacing.unwrap_or(Spacing::Constant), seed.unwrap_or(0));
-        match (rate, stages) {
-            (Some(rate), _) => Load::rate(rate, spacing, seed),
-            (None, Some(stages)) => Load::Open { stages, spacing, seed },
-            (None, None) => Load::Closed,
-        }
-    }
-
-    fn name(&self) -> String {
-        let file = self.urls.first().map(|file| file.display().to_string());
-        self.url.first().cloned().or(file).unwrap_or_default()
-    }
-}
-
-/// What is wrong with the flags, each with the name of its flag.
-struct Problems(Vec<String>);
-
-impl Problems {
-    fn one<T, E: ToString>(
-        &mut self,
-        flag: &str,
-        text: Option<&str>,
-        read: impl Fn(&str) -> Result<T, E>,
-    ) -> Option<T> {
-        match read(text?) {
-            Ok(value) => Some(value),
-            Err(error) => {
-                self.0.push(format!("{flag}: {}", error.to_string()));
-                None
-            }
-        }
-    }
-
-    fn all<T, E: ToString>(&mut self, flag: &str, texts: &[String], read: impl Fn(&str) -> Result<T, E>) -> Vec<T> {
-        texts.iter().filter_map(|text| self.one(flag, Some(text), &read)).collect()
-    }
-
-    fn read(&mut self, file: &Path) -> Option<Vec<u8>> {
-        match fs::read(file) {
-            Ok(bytes) => Some(bytes),
-            Err(error) => {
-                self.0.push(format!("{} cannot be read: {error}", file.display()));
-                None
-            }
-        }
-    }
+/// The first URL, or the first file of URLs.
+fn first_of(urls: &[String], files: &[PathBuf]) -> String {
+    let file = files.first().map(|file| file.display().to_string());
+    urls.first().cloned().or(file).unwrap_or_default()
 }
 
 fn read_urls(file: &Path, urls: &mut Vec<Endpoint>, problems: &mut Problems) {
-    let Some(bytes) = problems.read(file) else { return };
+    let Some(bytes) = problems.read("--urls", file) else { return };
     let text = String::from_utf8_lossy(&bytes);
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
     let mut any = false;
@@ -194,56 +98,19 @@ fn read_urls(file: &Path, urls: &mut Vec<Endpoint>, problems: &mut Problems) {
         urls.extend(problems.one(&format!("{} line {number}", file.display()), Some(line), str::parse::<Endpoint>));
     }
     if !any {
-        problems.0.push(format!("{} holds no URL: expected one per line", file.display()));
-    }
-}
-
-fn parse_size(text: &str) -> Result<usize, String> {
-    let number = units::parse_count(text)?;
-    usize::try_from(number).ok().filter(|n| *n <= 10_000_000).ok_or_else(|| format!("`{text}` is more than 10 million"))
-}
-
-fn parse_header(text: &str) -> Result<(String, String), String> {
-    // The value is not repeated: it may be a secret.
-    let (name, value) = text.split_once(':').ok_or_else(|| match text.split_once(' ') {
-        Some((name, _)) => format!("`{name} ...` has no colon: expected `Name: value`"),
-        None => format!("`{text}` has no colon: expected `Name: value`"),
-    })?;
-    Ok((name.trim().to_owned(), value.trim().to_owned()))
-}
-
-fn parse_spacing(text: &str) -> Result<Spacing, String> {
-    match text {
-        "constant" => Ok(Spacing::Constant),
-        "poisson" => Ok(Spacing::Poisson),
-        _ => Err(format!("`{text}`: expected constant or poisson")),
-    }
-}
-
-fn parse_stages(text: &str) -> Result<Vec<Stage>, String> {
-    let stage = |part: &str| {
-        let (duration, rate) = part
-            .split_once(':')
-            .ok_or_else(|| format!("`{part}` is no stage: expected TIME:RATE, as in 10s:1000,30s:5000"))?;
-        Ok(Stage { duration: units::parse_time(duration)?, rate: units::parse_number(rate)? })
-    };
-    text.split(',').map(stage).collect()
-}
-
-fn parse_watch(text: &str) -> Result<Watching, String> {
-    match text {
-        "auto" => Ok(Watching::Auto),
-        "none" => Ok(Watching::None),
-        pid => pid.parse().map(Watching::Pid).map_err(|_| format!("`{text}`: expected a process id, auto or none")),
+        problems.add("--urls", format!("{} holds no URL: expected one per line", file.display()));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::time::Duration;
 
     use clap::Parser;
-    use oroshi_bench::Check;
+    use oroshi_bench::{Check, Load, Spacing, Stage, Watching};
+    use oroshi_net::UnixAddress;
+    use oroshi_net::tls::Roots;
 
     use super::*;
 
@@ -378,6 +245,8 @@ mod tests {
         }
         assert_eq!(self_test("--format json -o x"), Ok((Format::Json, Some("x".into()))));
         assert!(read("--wrk-backfill http://h/").2[0].contains("--format wrk"));
+        assert!(read("-o page.html --report page.html http://h/").2[0].contains("--report"));
+        assert_eq!(read("--report page.html http://h/").1.page, Some("page.html".into()));
         assert!(refused("-s script.lua http://h/"));
     }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use oroshi_bench::environment::{Cpu, Environment};
 use oroshi_bench::record::{
-    ClockRecord, ClockRecords, Connections, Generator, OriginRecord, PlanRecord, PointRecord, Rates, Requests, SCHEMA,
-    SeriesRecord,
+    ClockRecord, ClockRecords, Connections, Generator, HeatRecord, OriginRecord, PlanRecord, PointRecord, Rates, Requests,
+    SCHEMA, SeriesRecord,
 };
-use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerUsage};
+use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerSample, ServerUsage};
 use oroshi_bench::{Bottleneck, Failure, Grade, Load, Record, Spacing};
 use oroshi_stats::Latency;
 
@@ -22,6 +22,7 @@ pub(crate) fn closed() -> Record {
         p50_ns: Some(550_000),
         p99_ns: Some(1_040_000),
         max_ns: Some(1_050_000),
+        alive: Some(if i == 50 { 97 } else { 100 }),
     });
     Record {
         schema: SCHEMA.into(),
@@ -63,7 +64,7 @@ pub(crate) fn closed() -> Record {
             fewest_alive: 97,
             held_at_end: 0,
         },
-        series: SeriesRecord { width_s: 0.1, points: points.collect() },
+        series: SeriesRecord { width_s: 0.1, points: points.collect(), heat: Some(heat()) },
         generator: Generator {
             thread_cpu: vec![0.05, 0.04],
             cpu_us_per_request: Some(9.0),
@@ -138,6 +139,7 @@ pub(crate) fn nothing() -> Record {
     record.statuses = BTreeMap::new();
     record.connections = Connections::default();
     record.series.points.clear();
+    record.series.heat = None;
     record.generator = Generator { thread_cpu: Vec::new(), cpu_us_per_request: None, lag: Latency::new().summary() };
     record
 }
@@ -162,6 +164,14 @@ fn plan(load: Load, threads: usize, connections: usize, seconds: f64) -> PlanRec
         requests_per_connection: None,
         pipeline: 1,
     }
+}
+
+/// The times of [`closed`], the same throughout.
+fn heat() -> HeatRecord {
+    let bounds_ns: Vec<u64> = (0..=21).map(|row| (4 + row % 4) << (13 + row / 4)).collect();
+    let below = |bound: u64| (bound.clamp(50_000, 1_050_000) - 50_000) / 1000;
+    let column: Vec<u64> = bounds_ns.windows(2).map(|row| below(row[1]) - below(row[0])).collect();
+    HeatRecord { column_s: 0.1, bounds_ns, counts: vec![column; 100] }
 }
 
 /// 50 us per request of [`closed`].
@@ -195,6 +205,7 @@ fn server() -> ServerUsage {
         pss_end_bytes: None,
         voluntary_switches: 150_000,
         involuntary_switches: 50_000,
+        samples: vec![ServerSample { at_s: 10.0, cpu: 0.5, rss_bytes: 16 << 20 }],
     }
 }
 

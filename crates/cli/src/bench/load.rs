@@ -1,0 +1,322 @@
+//! From load flags to a draft: every value read, every mistake found at once.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use oroshi_bench::{ConnectTo, Draft, Load, Spacing, Stage, Watching};
+use oroshi_net::tls::Roots;
+use oroshi_net::{ClientTlsOptions, UnixAddress};
+use oroshi_report::words::rhythm;
+use oroshi_words::units;
+
+use super::args::LoadArgs;
+use super::sources;
+
+/// Makes sense of load flags: the draft, still without a URL; with `--rate 60%` the share (0.6), the draft then being a closed
+/// loop; all that is wrong.
+pub(crate) fn read_load(load: LoadArgs) -> (Draft, Option<f64>, Vec<FlagProblem>) {
+    let mut problems = Problems(Vec::new());
+    let (rhythm, share) = load.rhythm(&mut problems);
+    let draft = load.draft(rhythm, &mut problems);
+    (draft, share, problems.0)
+}
+
+/// A load in words: `10 connections, closed loop, 1s after 250ms of warm-up`. `share`: its rate will be that of what the slowest
+/// of several set-ups can do. Header values and bodies are not shown: they may be secret.
+pub(crate) fn load_words(draft: &Draft, share: Option<f64>) -> String {
+    let mut parts = vec![units::plural(draft.connections as u64, "connection")];
+    match draft.requests_per_connection {
+        Some(1) => parts.push("one per request".into()),
+        Some(n) => parts.push(format!("each for {}", units::plural(n, "request"))),
+        None => {}
+    }
+    parts.push(match share {
+        Some(share) => format!("open loop at {} of what the slowest can", units::percent(share)),
+        None => rhythm(&draft.load),
+    });
+    if draft.pipeline > 1 {
+        parts.push(format!("{} in flight on each", units::count(draft.pipeline as u64)));
+    }
+    if draft.hold > 0 {
+        parts.push(format!("{} idle ones beside them", units::count(draft.hold as u64)));
+    }
+    if draft.method != "GET" || !draft.body.is_empty() {
+        let body = if draft.body.is_empty() {
+            String::new()
+        } else {
+            format!(" with {}", units::bytes(draft.body.len() as f64))
+        };
+        parts.push(draft.method.clone() + &body);
+    }
+    if !draft.headers.is_empty() {
+        let names: Vec<&str> = draft.headers.iter().map(|header| header.0.as_str()).collect();
+        parts.push(format!("with {}", names.join(", ")));
+    }
+    if let Some(n) = draft.requests {
+        parts.push(units::plural(n, "request"));
+    }
+    if let Some(duration) = draft.duration {
+        let or = if draft.requests.is_some() { "or " } else { "" };
+        parts.push(format!("{or}{}", units::length(duration.as_secs_f64())));
+    }
+    if let (Some(last), false) = (parts.last_mut(), draft.warmup.is_zero()) {
+        *last += &format!(" after {} of warm-up", units::length(draft.warmup.as_secs_f64()));
+    }
+    parts.join(", ")
+}
+
+impl LoadArgs {
+    fn draft(&self, load: Load, problems: &mut Problems) -> Draft {
+        let default = Draft::default();
+        let has_body = self.body.is_some() || self.body_file.is_some();
+        let identity = self.cert.clone().zip(self.key.clone());
+        Draft {
+            urls: Vec::new(),
+            unix: problems.one("--unix", self.unix.as_deref(), UnixAddress::parse),
+            connect_to: problems.all("--connect-to", &self.connect_to, str::parse::<ConnectTo>),
+            method: self.method.clone().unwrap_or_else(|| if has_body { "POST" } else { "GET" }.into()),
+            headers: problems.all("--header", &self.header, parse_header),
+            body: match &self.body_file {
+                Some(file) => problems.read("--body-file", file).unwrap_or_default().into(),
+                None => self.body.clone().unwrap_or_default().into_bytes().into(),
+            },
+            threads: problems.one("--threads", self.threads.as_deref(), parse_size),
+            connections: problems
+                .one("--connections", self.connections.as_deref(), parse_size)
+                .unwrap_or(default.connections),
+            hold: problems.one("--hold", self.hold.as_deref(), parse_size).unwrap_or(0),
+            load,
+            duration: problems.one("--duration", self.duration.as_deref(), units::parse_time),
+            requests: problems.one("--requests", self.requests.as_deref(), units::parse_count),
+            warmup: problems.one("--warmup", self.warmup.as_deref(), units::parse_time).unwrap_or_default(),
+            timeout: problems.one("--timeout", self.timeout.as_deref(), units::parse_time).unwrap_or(default.timeout),
+            requests_per_connection: if self.close {
+                Some(1)
+            } else {
+                let text = self.requests_per_connection.as_deref();
+                problems.one("--requests-per-connection", text, parse_requests_per_connection).flatten()
+            },
+            pipeline: problems.one("--pipeline", self.pipeline.as_deref(), parse_size).unwrap_or(1),
+            sources: problems.one("--source", self.source.as_deref(), sources::parse).unwrap_or_default(),
+            cpus: problems.one("--cpus", self.cpus.as_deref(), str::parse),
+            tls: ClientTlsOptions {
+                roots: match (self.insecure, self.cacert.is_empty()) {
+                    (true, _) => Roots::Insecure,
+                    (false, true) => Roots::System,
+                    (false, false) => Roots::Only(self.cacert.clone()),
+                },
+                identity,
+                alpn: vec![b"http/1.1".to_vec()],
+                ..ClientTlsOptions::default()
+            },
+            checks: problems.all("--check", &self.check, str::parse::<oroshi_bench::Check>),
+            watch: problems.one("--watch", self.watch.as_deref(), parse_watch).unwrap_or(Watching::Auto),
+            interval_histograms: false,
+        }
+    }
+
+    /// Closed or open loop, and its rate if that is a share.
+    fn rhythm(&self, problems: &mut Problems) -> (Load, Option<f64>) {
+        let spacing = problems.one("--arrivals", self.arrivals.as_deref(), parse_spacing);
+        let seed = problems.one("--seed", self.seed.as_deref(), units::parse_count);
+        let rate = problems.one("--rate", self.rate.as_deref(), parse_rate);
+        let stages = problems.one("--stages", self.stages.as_deref(), parse_stages);
+        let open = self.rate.is_some() || self.stages.is_some();
+        if self.arrivals.is_some() && !open {
+            problems.add("--arrivals", "it is about an open loop: give a --rate or --stages as well");
+        }
+        if self.seed.is_some() && spacing != Some(Spacing::Poisson) {
+            problems.add("--seed", "it is for random arrivals: give --arrivals poisson as well, or leave it out");
+        }
+        if spacing == Some(Spacing::Poisson) && matches!(rate, Some(Rate::Share(_))) {
+            let text = "poisson arrivals want a rate in requests per second, and --rate is a share: leave one out";
+            problems.add("--arrivals", text);
+        }
+        let (spacing, seed) = (spacing.unwrap_or(Spacing::Constant), seed.unwrap_or(0));
+        match (rate, stages) {
+            (Some(Rate::PerSecond(rate)), _) => (Load::rate(rate, spacing, seed), None),
+            (Some(Rate::Share(share)), _) => (Load::Closed, Some(share)),
+            (None, Some(stages)) => (Load::Open { stages, spacing, seed }, None),
+            (None, None) => (Load::Closed, None),
+        }
+    }
+}
+
+/// One thing that is wrong with the flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FlagProblem {
+    /// The flag, or the file and line: `--connections`, `urls.txt line 5`.
+    pub(crate) flag: String,
+    /// What is wrong with it.
+    pub(crate) text: String,
+}
+
+impl fmt::Display for FlagProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.flag, self.text)
+    }
+}
+
+/// All that is wrong with the flags.
+#[derive(Debug)]
+pub(super) struct Problems(pub(super) Vec<FlagProblem>);
+
+impl Problems {
+    pub(super) fn add(&mut self, flag: &str, text: impl Into<String>) {
+        self.0.push(FlagProblem { flag: flag.to_owned(), text: text.into() });
+    }
+
+    pub(super) fn one<T, E: ToString>(
+        &mut self,
+        flag: &str,
+        text: Option<&str>,
+        read: impl Fn(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        match read(text?) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.add(flag, error.to_string());
+                None
+            }
+        }
+    }
+
+    pub(super) fn all<T, E: ToString>(
+        &mut self,
+        flag: &str,
+        texts: &[String],
+        read: impl Fn(&str) -> Result<T, E>,
+    ) -> Vec<T> {
+        texts.iter().filter_map(|text| self.one(flag, Some(text), &read)).collect()
+    }
+
+    pub(super) fn read(&mut self, flag: &str, file: &Path) -> Option<Vec<u8>> {
+        match fs::read(file) {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                self.add(flag, format!("{} cannot be read: {error}", file.display()));
+                None
+            }
+        }
+    }
+}
+
+fn parse_size(text: &str) -> Result<usize, String> {
+    let number = units::parse_count(text)?;
+    usize::try_from(number).ok().filter(|n| *n <= 10_000_000).ok_or_else(|| format!("`{text}` is more than 10 million"))
+}
+
+/// `None` is unlimited.
+fn parse_requests_per_connection(text: &str) -> Result<Option<u64>, String> {
+    if text == "unlimited" { Ok(None) } else { units::parse_count(text).map(Some) }
+}
+
+/// Requests per second, or a share of what the slowest of several set-ups can do.
+enum Rate {
+    PerSecond(f64),
+    Share(f64),
+}
+
+fn parse_rate(text: &str) -> Result<Rate, String> {
+    if !text.ends_with('%') {
+        return units::parse_number(text).map(Rate::PerSecond);
+    }
+    match units::parse_percent(text)? {
+        share if share > 0.0 && share < 1.0 => Ok(Rate::Share(share)),
+        _ => Err(format!("`{text}`: expected a share above 0 % and below 100 %, such as 60%")),
+    }
+}
+
+fn parse_header(text: &str) -> Result<(String, String), String> {
+    // The value is not repeated: it may be a secret.
+    let (name, value) = text.split_once(':').ok_or_else(|| match text.split_once(' ') {
+        Some((name, _)) => format!("`{name} ...` has no colon: expected `Name: value`"),
+        None => format!("`{text}` has no colon: expected `Name: value`"),
+    })?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn parse_spacing(text: &str) -> Result<Spacing, String> {
+    match text {
+        "constant" => Ok(Spacing::Constant),
+        "poisson" => Ok(Spacing::Poisson),
+        _ => Err(format!("`{text}`: expected constant or poisson")),
+    }
+}
+
+fn parse_stages(text: &str) -> Result<Vec<Stage>, String> {
+    let stage = |part: &str| {
+        let (duration, rate) = part
+            .split_once(':')
+            .ok_or_else(|| format!("`{part}` is no stage: expected TIME:RATE, as in 10s:1000,30s:5000"))?;
+        Ok(Stage { duration: units::parse_time(duration)?, rate: units::parse_number(rate)? })
+    };
+    text.split(',').map(stage).collect()
+}
+
+fn parse_watch(text: &str) -> Result<Watching, String> {
+    match text {
+        "auto" => Ok(Watching::Auto),
+        "none" => Ok(Watching::None),
+        pid => pid.parse().map(Watching::Pid).map_err(|_| format!("`{text}`: expected a process id, auto or none")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    #[command(no_binary_name = true)]
+    struct Line {
+        #[command(flatten)]
+        load: LoadArgs,
+    }
+
+    fn read(line: &str) -> (Draft, Option<f64>, Vec<FlagProblem>) {
+        read_load(Line::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}")).load)
+    }
+
+    #[test]
+    fn a_rate_may_be_a_share() {
+        let (draft, share, problems) = read("-R 60%");
+        assert_eq!((draft.load, share, problems.len()), (Load::Closed, Some(0.6), 0));
+        assert_eq!(read("-R 60").1, None);
+        for bad in ["-R 0%", "-R 100%", "-R x%", "-R 50% --arrivals poisson", "-R 50% --seed 1"] {
+            assert_eq!(read(bad).2.len(), 1, "{bad}");
+        }
+    }
+
+    #[test]
+    fn connections_may_be_kept_without_end() {
+        assert_eq!(read("--requests-per-connection unlimited").0.requests_per_connection, None);
+        let (.., problems) = read("--requests-per-connection forever");
+        assert_eq!(problems[0].flag, "--requests-per-connection");
+    }
+
+    #[test]
+    fn a_load_is_told_in_words_without_secrets() {
+        let words = |line: &str| {
+            let (draft, share, problems) = read(line);
+            assert!(problems.is_empty(), "{problems:?}");
+            load_words(&draft, share)
+        };
+        assert_eq!(words(""), "10 connections, closed loop");
+        assert_eq!(
+            words("-c1 -d2s -w250ms --close"),
+            "1 connection, one per request, closed loop, 2s after 250ms of warm-up"
+        );
+        assert_eq!(
+            words("-c100 -R 60% --requests-per-connection 10 -n 1k -d5s"),
+            "100 connections, each for 10 requests, open loop at 60 % of what the slowest can, 1,000 requests, or 5s"
+        );
+        assert_eq!(
+            words("-R 2k --hold 50 -b secret -H X-Key:secret"),
+            "10 connections, open loop at 2,000/s, 50 idle ones beside them, POST with 6 B, with X-Key"
+        );
+        assert_eq!(words("--pipeline 4 -m PUT"), "10 connections, closed loop, 4 in flight on each, PUT");
+    }
+}

@@ -1,0 +1,327 @@
+//! `oroshi compare`: from flags to an experiment with one cell, to a report and an exit code.
+//!
+//! `args` is what can be typed; `variants` takes apart what is compared, `read` makes an experiment of it all. `fail_if` judges,
+//! `against` tells how today compares with a saved result. Running and analysing is done by `oroshi_lab`, the report for people
+//! by [`lab_text`](crate::lab_text).
+
+mod against;
+mod args;
+mod fail_if;
+mod read;
+mod variants;
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Command;
+use oroshi_lab::baseline::{self, Against, Saved};
+use oroshi_lab::{Experiment, LabResult};
+use oroshi_stats::compare::Verdict;
+use serde::Serialize;
+
+pub(crate) use args::Args;
+use args::Format;
+pub(crate) use fail_if::Condition;
+use fail_if::judged;
+use read::Output;
+
+use crate::bench::without_secrets;
+use crate::lab::{ResultsError, measure};
+use crate::paint::Paint;
+use crate::{bench, interrupt, lab_text, say};
+
+/// A --fail-if condition held.
+const EXIT_CONDITION: u8 = 3;
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Correct the flags: each line names one.
+    #[error("{}", .0.join("\n"))]
+    Usage(Vec<String>),
+    /// The experiment could not be carried out: see what it says.
+    #[error(transparent)]
+    Results(#[from] ResultsError),
+    /// A report could not be written, or signals could not be taken.
+    #[error(transparent)]
+    Bench(#[from] bench::Error),
+    /// Name a file that `compare`, `lab` or `bench` wrote with `--format json`.
+    #[error("--baseline {}: {what}", path.display())]
+    Baseline {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Make room in the folder for temporary files, or set TMPDIR to another.
+    #[error("cannot make {}, for the output of servers", path.display())]
+    Folder {
+        /// What was to be made.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The program's own file is gone: start it again.
+    #[error("cannot find the program that this is")]
+    Program(#[source] io::Error),
+}
+
+impl Error {
+    /// 2 when the command line was wrong, 130 when Ctrl-C came before there was a result, 1 when the work failed.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) | Self::Baseline { .. } => 2,
+            Self::Results(error) => error.exit_code(),
+            Self::Bench(error) => error.exit_code(),
+            _ => 1,
+        }
+    }
+
+    /// What to do about it, where the message does not say so itself.
+    pub(crate) fn next_step(&self) -> Option<&'static str> {
+        match self {
+            Self::Usage(_) => Some("`oroshi compare --help` lists all flags, with examples"),
+            Self::Baseline { .. } => Some("`oroshi compare --format json -o FILE ...` makes one"),
+            Self::Folder { .. } => Some("set TMPDIR to a folder that can be written to"),
+            Self::Bench(error) => error.next_step(),
+            _ => None,
+        }
+    }
+}
+
+/// A result in JSON: what `lab` writes, and beside it how it compares with a saved one.
+#[derive(Serialize)]
+struct Report<'r> {
+    #[serde(flatten)]
+    result: &'r LabResult,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    against: Option<&'r Against>,
+}
+
+/// Does what the flags say.
+///
+/// # Errors
+/// When there is no result.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
+    let oroshi = std::env::current_exe().map_err(Error::Program)?;
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let flags = <Args as clap::Args>::augment_args(Command::new("compare"));
+    let rerun = without_secrets(&flags, words);
+    let (experiment, output) = args.read(&oroshi.to_string_lossy(), rerun).map_err(Error::Usage)?;
+    // Whatever cannot be read or written is better known before the runs than after them.
+    let saved = output.baseline.as_deref().map(saved).transpose()?;
+    let file = output.file.as_deref().map(bench::open).transpose()?;
+    let html = output.html.as_deref().map(bench::open).transpose()?;
+
+    let result = carry_out(experiment, output.note.as_deref())?;
+    let against = saved.map(|saved| baseline::against(&saved, &result));
+
+    let report = match output.format {
+        Format::Text => {
+            let paint = if file.is_none() { Paint::on(&io::stdout()) } else { Paint::PLAIN };
+            let mut text = lab_text::report(&result, paint);
+            if let (Some(against), Some(path)) = (&against, &output.baseline) {
+                text += &against::report(against, &result, path, paint);
+            }
+            text
+        }
+        Format::Json => {
+            let report = Report { result: &result, against: against.as_ref() };
+            serde_json::to_string_pretty(&report).map_err(bench::Error::Json)? + "\n"
+        }
+    };
+    bench::write(&report, file, output.file.as_deref())?;
+    if let (Some(html), Some(path)) = (html, output.html.as_deref()) {
+        bench::write(&oroshi_report::lab_page(&result), Some(html), Some(path))?;
+    }
+    Ok(ExitCode::from(judge(&result, against.as_ref(), &output)))
+}
+
+fn carry_out(experiment: Experiment, note: Option<&str>) -> Result<LabResult, Error> {
+    let shutdown = interrupt::shutdown().map_err(bench::Error::Signals)?;
+    if let Some(note) = note {
+        say(&Paint::on(&io::stderr()).dim(note));
+    }
+    let started = experiment.cells.iter().any(|cell| !cell.servers.is_empty());
+    let folder = OutputFolder::make()?;
+    let result = measure(experiment, &folder.path, shutdown);
+    let failed = |result: &LabResult| {
+        result.cells.iter().flat_map(|cell| &cell.variants).any(|variant| variant.failed.is_some())
+    };
+    // What servers wrote is of interest when something went wrong, and is in the way otherwise.
+    if started && result.as_ref().map_or(true, failed) {
+        folder.keep();
+    }
+    Ok(result?)
+}
+
+/// A folder for what servers write, removed at the end unless it is kept.
+struct OutputFolder {
+    path: PathBuf,
+    kept: bool,
+}
+
+impl OutputFolder {
+    fn make() -> Result<Self, Error> {
+        let mut attempt = 0;
+        loop {
+            let path = std::env::temp_dir().join(format!("oroshi-compare-{}-{attempt}", std::process::id()));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self { path, kept: false }),
+                // Left behind by another process that had this number.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 100 => attempt += 1,
+                Err(source) => return Err(Error::Folder { path, source }),
+            }
+        }
+    }
+
+    fn keep(mut self) {
+        let output = self.path.join("output");
+        self.kept = fs::read_dir(&output).is_ok_and(|mut files| files.next().is_some());
+        if self.kept {
+            say(&format!("what the servers wrote is in {}", output.display()));
+        }
+    }
+}
+
+impl Drop for OutputFolder {
+    fn drop(&mut self) {
+        if !self.kept {
+            // What cannot be removed from there is for the system to clean up.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Reads a saved result.
+fn saved(path: &Path) -> Result<Saved, Error> {
+    let wrong = |what: String| Error::Baseline { path: path.to_owned(), what };
+    let text = fs::read_to_string(path).map_err(|error| wrong(format!("it cannot be read: {error}")))?;
+    parse_saved(&text).map_err(wrong)
+}
+
+/// Reads what `bench`, `compare` or `lab` wrote as JSON.
+///
+/// # Errors
+/// When it is something else, in words.
+pub(crate) fn parse_saved(text: &str) -> Result<Saved, String> {
+    const EXPECTED: &str = "expected a result of `oroshi compare`, `oroshi lab` or `oroshi bench` in JSON";
+    let value: serde_json::Value =
+        serde_json::from_str(text).map_err(|error| format!("it is no JSON ({error}): {EXPECTED}"))?;
+    let schema = |value: &serde_json::Value| value["schema"].as_str().unwrap_or_default().to_owned();
+    let named = if value.is_array() { schema(&value[0]) } else { schema(&value) };
+    let read = |error: serde_json::Error| format!("it cannot be understood ({error}): {EXPECTED} of this version");
+    match named.split('/').next() {
+        Some("oroshi-lab") => serde_json::from_str(text).map(Saved::Lab).map_err(read),
+        Some("oroshi-bench") if value.is_array() => serde_json::from_str(text).map(Saved::Bench).map_err(read),
+        Some("oroshi-bench") => serde_json::from_str(text).map(|record| Saved::Bench(vec![record])).map_err(read),
+        _ => Err(format!("it names no schema of ours: {EXPECTED}")),
+    }
+}
+
+/// Conditions, and whether everything could be compared; on standard error, so that the report is the same with and without.
+fn judge(result: &LabResult, against: Option<&Against>, output: &Output) -> u8 {
+    let paint = Paint::on(&io::stderr());
+    let judged = judged(result, against);
+    let mut code = 0;
+    for condition in &output.fail_if {
+        let held = condition.held(&judged);
+        if held.is_empty() {
+            say(&format!("{}  --fail-if {}", paint.green("passed"), condition.name()));
+        }
+        for words in held {
+            say(&format!("{}  --fail-if {}: {words}", paint.red("FAILED"), condition.name()));
+            code = EXIT_CONDITION;
+        }
+    }
+    let variants = || result.cells.iter().flat_map(|cell| &cell.variants);
+    let failed: Vec<&str> = variants().filter(|v| v.failed.is_some()).map(|v| v.name.as_str()).collect();
+    let compared = judged.iter().any(|(verdict, _)| *verdict != Verdict::NotCompared);
+    if !failed.is_empty() {
+        say(&format!("error: {} failed", failed.join(", ")));
+        code = 1;
+    } else if !compared && result.cut_short {
+        say("ended by Ctrl-C before there was enough to compare");
+        code = interrupt::EXIT_CODE;
+    } else if judged.iter().any(|(verdict, _)| *verdict == Verdict::NotCompared) || judged.is_empty() {
+        say("error: not everything could be compared; the report says why");
+        code = 1;
+    }
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab_text::sample;
+    use fail_if::Condition;
+
+    fn output(fail_if: Vec<Condition>) -> Output {
+        Output { format: Format::Text, file: None, html: None, baseline: None, fail_if, note: None }
+    }
+
+    fn code(change: impl FnOnce(&mut LabResult), fail_if: &[Condition]) -> u8 {
+        let mut result = sample::two();
+        change(&mut result);
+        judge(&result, None, &output(fail_if.to_vec()))
+    }
+
+    #[test]
+    fn conditions_and_failures_have_their_codes() {
+        assert_eq!(code(|_| (), &[]), 0);
+        assert_eq!(code(|_| (), &[Condition::Slower, Condition::Undecided]), 0, "it is faster");
+        assert_eq!(code(|_| (), &[Condition::Slower, Condition::Different]), 3);
+        let failed = |result: &mut LabResult| result.cells = sample::many().cells;
+        assert_eq!(code(failed, &[Condition::Slower]), 1, "one of them failed");
+        let nothing = |result: &mut LabResult| sample::not_compared(&mut result.cells[0].comparisons[0], "");
+        assert_eq!(code(nothing, &[]), 1);
+        let early = |result: &mut LabResult| {
+            nothing(result);
+            result.cut_short = true;
+        };
+        assert_eq!(code(early, &[]), 130);
+        assert_eq!(code(|result| result.cut_short = true, &[]), 0, "what there was is enough");
+    }
+
+    #[test]
+    fn saved_results_are_told_apart_by_their_schema() {
+        let lab = serde_json::to_string(&sample::two()).unwrap();
+        assert!(matches!(parse_saved(&lab), Ok(Saved::Lab(_))));
+        // What `compare` itself writes holds more.
+        let against = Against { comparisons: Vec::new(), caveats: Vec::new() };
+        let report = Report { result: &sample::two(), against: Some(&against) };
+        let text = serde_json::to_string(&report).unwrap();
+        assert!(text.contains("\"against\"") && matches!(parse_saved(&text), Ok(Saved::Lab(_))));
+        let run = serde_json::to_string(&bench::sample::closed()).unwrap();
+        assert!(matches!(parse_saved(&run), Ok(Saved::Bench(runs)) if runs.len() == 1));
+        assert!(matches!(parse_saved(&format!("[{run},{run}]")), Ok(Saved::Bench(runs)) if runs.len() == 2));
+        for (bad, why) in [
+            ("", "no JSON"),
+            ("[]", "no schema"),
+            ("{\"schema\": \"x/1\"}", "no schema"),
+            ("{\"schema\": \"oroshi-lab/1.0\"}", "cannot be understood"),
+        ] {
+            assert!(parse_saved(bad).unwrap_err().contains(why), "{bad}");
+        }
+        assert!(saved(Path::new("/nonexistent/x.json")).err().unwrap().to_string().contains("/nonexistent/x.json"));
+    }
+
+    #[test]
+    fn the_folder_for_output_is_removed_unless_there_is_something_to_keep() {
+        let folder = OutputFolder::make().unwrap();
+        let path = folder.path.clone();
+        assert!(path.is_dir());
+        folder.keep();
+        assert!(!path.exists(), "it was empty");
+        let folder = OutputFolder::make().unwrap();
+        let path = folder.path.clone();
+        fs::create_dir(path.join("output")).unwrap();
+        fs::write(path.join("output/old.log"), "a line").unwrap();
+        folder.keep();
+        assert!(path.join("output/old.log").is_file());
+        fs::remove_dir_all(path).unwrap();
+    }
+}

@@ -1,0 +1,446 @@
+//! From what was typed to an experiment with one cell: every value read, every mistake found at once.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use oroshi_bench::plan::Problem;
+use oroshi_bench::{Draft, Load as Rhythm, Spacing};
+use oroshi_lab::plan::{Cell, Load, Ready, Rules, Server, Stop, Variant};
+use oroshi_lab::template::Values;
+use oroshi_lab::{Experiment, Metric};
+use oroshi_net::{CpuList, Endpoint};
+use oroshi_words::units;
+
+use super::args::{Args, Format, OutputArgs, RuleArgs};
+use super::fail_if::Condition;
+use super::variants::{self, Typed};
+use crate::bench::{load_words, read_load, with_causes};
+use crate::rules;
+
+/// A run's length when nothing says otherwise: many short runs tell more than few long ones.
+const DURATION: Duration = Duration::from_secs(1);
+const WARMUP: Duration = Duration::from_millis(250);
+/// A run that ends after a number of requests ends here in any case.
+const LONGEST: Duration = Duration::from_secs(60);
+/// The rate at which latency is compared, as a share of what the slowest can do.
+const RATE_SHARE: f64 = 0.6;
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where the report goes, and what else is to be done with the result.
+#[derive(Clone, Debug)]
+pub(super) struct Output {
+    pub(super) format: Format,
+    pub(super) file: Option<PathBuf>,
+    pub(super) html: Option<PathBuf>,
+    pub(super) baseline: Option<PathBuf>,
+    pub(super) fail_if: Vec<Condition>,
+    /// Said before it begins.
+    pub(super) note: Option<String>,
+}
+
+impl Args {
+    /// Reads everything that was typed. `oroshi` is this program, for commands that name it.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub(super) fn read(self, oroshi: &str, rerun: Vec<String>) -> Result<(Experiment, Output), Vec<String>> {
+        let mut problems = Vec::new();
+        let Self { variants, load, rules, output } = self;
+        let (typed, wrong) = variants::parse(&variants);
+        problems.extend(wrong);
+        let least = if output.baseline.is_some() { 1 } else { 2 };
+        if variants.iter().filter(|word| !word.starts_with('@')).count() < least {
+            problems.push(match least {
+                1 => "nothing to measure: expected a URL, as in http://localhost:8080/".into(),
+                _ => "a comparison needs two: expected A and B, as in http://localhost:8080/ unix:/run/app.sock; \
+                      or one, and a saved result with --baseline"
+                    .into(),
+            });
+        }
+        problems.extend(variants::collisions(&typed));
+
+        let warmup = load.warmup.is_some();
+        let (draft, share, wrong) = read_load(load);
+        problems.extend(wrong.iter().map(ToString::to_string));
+        let draft = timed(draft, warmup);
+        let open = share.is_some() || draft.load != Rhythm::Closed;
+        let metrics = metrics(&rules, open, &mut problems);
+        // Latency of servers that answer at different rates says nothing.
+        let chosen = metrics.first().filter(|metric| metric.is_latency() && !open).map(|_| RATE_SHARE);
+        let note = chosen.map(|share| {
+            format!(
+                "{} is compared at the same rate for all: {} of what the slowest can do, which is found first \
+                 (--rate sets another)",
+                metrics[0],
+                units::percent(share)
+            )
+        });
+        let share = share.or(chosen);
+
+        let server_cpus = one("--server-cpus", rules.server_cpus.as_deref(), str::parse::<CpuList>, &mut problems);
+        let values = known(oroshi, server_cpus.as_ref(), draft.cpus.as_ref());
+        check(&typed, &values, &draft, share, &mut problems);
+        if typed.iter().all(|variant| variant.start.is_none()) {
+            let unused = [
+                ("--server-cpus", rules.server_cpus.is_some()),
+                ("--blocks-per-start", rules.blocks_per_start.is_some()),
+                ("--ready-timeout", rules.ready_timeout.is_some()),
+            ];
+            let unused = unused.iter().filter(|flag| flag.1).map(|flag| flag.0);
+            problems.extend(unused.map(|flag| {
+                format!(
+                    "{flag}: it is about servers that are started here, and there is no command among what is compared"
+                )
+            }));
+        }
+        let ready_timeout = one("--ready-timeout", rules.ready_timeout.as_deref(), time_above_zero, &mut problems);
+        let read_rules = read_rules(&rules, &mut problems);
+        let OutputArgs { baseline, fail_if, format, output: file, report: html } = output;
+        let fail_if: Vec<Condition> =
+            fail_if.iter().filter_map(|text| one("--fail-if", Some(text), str::parse, &mut problems)).collect();
+        if !problems.is_empty() {
+            let mut seen = BTreeSet::new();
+            problems.retain(|problem| seen.insert(problem.clone()));
+            return Err(problems);
+        }
+        let load_cpus = draft.cpus.clone();
+        let experiment = Experiment {
+            name: "compare".into(),
+            title: title(&typed),
+            question: String::new(),
+            source: None,
+            rerun,
+            quick: false,
+            metrics,
+            rules: read_rules,
+            server_cpus,
+            load_cpus,
+            sweep: None,
+            cells: vec![cell(typed, &draft, share, ready_timeout.unwrap_or(READY_TIMEOUT))],
+            skipped: Vec::new(),
+        };
+        Ok((experiment, Output { format, file, html, baseline, fail_if, note }))
+    }
+}
+
+fn one<T, E: ToString>(
+    flag: &str,
+    text: Option<&str>,
+    read: impl Fn(&str) -> Result<T, E>,
+    problems: &mut Vec<String>,
+) -> Option<T> {
+    read(text?).map_err(|error| problems.push(format!("{flag}: {}", error.to_string()))).ok()
+}
+
+fn time_above_zero(text: &str) -> Result<Duration, String> {
+    match units::parse_time(text)? {
+        Duration::ZERO => Err(format!("`{text}` is 0: expected a time such as 10s")),
+        time => Ok(time),
+    }
+}
+
+/// A draft whose length is decided. `warmup`: it was given.
+fn timed(mut draft: Draft, warmup: bool) -> Draft {
+    let staged: Duration = match &draft.load {
+        Rhythm::Open { stages, .. } => stages.iter().map(|stage| stage.duration).sum(),
+        Rhythm::Closed => Duration::ZERO,
+    };
+    let usual = match draft.requests {
+        _ if !staged.is_zero() => staged,
+        Some(_) => LONGEST,
+        None => DURATION,
+    };
+    draft.duration = Some(draft.duration.unwrap_or(usual));
+    if !warmup {
+        draft.warmup = WARMUP;
+    }
+    draft
+}
+
+/// What is compared, the primary metric first.
+fn metrics(rules: &RuleArgs, open: bool, problems: &mut Vec<String>) -> Vec<Metric> {
+    let given: Vec<Metric> =
+        rules.metrics.iter().filter_map(|text| one("--metrics", Some(text), str::parse, problems)).collect();
+    let primary: Option<Metric> = one("--primary", rules.primary.as_deref(), str::parse, problems);
+    let usual = match open || primary.is_some_and(Metric::is_latency) {
+        true => vec![Metric::P99, Metric::P50, Metric::Cpu, Metric::Rps],
+        false => vec![Metric::Rps, Metric::P50, Metric::P99, Metric::Cpu],
+    };
+    let rest = if given.is_empty() { usual } else { given };
+    let mut metrics: Vec<Metric> = Vec::new();
+    for metric in primary.into_iter().chain(rest) {
+        if !metrics.contains(&metric) {
+            metrics.push(metric);
+        }
+    }
+    metrics
+}
+
+fn read_rules(typed: &RuleArgs, problems: &mut Vec<String>) -> Rules {
+    let usual = Rules::default();
+    let (min_blocks, max_blocks) = one("--blocks", typed.blocks.as_deref(), rules::blocks, problems)
+        .unwrap_or((usual.min_blocks, usual.max_blocks));
+    Rules {
+        smallest_effect: one("--smallest-effect", typed.smallest_effect.as_deref(), rules::share, problems)
+            .unwrap_or(usual.smallest_effect),
+        precision: one("--precision", typed.precision.as_deref(), rules::share, problems).unwrap_or(usual.precision),
+        min_blocks,
+        max_blocks,
+        max_time: one("--max-time", typed.max_time.as_deref(), time_above_zero, problems),
+        blocks_per_start: one(
+            "--blocks-per-start",
+            typed.blocks_per_start.as_deref(),
+            rules::blocks_per_start,
+            problems,
+        )
+        .unwrap_or(usual.blocks_per_start),
+        seed: one("--order-seed", typed.order_seed.as_deref(), units::parse_count, problems).unwrap_or(usual.seed),
+    }
+}
+
+/// What placeholders stand for everywhere.
+fn known(oroshi: &str, server_cpus: Option<&CpuList>, load_cpus: Option<&CpuList>) -> Values {
+    let mut values = Values::default();
+    values.set("oroshi", oroshi);
+    for (name, cpus) in [("cpus.server", server_cpus), ("cpus.load", load_cpus)] {
+        if let Some(cpus) = cpus {
+            values.set(name, cpus.to_string());
+        }
+    }
+    values
+}
+
+/// Whether each variant's texts can be filled in, and whether the load makes sense for it.
+fn check(typed: &[Typed], values: &Values, draft: &Draft, share: Option<f64>, problems: &mut Vec<String>) {
+    let mut wrong = |urls: Vec<Endpoint>| {
+        let mut draft = Draft { urls, ..draft.clone() };
+        if share.is_some() {
+            // It becomes an open loop, of a rate that is not known yet.
+            draft.load = Rhythm::rate(1.0, Spacing::Constant, 0);
+        }
+        let found = draft.plan().err().map(|found| found.0).unwrap_or_default();
+        // A URL that does not parse has been told of already.
+        problems.extend(found.iter().filter(|problem| !matches!(problem, Problem::NoUrl)).map(with_causes));
+    };
+    let mut texts = Vec::new();
+    for variant in typed {
+        match variants::check(variant, values) {
+            Ok(urls) => wrong(urls),
+            Err(found) => texts.extend(found),
+        }
+    }
+    if typed.is_empty() {
+        wrong(Vec::new());
+    }
+    problems.extend(texts);
+}
+
+/// `Which is faster: old or new?`
+fn title(typed: &[Typed]) -> String {
+    let names: Vec<&str> = typed.iter().map(|variant| variant.name.as_str()).collect();
+    match names.as_slice() {
+        [only] => format!("How fast is {only}?"),
+        [first @ .., last] => format!("Which is faster: {} or {last}?", first.join(", ")),
+        [] => String::new(),
+    }
+}
+
+fn cell(typed: Vec<Typed>, draft: &Draft, share: Option<f64>, ready_timeout: Duration) -> Cell {
+    let mut servers = Vec::new();
+    let mut variants = Vec::new();
+    // Commands are meant where they are typed.
+    let folder = std::env::current_dir().ok();
+    for Typed { name, start, urls } in typed {
+        let server = start.map(|start| {
+            servers.push(Server {
+                name: name.clone(),
+                start,
+                env: Vec::new(),
+                folder: folder.clone(),
+                files: Vec::new(),
+                setup: Vec::new(),
+                teardown: Vec::new(),
+                ready: Ready::Answers(urls.clone()),
+                ready_timeout,
+                stop: Stop::Term,
+                stop_timeout: STOP_TIMEOUT,
+            });
+            servers.len() - 1
+        });
+        let load_words = load_words(draft, share);
+        variants.push(Variant { name, server, urls, load: Load::Bench(Box::new(draft.clone())), load_words });
+    }
+    Cell { group: String::new(), point: None, servers, variants, rate_share: share }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn try_read(line: &[&str]) -> Result<(Experiment, Output), Vec<String>> {
+        let words = std::iter::once("compare").chain(line.iter().copied());
+        let args = Line::try_parse_from(words).unwrap_or_else(|e| panic!("{line:?}: {e}")).args;
+        args.read("/bin/oroshi", Vec::new())
+    }
+
+    #[track_caller]
+    fn read(line: &str) -> (Experiment, Output) {
+        let line = [&line.split_whitespace().collect::<Vec<_>>()[..], &["http://h/", "http://i/"]].concat();
+        try_read(&line).unwrap_or_else(|problems| panic!("{line:?}: {problems:?}"))
+    }
+
+    fn draft(experiment: &Experiment) -> &Draft {
+        match &experiment.cells[0].variants[0].load {
+            Load::Bench(draft) => draft,
+            Load::Command(_) => panic!("a command"),
+        }
+    }
+
+    #[test]
+    fn a_run_is_short_unless_said_otherwise() {
+        let length = |line: &str| {
+            let (experiment, _) = read(line);
+            let draft = draft(&experiment);
+            (draft.duration.unwrap().as_millis(), draft.warmup.as_millis())
+        };
+        assert_eq!((length(""), length("-d 2 -w 0")), ((1000, 250), (2000, 0)));
+        assert_eq!((length("-n 100"), length("--stages 1s:10,2s:20")), ((60_000, 250), (3000, 250)));
+        assert_eq!(draft(&read("-c 7").0).connections, 7);
+    }
+
+    #[test]
+    fn rates_decide_what_is_primary_and_what_is_primary_decides_the_rate() {
+        let primary = |line: &str| {
+            let (experiment, output) = read(line);
+            (experiment.metrics[0], experiment.cells[0].rate_share, output.note.is_some())
+        };
+        assert_eq!(primary(""), (Metric::Rps, None, false));
+        assert_eq!(primary("--primary cpu"), (Metric::Cpu, None, false));
+        assert_eq!(primary("-R 1k"), (Metric::P99, None, false));
+        assert_eq!(primary("-R 30%"), (Metric::P99, Some(0.3), false));
+        assert_eq!(primary("--primary p50"), (Metric::P50, Some(0.6), true));
+        assert_eq!(primary("--primary p50 -R 1k"), (Metric::P50, None, false));
+        assert_eq!(primary("--metrics memory,mean"), (Metric::Memory, None, false));
+        assert_eq!(primary("--metrics mean,memory"), (Metric::Mean, Some(0.6), true));
+        let (experiment, _) = read("--metrics rps,p99.9 --primary cpu");
+        assert_eq!(experiment.metrics, [Metric::Cpu, Metric::Rps, Metric::P99_9]);
+        let words = &read("--primary p99").0.cells[0].variants[1].load_words;
+        assert!(words.contains("60 %"), "{words}");
+    }
+
+    #[test]
+    fn rules_are_read() {
+        let (experiment, output) = read(
+            "--smallest-effect 5% --precision 1% --blocks 5-9 --max-time 1m --order-seed 7 --fail-if slower,undecided \
+             --fail-if faster --cpus 0 -o x.json --format json --report y.html --baseline z.json",
+        );
+        let expected = Rules {
+            smallest_effect: 0.05,
+            precision: 0.01,
+            min_blocks: 5,
+            max_blocks: 9,
+            max_time: Some(Duration::from_secs(60)),
+            blocks_per_start: Some(1),
+            seed: 7,
+        };
+        assert_eq!(experiment.rules, expected);
+        assert_eq!(output.fail_if, [Condition::Slower, Condition::Undecided, Condition::Faster]);
+        assert_eq!((output.format, output.file), (Format::Json, Some("x.json".into())));
+        assert_eq!((output.html, output.baseline), (Some("y.html".into()), Some("z.json".into())));
+        assert_eq!(experiment.load_cpus.map(|cpus| cpus.to_string()).as_deref(), Some("0"));
+        assert_eq!(read("").0.rules, Rules::default());
+    }
+
+    #[test]
+    fn commands_become_servers() {
+        let line = [
+            "--server-cpus",
+            "0",
+            "--blocks-per-start",
+            "all",
+            "--ready-timeout",
+            "3s",
+            "old={{oroshi}} target --cpus {{cpus.server}} --listen {{port}}",
+            "@http://127.0.0.1:{{port}}/",
+            "now=http://h/",
+        ];
+        let (experiment, _) = try_read(&line).unwrap();
+        assert_eq!(experiment.title, "Which is faster: old or now?");
+        let cell = &experiment.cells[0];
+        assert_eq!((cell.variants[0].server, cell.variants[1].server), (Some(0), None));
+        let server = &cell.servers[0];
+        assert_eq!(server.start.last().map(String::as_str), Some("{{port}}"));
+        assert!(matches!(&server.ready, Ready::Answers(urls) if *urls == ["http://127.0.0.1:{{port}}/"]));
+        assert_eq!((server.ready_timeout, experiment.rules.blocks_per_start), (Duration::from_secs(3), None));
+        assert!(server.folder.is_some(), "where the command was typed");
+    }
+
+    #[test]
+    fn every_mistake_is_found_at_once() {
+        let problems = try_read(&[
+            "-c0",
+            "-d",
+            "x",
+            "--primary",
+            "p98",
+            "--metrics",
+            "rps,rsp",
+            "--smallest-effect",
+            "3",
+            "--precision",
+            "0%",
+            "--blocks",
+            "2",
+            "--max-time",
+            "0",
+            "--order-seed",
+            "a",
+            "--server-cpus",
+            "b",
+            "--blocks-per-start",
+            "0",
+            "--ready-timeout",
+            "0s",
+            "--fail-if",
+            "slow",
+            "a=http://h:{{port}}/",
+            "b=app {{prot}}",
+            "@http://h:{{port}}/",
+        ])
+        .unwrap_err();
+        for expected in [
+            "--duration: ",
+            "--primary: ",
+            "--metrics: ",
+            "--smallest-effect: ",
+            "--precision: ",
+            "--blocks: ",
+            "--max-time: ",
+            "--order-seed: ",
+            "--server-cpus: ",
+            "--blocks-per-start: ",
+            "--ready-timeout: ",
+            "--fail-if: ",
+            "a: ",
+            "b: ",
+        ] {
+            assert!(problems.iter().any(|p| p.starts_with(expected)), "{expected} in {problems:#?}");
+        }
+        let problems = try_read(&["-c0", "--server-cpus", "0", "http://h/"]).unwrap_err();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert!(problems[0].contains("needs two") && problems[1].contains("connections is 0"), "{problems:?}");
+        assert!(try_read(&["--baseline", "x.json", "http://h/"]).is_ok());
+        assert!(try_read(&["--baseline", "x.json"]).unwrap_err()[0].contains("nothing to measure"));
+        assert!(try_read(&["--pipeline", "2", "--primary", "p99", "http://h/", "http://i/"]).is_err());
+    }
+}

@@ -1,0 +1,34 @@
+//! `oroshi keep`: the process above each server and load program of an experiment. Not for people: it is told what to do through
+//! its standard input.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use oroshi_lab::keeper::{Keep, keep};
+use oroshi_net::CpuList;
+
+/// Keep processes for an experiment, and end them when standard input closes
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The file that all output is appended to
+    #[arg(long)]
+    output: PathBuf,
+
+    /// CPUs to run on
+    #[arg(long)]
+    cpus: Option<CpuList>,
+
+    /// Open files that each process may have
+    #[arg(long)]
+    descriptors: Option<u64>,
+
+    /// The folder to make, and to remove in the end
+    #[arg(long)]
+    folder: Option<PathBuf>,
+}
+
+/// Until the end of everything below.
+pub(crate) fn run(args: Args) -> ExitCode {
+    let Args { output, cpus, descriptors, folder } = args;
+    ExitCode::from(keep(&Keep { cpus, descriptors, folder, output }))
+}

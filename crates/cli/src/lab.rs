@@ -1,0 +1,338 @@
+//! `oroshi lab`: experiments that stand in files.
+//!
+//! `find` finds them. `experiment` reads one, and all that is wrong with it: `document` knows the lines, `top`, `server`, `load` and
+//! `flags` read their keys, `machine` knows what is installed. `results` carries one out and keeps what came of it. `text` is
+//! what `check` and `list` print.
+
+mod document;
+mod experiment;
+mod find;
+mod flags;
+mod load;
+mod machine;
+mod results;
+mod server;
+#[cfg(test)]
+mod tests;
+mod text;
+mod top;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::ValueHint;
+use oroshi_lab::result::Skipped;
+use oroshi_stats::compare::Verdict;
+use oroshi_words::units;
+
+use self::document::Mistake;
+use self::experiment::{Reading, Source, Unreadable, Wishes};
+use self::find::{FindError, Found};
+use self::machine::Machine;
+pub(crate) use self::results::{ResultsError, measure, store};
+use crate::compare::Condition;
+use crate::lab_text;
+use crate::paint::Paint;
+use crate::{interrupt, say};
+
+const EXAMPLES: &str = "\
+Examples:
+  oroshi lab list
+      the experiments there are: those of ./experiments, and those that came with this program
+  oroshi lab run unix-or-tcp --quick
+      a look in under a minute; without --quick it takes the time that it needs to be sure
+  oroshi lab check mine.toml
+      reads a file and says what it would do, or all that is wrong with it; runs nothing
+  oroshi lab run mine.toml --only nginx --fail-if slower
+      one group of it; for CI: exit code 3 if a variant is slower than the first of its group
+  oroshi lab report oroshi-results/mine-20260521-101500/result.json --html page.html
+      draws the page anew
+
+A file, in short:
+  title = \"Does a second worker help?\"
+  [load]                                  # the long flags of `oroshi bench`
+  connections = 50
+  [[variant]]
+  name = \"one worker\"
+  start = \"puma --bind unix://{{socket}} --workers 1 app.ru\"
+  folder = \".\"
+  url = \"unix:{{socket}}\"
+  [[variant]]
+  name = \"two workers\"
+  ...
+docs/lab.md explains every key.
+
+Exit codes: 0 done; 1 nothing could be run or compared; 2 wrong usage, or mistakes in the file; 3 a
+--fail-if verdict came out; 130 ended by Ctrl-C before there was a result, or by a second one (the
+first ends an experiment early, and still reports).";
+
+/// Run an experiment from a file: start set-ups, let them take turns under load, say which is faster and how sure that is
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Run an experiment; the result is kept as JSON and as an HTML page
+    #[command(display_name = "oroshi")]
+    Run(RunArgs),
+    /// List the experiments there are
+    #[command(display_name = "oroshi")]
+    List {
+        /// A folder of experiments [default: ./experiments, and those built in]
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: Option<PathBuf>,
+    },
+    /// Say what an experiment would do, or all that is wrong with its file; nothing is run
+    #[command(display_name = "oroshi")]
+    Check(CheckArgs),
+    /// Tell a kept result again, on the terminal or as an HTML page
+    #[command(display_name = "oroshi")]
+    Report {
+        /// A result.json, or the folder it is in
+        result: PathBuf,
+        /// Write the page here, instead of printing the report
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct CheckArgs {
+    /// A TOML file, or the name of an experiment
+    #[arg(value_name = "FILE|NAME")]
+    experiment: String,
+
+    /// A look in under a minute: short runs, few blocks, servers started once
+    #[arg(long)]
+    quick: bool,
+
+    /// Only this variant: its name, its group, or GROUP/NAME; repeatable
+    #[arg(long, value_name = "VARIANT")]
+    only: Vec<String>,
+
+    /// End after about this time, whatever the file says
+    #[arg(long, value_name = "TIME")]
+    max_time: Option<String>,
+
+    /// Decides the order of the runs, whatever the file says
+    #[arg(long, value_name = "N")]
+    seed: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    #[command(flatten)]
+    what: CheckArgs,
+
+    /// Folder for the result [default: oroshi-results/NAME-DATE-TIME]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Exit with code 3 if the primary metric of any variant comes out so against the first of its group: slower, faster,
+    /// different, undecided; repeatable
+    #[arg(long, value_name = "VERDICT")]
+    fail_if: Vec<String>,
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Correct the flags: each line names one.
+    #[error("{}", .0.join("\n"))]
+    Usage(Vec<String>),
+    /// Name an experiment that there is.
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// Correct the file: each line names a place in it.
+    #[error("{}", located(.file, .mistakes))]
+    File {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        mistakes: Vec<Mistake>,
+    },
+    /// Install what is missing.
+    #[error("nothing is left to run:{}", .0.iter().map(|s| format!("\n  {}: {}", s.name, s.why)).collect::<String>())]
+    Nothing(Vec<Skipped>),
+    /// It was run, or a result read, without success.
+    #[error(transparent)]
+    Results(#[from] ResultsError),
+    /// Signals could not be taken.
+    #[error("cannot take signals")]
+    Signals(#[source] io::Error),
+}
+
+impl Error {
+    /// 2 when the flags or the file were wrong, 130 when Ctrl-C came before there was a result, 1 when the work failed.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) | Self::Find(_) | Self::File { .. } => 2,
+            Self::Results(error) => error.exit_code(),
+            Self::Nothing(_) | Self::Signals(_) => 1,
+        }
+    }
+
+    /// What to do about it, where the message does not say so itself.
+    pub(crate) fn next_step(&self) -> Option<&'static str> {
+        match self {
+            Self::Usage(_) => Some("`oroshi lab run --help` lists all flags, with examples"),
+            Self::File { .. } => {
+                Some("docs/lab.md explains every key; `oroshi lab check FILE` reads a file and runs nothing")
+            }
+            Self::Nothing(_) => Some("install what is missing, or take another experiment: `oroshi lab list`"),
+            _ => None,
+        }
+    }
+}
+
+fn located(file: &str, mistakes: &[Mistake]) -> String {
+    mistakes.iter().map(|mistake| format!("{file} {mistake}")).collect::<Vec<_>>().join("\n")
+}
+
+/// Does what the flags say.
+///
+/// # Errors
+/// When there is no result.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
+    match args.command {
+        Command::Run(args) => carry_out(args),
+        Command::List { dir } => {
+            let machine = Machine::this();
+            let entries = find::all(dir.as_deref())?.into_iter().map(|found| {
+                let reading = read(&found, &Wishes::default(), &machine);
+                (found, reading)
+            });
+            print(&text::list(entries, Paint::on(&io::stdout())))
+        }
+        Command::Check(args) => {
+            let found = find::find(&args.experiment)?;
+            let reading = read(&found, &args.wishes(Vec::new()).map_err(Error::Usage)?, &Machine::this())?;
+            print(&text::check(&found.shown(), &reading, Paint::on(&io::stdout())))
+        }
+        Command::Report { result, html } => {
+            let result = results::load(&result)?;
+            match html {
+                Some(path) => results::write_page(&result, &path)?,
+                None => return print(&lab_text::report(&result, Paint::on(&io::stdout()))),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
+    let wishes = args.what.wishes(again(&args));
+    let (conditions, mut problems) = args.conditions();
+    let wishes = match wishes {
+        Ok(wishes) if problems.is_empty() => wishes,
+        wishes => {
+            problems.extend(wishes.err().into_iter().flatten());
+            return Err(Error::Usage(problems));
+        }
+    };
+    let found = find::find(&args.what.experiment)?;
+    let experiment = read(&found, &wishes, &Machine::this())?.experiment;
+    if experiment.cells.is_empty() {
+        return Err(Error::Nothing(experiment.skipped));
+    }
+    let folder = match args.out {
+        Some(folder) => folder,
+        None => results::fresh_folder(&experiment.name),
+    };
+    let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
+    let result = measure(experiment, &folder, shutdown)?;
+    let kept = store(&result, &folder)?;
+    print(&lab_text::report(&result, Paint::on(&io::stdout())))?;
+    print(&format!("\nReport    {}\nResult    {}\n", kept.page.display(), kept.data.display()))?;
+    let paint = Paint::on(&io::stderr());
+    let (mut code, why) = results::outcome(&result);
+    why.iter().for_each(|why| say(why));
+    let judged = results::judged(&result);
+    let judged: Vec<(Verdict, &str)> = judged.iter().map(|(verdict, words)| (*verdict, words.as_str())).collect();
+    for condition in conditions {
+        let held = condition.held(&judged);
+        if held.is_empty() {
+            say(&format!("{}  --fail-if {}", paint.green("passed"), condition.name()));
+        }
+        for words in held {
+            say(&format!("{}  --fail-if {}: {words}", paint.red("FAILED"), condition.name()));
+            code = results::EXIT_VERDICT;
+        }
+    }
+    Ok(ExitCode::from(code))
+}
+
+fn read(found: &Found, wishes: &Wishes, machine: &Machine) -> Result<Reading, Error> {
+    let folder = found.folder();
+    let source = Source { name: &found.name, text: &found.text, folder: folder.as_deref() };
+    experiment::read(source, wishes, machine).map_err(|error| match error {
+        Unreadable::File(mistakes) => Error::File { file: found.shown(), mistakes },
+        Unreadable::Only(problem) => Error::Usage(vec![problem]),
+    })
+}
+
+impl RunArgs {
+    /// The verdicts that are not wanted, and what is wrong with them.
+    fn conditions(&self) -> (Vec<Condition>, Vec<String>) {
+        let (mut conditions, mut problems) = (Vec::new(), Vec::new());
+        for text in &self.fail_if {
+            match text.parse::<Condition>() {
+                Ok(condition) => conditions.push(condition),
+                Err(problem) => problems.push(format!("--fail-if: {problem}")),
+            }
+        }
+        (conditions, problems)
+    }
+}
+
+impl CheckArgs {
+    /// What is asked for beside the file.
+    fn wishes(&self, rerun: Vec<String>) -> Result<Wishes, Vec<String>> {
+        let mut problems = Vec::new();
+        let max_time = self.max_time.as_deref().and_then(|text| match units::parse_time(text) {
+            Ok(time) if !time.is_zero() => Some(time),
+            Ok(_) => {
+                problems.push("--max-time: it is 0: expected a time such as 10m".into());
+                None
+            }
+            Err(error) => {
+                problems.push(format!("--max-time: {error}"));
+                None
+            }
+        });
+        let seed = self
+            .seed
+            .as_deref()
+            .and_then(|text| units::parse_count(text).map_err(|error| problems.push(format!("--seed: {error}"))).ok());
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        Ok(Wishes { quick: self.quick, only: self.only.clone(), max_time, seed, rerun })
+    }
+}
+
+/// The command that runs it again; not into the same folder.
+fn again(args: &RunArgs) -> Vec<String> {
+    let what = &args.what;
+    let mut words = vec!["oroshi".to_owned(), "lab".into(), "run".into(), what.experiment.clone()];
+    if what.quick {
+        words.push("--quick".into());
+    }
+    let with_values = what.only.iter().map(|v| ("--only", v));
+    let with_values = with_values.chain(what.max_time.iter().map(|v| ("--max-time", v)));
+    let with_values = with_values.chain(what.seed.iter().map(|v| ("--seed", v)));
+    let with_values = with_values.chain(args.fail_if.iter().map(|v| ("--fail-if", v)));
+    words.extend(with_values.flat_map(|(flag, value)| [flag.to_owned(), value.clone()]));
+    words
+}
+
+fn print(text: &str) -> Result<ExitCode, Error> {
+    // Whoever reads only the beginning has read what they wanted.
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}

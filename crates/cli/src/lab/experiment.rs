@@ -1,0 +1,465 @@
+//! From a file to an experiment: everything read, every mistake found at once, every default filled in.
+
+use std::path::Path;
+use std::time::Duration;
+
+use oroshi_lab::Metric;
+use oroshi_lab::plan::{Cell, Experiment, Ready, Sweep, Variant};
+use oroshi_lab::result::Skipped;
+use oroshi_lab::template::Values;
+use oroshi_net::Endpoint;
+use oroshi_words::nearest;
+
+use super::document::{Document, Mistake, Table, Value};
+use super::flags;
+use super::load::{self, Keys};
+use super::machine::Machine;
+use super::server::{self, Surroundings, lacks, tried};
+use super::top::{self, Cpus};
+
+/// An experiment's file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'s> {
+    /// Its short name, as in the file's name.
+    pub(super) name: &'s str,
+    /// What is in it.
+    pub(super) text: &'s str,
+    /// The folder it is in; `None`: it is built in.
+    pub(super) folder: Option<&'s Path>,
+}
+
+/// What was asked for beside the file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wishes {
+    pub(super) quick: bool,
+    pub(super) only: Vec<String>,
+    pub(super) max_time: Option<Duration>,
+    pub(super) seed: Option<u64>,
+    pub(super) rerun: Vec<String>,
+}
+
+/// What a file came to.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    /// Without a cell if every variant is skipped.
+    pub(super) experiment: Experiment,
+    /// How long a block of each cell takes at least.
+    pub(super) blocks: Vec<Duration>,
+}
+
+/// Why there is no experiment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    /// What is wrong with the file.
+    File(Vec<Mistake>),
+    /// What is wrong with `--only`.
+    Only(String),
+}
+
+/// Blocks of a quick look, at least and at most.
+const QUICK_BLOCKS: (usize, usize) = (5, 10);
+/// A quick look's time, for all of it and for the runs of its least number of blocks.
+const QUICK_TIME: Duration = Duration::from_secs(45);
+const QUICK_RUNS: Duration = Duration::from_secs(30);
+/// The shortest run, and the warm-up and pauses that come with each.
+const QUICK_RUN: Duration = Duration::from_millis(300);
+const QUICK_STEP: Duration = Duration::from_millis(50);
+const QUICK_REST: Duration = Duration::from_millis(150);
+
+/// Reads a file.
+///
+/// # Errors
+/// All that is wrong with it.
+pub(super) fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Result<Reading, Unreadable> {
+    let (document, root) = Document::parse(source.text);
+    let file = File::new(&document, document.root(&root), source, machine);
+    let title = file.root.required("title", "what it is about, in a line").unwrap_or_default();
+    let question = file.root.get("question").and_then(|value| value.text()).unwrap_or_default();
+    let metrics = file.root.get("metrics").map(|value| top::metrics(&value));
+    let mut rules = top::rules(&file.root);
+    let mut parts = file.parts(None);
+    file.finish();
+    if !parts.variants.is_empty() && document.is_sound() {
+        unknown_only(&wishes.only, &parts)?;
+    }
+    parts.keep(&wishes.only);
+    if wishes.quick {
+        let runs = parts.variants.iter().filter(|v| v.lacks.is_none()).count().max(1) * QUICK_BLOCKS.0;
+        let longest = (QUICK_RUNS / runs as u32).saturating_sub(QUICK_REST).max(QUICK_RUN);
+        // A length that looks chosen, and not computed.
+        let longest = longest - Duration::from_nanos((longest.as_nanos() % QUICK_STEP.as_nanos()) as u64);
+        parts = file.parts(Some(longest));
+        parts.keep(&wishes.only);
+        rules.min_blocks = rules.min_blocks.min(QUICK_BLOCKS.0);
+        rules.max_blocks = rules.max_blocks.min(QUICK_BLOCKS.1).max(rules.min_blocks);
+        rules.max_time = Some(rules.max_time.map_or(QUICK_TIME, |time| time.min(QUICK_TIME)));
+        rules.blocks_per_start = None;
+    }
+    rules.max_time = wishes.max_time.or(rules.max_time);
+    rules.seed = wishes.seed.unwrap_or(rules.seed);
+    let open = parts.variants.iter().any(|variant| variant.load.open);
+    let usual = if open { vec![Metric::P99, Metric::Cpu] } else { vec![Metric::Rps, Metric::Cpu] };
+    let metrics = metrics.filter(|metrics| !metrics.is_empty()).unwrap_or(usual);
+    parts.variants.iter().for_each(|variant| variant.keys.must_tell(metrics[0]));
+    let (cells, blocks, skipped) = parts.cells();
+    let experiment = Experiment {
+        name: short(source.name),
+        title,
+        question,
+        source: Some(source.text.to_owned()),
+        rerun: wishes.rerun.clone(),
+        quick: wishes.quick,
+        metrics,
+        rules,
+        server_cpus: file.cpus.server.clone(),
+        load_cpus: file.cpus.load.clone(),
+        sweep: file.sweep.clone(),
+        cells,
+        skipped,
+    };
+    drop(file);
+    match document.mistakes() {
+        mistakes if mistakes.is_empty() => Ok(Reading { experiment, blocks }),
+        mistakes => Err(Unreadable::File(mistakes)),
+    }
+}
+
+/// A name fit for a folder.
+fn short(name: &str) -> String {
+    let fit = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
+    name.chars().map(fit).collect()
+}
+
+/// The file's parts that are read once for each point of the sweep.
+struct File<'d, 't> {
+    document: &'d Document<'t>,
+    root: Table<'d, 't>,
+    machine: &'d Machine,
+    folder: Option<&'d Path>,
+    cpus: Cpus,
+    always: Values,
+    sweep: Option<Sweep>,
+    sweep_name: Option<Value<'d, 't>>,
+    load: Option<Table<'d, 't>>,
+    servers: Vec<Table<'d, 't>>,
+    variants: Vec<Table<'d, 't>>,
+}
+
+impl<'d, 't> File<'d, 't> {
+    fn new(document: &'d Document<'t>, root: Table<'d, 't>, source: Source<'d>, machine: &'d Machine) -> Self {
+        let sweep_table = root.get("sweep").and_then(|value| value.table());
+        let (sweep, sweep_name) = match &sweep_table {
+            Some(table) => (top::sweep(table), table.get("name")),
+            None => (None, None),
+        };
+        let cpus = top::cpus(&root, machine);
+        let mut always = Values::default();
+        always.set("oroshi", "/oroshi");
+        for (name, cpus) in [("cpus.server", &cpus.server), ("cpus.load", &cpus.load)] {
+            if let Some(cpus) = cpus {
+                always.set(name, cpus.to_string());
+            }
+        }
+        let tables = |key| root.get(key).map(|value| value.tables()).unwrap_or_default();
+        let (servers, variants) = (tables("server"), tables("variant"));
+        if root.get("variant").is_none() {
+            root.wrong("there is no [[variant]]: expected at least one set-up to measure");
+        }
+        let load = root.get("load").and_then(|value| value.table());
+        Self {
+            document,
+            machine,
+            folder: source.folder,
+            cpus,
+            always,
+            sweep,
+            sweep_name,
+            load,
+            servers,
+            variants,
+            root,
+        }
+    }
+
+    /// Servers and variants at every point of the sweep. `longest`: runs are no longer.
+    fn parts(&self, longest: Option<Duration>) -> Parts<'d, 't> {
+        let mut parts = Parts::default();
+        match &self.sweep {
+            None => {
+                self.document.begin(None);
+                self.read(None, longest, &mut parts);
+            }
+            Some(sweep) => {
+                for (point, value) in sweep.values.iter().enumerate() {
+                    self.document.begin(Some((&sweep.name, value)));
+                    self.read(Some(point), longest, &mut parts);
+                }
+            }
+        }
+        parts
+    }
+
+    fn read(&self, point: Option<usize>, longest: Option<Duration>, parts: &mut Parts<'d, 't>) {
+        let around = Surroundings { machine: self.machine, folder: self.folder, always: &self.always };
+        let first = parts.servers.len();
+        for table in &self.servers {
+            let name = name(table);
+            let requires = lacks(table, self.machine);
+            let described = server::describe(table, &name, around);
+            if described.is_none() {
+                table.wrong("`start` is missing: expected the command that starts the server");
+            }
+            table.finish(|key| (key == "url" || key == "load").then(|| "it belongs into a [[variant]]".into()));
+            if parts.servers[first..].iter().any(|server| server.server.name == name) {
+                table.wrong(format!("there is another [[server]] named `{name}`: give each its own name"));
+            }
+            // One that is not understood is there all the same: its variants are not to blame.
+            let mut described = described.unwrap_or_else(|| server::Described::unknown(&name));
+            described.lacks = requires.or(described.lacks);
+            parts.servers.push(described);
+        }
+        for table in &self.variants {
+            self.variant(table, point, first, around, longest, parts);
+        }
+    }
+
+    /// `first`: where this point's servers begin.
+    fn variant(
+        &self,
+        table: &Table<'d, 't>,
+        point: Option<usize>,
+        first: usize,
+        around: Surroundings<'_>,
+        longest: Option<Duration>,
+        parts: &mut Parts<'d, 't>,
+    ) {
+        let name = name(table);
+        let group = table.get("group").and_then(|value| value.text()).unwrap_or_default();
+        let full_name = if group.is_empty() { name.clone() } else { format!("{group} / {name}") };
+        let mut why = lacks(table, self.machine);
+        let shared = table.get("server");
+        let inline = server::describe(table, &full_name, around);
+        let server = match (&shared, inline) {
+            (Some(value), Some(_)) => {
+                value.wrong("a server is named, and one is described: leave one out");
+                None
+            }
+            (Some(value), None) => value.text().and_then(|wanted| {
+                let servers = &parts.servers[first..];
+                let found = servers.iter().position(|server| server.server.name == wanted);
+                if found.is_none() {
+                    let near = nearest(&wanted, servers.iter().map(|server| server.server.name.as_str()));
+                    let near = near.map(|near| format!("did you mean `{near}`?"));
+                    let hint = near.unwrap_or_else(|| "describe it in a [[server]]".into());
+                    value.wrong(format!("there is no [[server]] named `{wanted}`: {hint}"));
+                }
+                found.map(|index| first + index)
+            }),
+            (None, Some(described)) => {
+                parts.servers.push(described);
+                Some(parts.servers.len() - 1)
+            }
+            (None, None) => None,
+        };
+        why = why.or_else(|| server.and_then(|index| parts.servers[index].lacks.clone()));
+        // Of a server that is not understood enough has been said.
+        let names = match server {
+            Some(index) => parts.servers[index].names.clone(),
+            None if shared.is_some() => None,
+            None => Some(self.always.clone()),
+        };
+        let url = table.get("url");
+        if url.is_none() {
+            table.wrong("`url` is missing: expected where requests go, as in \"http://127.0.0.1:{{port}}/\"");
+        }
+        let urls = url.as_ref().and_then(Value::texts).unwrap_or_default();
+        let endpoints = url.as_ref().zip(names.as_ref()).map(|(value, names)| endpoints(value, &urls, names));
+        let own = table.get("load").and_then(|value| value.table());
+        let keys = Keys::merge(self.load.as_ref(), own.as_ref());
+        table.finish(|key| flags::is_known(key).then(|| format!("it belongs into the load: load.{key}")));
+        if parts.variants.iter().any(|v| (v.point, &v.group, &v.name) == (point, &group, &name)) {
+            table.wrong(format!("there is another variant named `{full_name}`: give each its own name, or group"));
+        }
+        let Some(load) = keys.read(table, &endpoints.unwrap_or_default(), names.as_ref(), around, longest) else {
+            return;
+        };
+        why = why.or_else(|| load.lacks.clone());
+        let same_cell = |v: &&Candidate<'_, '_>| v.point == point && v.group == group;
+        if let Some(other) = parts.variants.iter().find(same_cell)
+            && other.load.share != load.share
+        {
+            let name = &other.name;
+            table.wrong(format!(
+                "its rate is another share than that of `{name}`: latency is compared at the same rate"
+            ));
+        }
+        parts.variants.push(Candidate { point, group, name, full_name, server, urls, load, keys, lacks: why });
+    }
+
+    /// What is wrong with the file as a whole.
+    fn finish(&self) {
+        let elsewhere = |key: &str| match key {
+            _ if flags::is_known(key) => Some("it belongs into [load]".to_owned()),
+            "start" | "url" | "ready" | "stop" | "files" => {
+                Some("it belongs into a [[server]] or a [[variant]]".to_owned())
+            }
+            _ => None,
+        };
+        self.root.finish(elsewhere);
+        if let (Some(name), Some(sweep)) = (&self.sweep_name, &self.sweep)
+            && !self.document.swept()
+        {
+            let name_ = &sweep.name;
+            name.wrong(format!("`{{{{{name_}}}}}` stands nowhere: expected it where the value belongs, as in connections = \"{{{{{name_}}}}}\""));
+        }
+    }
+}
+
+/// What may become of cells.
+#[derive(Debug, Default)]
+struct Parts<'d, 't> {
+    servers: Vec<server::Described>,
+    variants: Vec<Candidate<'d, 't>>,
+}
+
+/// A variant at one point of the sweep.
+#[derive(Debug)]
+struct Candidate<'d, 't> {
+    point: Option<usize>,
+    group: String,
+    name: String,
+    full_name: String,
+    server: Option<usize>,
+    urls: Vec<String>,
+    load: load::Described,
+    keys: Keys<'d, 't>,
+    lacks: Option<String>,
+}
+
+impl Candidate<'_, '_> {
+    /// `nginx / TCP` goes by its name, its group, and both.
+    fn is_called(&self, wanted: &str) -> bool {
+        let both = wanted.split_once('/').map(|(group, name)| (group.trim(), name.trim()));
+        self.name == wanted || self.group == wanted || both == Some((&self.group, &self.name))
+    }
+}
+
+impl Parts<'_, '_> {
+    /// Leaves out what was not asked for.
+    fn keep(&mut self, only: &[String]) {
+        if !only.is_empty() {
+            self.variants.retain(|variant| only.iter().any(|wanted| variant.is_called(wanted)));
+        }
+    }
+
+    /// Cells, how long a block of each takes, and what is left out.
+    fn cells(self) -> (Vec<Cell>, Vec<Duration>, Vec<Skipped>) {
+        let (mut cells, mut blocks, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+        let mut places: Vec<(&str, Option<usize>)> = Vec::new();
+        for variant in &self.variants {
+            if let Some(why) = &variant.lacks {
+                let this = Skipped { name: variant.full_name.clone(), why: why.clone() };
+                if !skipped.contains(&this) {
+                    skipped.push(this);
+                }
+            } else if !places.contains(&(&variant.group, variant.point)) {
+                places.push((&variant.group, variant.point));
+            }
+        }
+        // All points of a group, then the next group.
+        let groups: Vec<&str> = places.iter().map(|place| place.0).collect();
+        places.sort_by_key(|place| (groups.iter().position(|group| *group == place.0), place.1));
+        for (group, point) in places {
+            let members =
+                || self.variants.iter().filter(move |v| v.group == group && v.point == point && v.lacks.is_none());
+            cells.push(self.cell(group, point, members()));
+            blocks.push(members().map(|variant| variant.load.run).sum());
+        }
+        (cells, blocks, skipped)
+    }
+
+    fn cell<'v>(
+        &self,
+        group: &str,
+        point: Option<usize>,
+        members: impl Iterator<Item = &'v Candidate<'v, 'v>>,
+    ) -> Cell {
+        let mut cell =
+            Cell { group: group.to_owned(), point, servers: Vec::new(), variants: Vec::new(), rate_share: None };
+        let mut known: Vec<usize> = Vec::new();
+        for member in members {
+            let server = member.server.map(|index| match known.iter().position(|known| *known == index) {
+                Some(place) => place,
+                None => {
+                    known.push(index);
+                    cell.servers.push(self.servers[index].server.clone());
+                    known.len() - 1
+                }
+            });
+            cell.rate_share = member.load.share;
+            cell.variants.push(Variant {
+                name: member.name.clone(),
+                server,
+                urls: member.urls.clone(),
+                load: member.load.load.clone(),
+                load_words: member.load.words.clone(),
+            });
+        }
+        // Where nothing else is said, a server is ready when all that will be asked of it answers.
+        for (index, server) in cell.servers.iter_mut().enumerate() {
+            if let Ready::Answers(urls) = &mut server.ready
+                && urls.is_empty()
+            {
+                let asked = cell.variants.iter().filter(|v| v.server == Some(index)).flat_map(|v| &v.urls);
+                asked.for_each(|url| {
+                    if !urls.contains(url) {
+                        urls.push(url.clone());
+                    }
+                });
+            }
+        }
+        cell
+    }
+}
+
+/// Says which name was not found.
+fn unknown_only(only: &[String], parts: &Parts<'_, '_>) -> Result<(), Unreadable> {
+    let unknown = only.iter().find(|wanted| !parts.variants.iter().any(|variant| variant.is_called(wanted)));
+    let Some(wanted) = unknown else { return Ok(()) };
+    let mut names: Vec<&str> = Vec::new();
+    for variant in &parts.variants {
+        for name in [&variant.name, &variant.group, &variant.full_name] {
+            if !name.is_empty() && !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+    }
+    let hint = match nearest(wanted, names.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("expected one of {}", names.join(", ")),
+    };
+    Err(Unreadable::Only(format!("--only: no variant and no group is called `{wanted}`: {hint}")))
+}
+
+fn name(table: &Table<'_, '_>) -> String {
+    let name = table.required("name", "a name for it").unwrap_or_default();
+    if let (true, Some(value)) = (name.trim().is_empty() || name.contains(char::is_control), table.get("name")) {
+        value.wrong("expected a name of letters that can be seen");
+    }
+    name
+}
+
+/// The URLs with something in the place of each name.
+fn endpoints(value: &Value<'_, '_>, urls: &[String], names: &Values) -> Vec<Endpoint> {
+    if urls.is_empty() {
+        value.wrong("there is no URL here: expected at least one");
+    }
+    let endpoint = |url: &String| {
+        let filled = tried(value, url, names)?;
+        let found = filled.parse::<Endpoint>();
+        found.map_err(|error| value.wrong(error.to_string().replace(&filled, url))).ok()
+    };
+    let found: Vec<Endpoint> = urls.iter().filter_map(endpoint).collect();
+    // With one of them missing, nothing more can be said of all.
+    if found.len() == urls.len() { found } else { Vec::new() }
+}

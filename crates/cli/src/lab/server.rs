@@ -1,0 +1,304 @@
+//! A server's keys: those of a `[[server]]`, and of a `[[variant]]` that describes its server in place.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use oroshi_lab::plan::{Ready, Server, Stop};
+use oroshi_lab::template::{self, Values};
+use oroshi_words::{nearest, units};
+use regex_lite::Regex;
+
+use super::document::{Table, Value};
+use super::machine::{Machine, Program};
+use crate::rules;
+
+/// What is known while texts are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Surroundings<'s> {
+    pub(super) machine: &'s Machine,
+    /// Where relative paths begin: the file's folder. `None`: the experiment is built in.
+    pub(super) folder: Option<&'s Path>,
+    /// What stands for itself in every text, so that texts can be tried: `oroshi`, CPUs.
+    pub(super) always: &'s Values,
+}
+
+/// A server as it was described.
+#[derive(Clone, Debug)]
+pub(super) struct Described {
+    /// With no [`Ready::Answers`] of its own, the variants' URLs are still to be put there.
+    pub(super) server: Server,
+    /// Why it cannot be started here.
+    pub(super) lacks: Option<String>,
+    /// Names that URLs may use, each with a value to try them with; `None`: what it listens at is not understood.
+    pub(super) names: Option<Values>,
+}
+
+impl Described {
+    /// One of which nothing is known but its name.
+    pub(super) fn unknown(name: &str) -> Self {
+        let server = Server {
+            name: name.to_owned(),
+            start: Vec::new(),
+            env: Vec::new(),
+            folder: None,
+            files: Vec::new(),
+            setup: Vec::new(),
+            teardown: Vec::new(),
+            ready: Ready::Answers(Vec::new()),
+            ready_timeout: READY_TIMEOUT,
+            stop: Stop::default(),
+            stop_timeout: STOP_TIMEOUT,
+        };
+        Self { server, lacks: None, names: None }
+    }
+}
+
+/// The keys that describe a server.
+const KEYS: [&str; 10] =
+    ["start", "env", "folder", "files", "setup", "teardown", "ready", "ready-timeout", "stop", "stop-timeout"];
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The server's keys of a table; `None` if it has none of them.
+pub(super) fn describe(table: &Table<'_, '_>, name: &str, around: Surroundings<'_>) -> Option<Described> {
+    let given: Vec<_> = KEYS.iter().filter_map(|key| table.get(key)).collect();
+    if given.is_empty() {
+        return None;
+    }
+    let start = match table.get("start") {
+        Some(start) => words(&start).unwrap_or_default(),
+        None => {
+            table.wrong("`start` is missing: expected the command that starts the server");
+            Vec::new()
+        }
+    };
+    let mut texts = Texts::default();
+    if let Some(value) = table.get("start") {
+        texts.add(&value, &start);
+    }
+    let env = table.get("env").map(|value| variables(&value, &mut texts)).unwrap_or_default();
+    let files = table.get("files").map(|value| files(&value, around, &mut texts)).unwrap_or_default();
+    let setup = table.get("setup").map(|value| commands(&value, &mut texts)).unwrap_or_default();
+    let teardown = table.get("teardown").map(|value| commands(&value, &mut texts)).unwrap_or_default();
+    let names = texts.names(around);
+    // A server that only listens where `ready` looks does not listen there.
+    let ready = table.get("ready").and_then(|value| ready(&value, &mut texts));
+    texts.check(&names);
+    let names = (!start.is_empty()).then_some(names);
+    let mut server = Server {
+        name: name.to_owned(),
+        start,
+        env,
+        folder: table.get("folder").and_then(|value| folder(&value, around)),
+        files,
+        setup,
+        teardown,
+        ready: ready.unwrap_or_else(|| Ready::Answers(Vec::new())),
+        ready_timeout: table.get("ready-timeout").and_then(|value| timeout(&value)).unwrap_or(READY_TIMEOUT),
+        stop: table.get("stop").and_then(|value| value.read(read_stop)).unwrap_or_default(),
+        stop_timeout: table.get("stop-timeout").and_then(|value| timeout(&value)).unwrap_or(STOP_TIMEOUT),
+    };
+    let lacks = lacks(table, around.machine).or_else(|| find_program(&mut server.start, around.machine));
+    Some(Described { server, lacks, names })
+}
+
+/// What a table requires and this machine has not.
+pub(super) fn lacks(table: &Table<'_, '_>, machine: &Machine) -> Option<String> {
+    let required = table.get("requires")?.texts()?;
+    required.iter().find_map(|requirement| machine.lacks(requirement))
+}
+
+/// Why a command's program cannot be found. Where it is found but not by its name, the path takes its place.
+pub(super) fn find_program(words: &mut [String], machine: &Machine) -> Option<String> {
+    let program = words.first_mut().filter(|program| !program.contains('/') && !program.contains("{{"))?;
+    match machine.program(program) {
+        Program::Named => None,
+        Program::At(path) => {
+            *program = path.to_string_lossy().into_owned();
+            None
+        }
+        Program::Missing => Some(format!("{program} is not installed")),
+    }
+}
+
+/// A command: a text that is split as a shell would, or its words.
+pub(super) fn words(value: &Value<'_, '_>) -> Option<Vec<String>> {
+    let words = if value.is_array() { value.texts()? } else { value.read(rules::words)? };
+    if words.first().is_none_or(|program| program.trim().is_empty()) {
+        value.wrong("the command is empty: expected a program and its arguments");
+        return None;
+    }
+    Some(words)
+}
+
+/// A command for people: quoted where a shell would need it, braces apart.
+pub(super) fn shown(words: &[String]) -> String {
+    let quoted = |word: &String| match shell_words::quote(&word.replace(['{', '}'], "")) {
+        plain if plain.starts_with('\'') => shell_words::quote(word).into_owned(),
+        _ => word.clone(),
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// Variables for a process.
+pub(super) fn variables<'d, 't>(value: &Value<'d, 't>, texts: &mut Texts<'d, 't>) -> Vec<(String, String)> {
+    let mut variables = Vec::new();
+    for (name, value) in value.table().map(|table| table.entries()).unwrap_or_default() {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            value.wrong(format!("`{name}` is no name of a variable"));
+        } else if let Some(text) = value.text() {
+            texts.add(&value, [&text]);
+            variables.push((name, text));
+        }
+    }
+    variables
+}
+
+/// One or several commands, each of which may stand as a text or as words.
+fn commands<'d, 't>(value: &Value<'d, 't>, texts: &mut Texts<'d, 't>) -> Vec<Vec<String>> {
+    let commands = if value.is_array() { value.elements().unwrap_or_default() } else { vec![value.clone()] };
+    let mut found = Vec::new();
+    for command in commands {
+        if let Some(words) = words(&command) {
+            texts.add(&command, &words);
+            found.push(words);
+        }
+    }
+    found
+}
+
+fn files<'d, 't>(value: &Value<'d, 't>, around: Surroundings<'_>, texts: &mut Texts<'d, 't>) -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    for (path, value) in value.table().map(|table| table.entries()).unwrap_or_default() {
+        let inside = Path::new(&path).components().all(|part| matches!(part, Component::Normal(_)));
+        if path.is_empty() || !inside {
+            value.wrong(format!(
+                "`{path}` leads out of the server's folder: expected a relative path, as in conf/app.conf"
+            ));
+        }
+        let content = match value.is_table() {
+            true => value.table().and_then(|table| template_file(&table, around)),
+            false => value.text(),
+        };
+        if let Some(content) = content {
+            texts.add(&value, [&content]);
+            files.push((path, content));
+        }
+    }
+    files
+}
+
+fn template_file(table: &Table<'_, '_>, around: Surroundings<'_>) -> Option<String> {
+    let value = table.get("template");
+    table.finish(|_| None);
+    let Some(value) = value else {
+        table.wrong("`template` is missing: expected the path of a file, or the content as a text");
+        return None;
+    };
+    let path = beside(&value, around)?;
+    match std::fs::read_to_string(&path) {
+        Ok(text) => value.fill(&text),
+        Err(error) => {
+            value.wrong(format!("{} cannot be read: {error}", path.display()));
+            None
+        }
+    }
+}
+
+/// A path that begins where the experiment's file is.
+pub(super) fn beside(value: &Value<'_, '_>, around: Surroundings<'_>) -> Option<PathBuf> {
+    let path = PathBuf::from(value.text()?);
+    if path.is_relative() && around.folder.is_none() {
+        value.wrong("a built-in experiment has no folder: expected an absolute path");
+        return None;
+    }
+    Some(around.folder.map(|folder| folder.join(&path)).unwrap_or(path))
+}
+
+fn folder(value: &Value<'_, '_>, around: Surroundings<'_>) -> Option<PathBuf> {
+    let path = beside(value, around)?;
+    match path.canonicalize() {
+        Ok(path) if path.is_dir() => Some(path),
+        _ => {
+            value.wrong(format!("{} is no folder: make it, or correct the path", path.display()));
+            None
+        }
+    }
+}
+
+fn ready<'d, 't>(value: &Value<'d, 't>, texts: &mut Texts<'d, 't>) -> Option<Ready> {
+    if !value.is_table() {
+        let urls = value.texts()?;
+        texts.add(value, &urls);
+        return Some(Ready::Answers(urls));
+    }
+    let table = value.table()?;
+    let line = table.get("line");
+    table.finish(|_| None);
+    if line.is_none() {
+        table.wrong("`line` is missing: expected a regular expression for a line that the server writes");
+    }
+    line?.read(Regex::new).map(Ready::Line)
+}
+
+/// A time that is not zero.
+pub(super) fn timeout(value: &Value<'_, '_>) -> Option<Duration> {
+    value.read(|text| match units::parse_time(text)? {
+        Duration::ZERO => Err("it is 0: expected a time such as 10s".to_owned()),
+        time => Ok(time),
+    })
+}
+
+fn read_stop(text: &str) -> Result<Stop, String> {
+    const SIGNALS: [(&str, Stop); 7] = [
+        ("TERM", Stop::Term),
+        ("INT", Stop::Int),
+        ("QUIT", Stop::Quit),
+        ("HUP", Stop::Hup),
+        ("USR1", Stop::Usr1),
+        ("USR2", Stop::Usr2),
+        ("KILL", Stop::Kill),
+    ];
+    let upper = text.to_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    SIGNALS.iter().find(|signal| signal.0 == name).map(|signal| signal.1).ok_or_else(|| {
+        let names = SIGNALS.map(|signal| signal.0);
+        let near = nearest(name, names).map(|near| format!(" (did you mean {near}?)")).unwrap_or_default();
+        format!("`{text}` is no signal that ends a server{near}: expected one of {}", names.join(", "))
+    })
+}
+
+/// Texts with placeholders, collected so that each can be tried once all names are known.
+#[derive(Debug, Default)]
+pub(super) struct Texts<'d, 't>(Vec<(Value<'d, 't>, String)>);
+
+impl<'d, 't> Texts<'d, 't> {
+    pub(super) fn add<'a>(&mut self, value: &Value<'d, 't>, texts: impl IntoIterator<Item = &'a String>) {
+        self.0.extend(texts.into_iter().map(|text| (value.clone(), text.clone())));
+    }
+
+    /// What is known to a server that has these texts: each port and socket in them is its own.
+    fn names(&self, around: Surroundings<'_>) -> Values {
+        let mut values = around.always.clone();
+        values.set("dir", "/dir");
+        let names: BTreeSet<&str> =
+            self.0.iter().flat_map(|text| template::names(&text.1).unwrap_or_default()).collect();
+        for name in names.into_iter().filter(|name| template::is_place(name)) {
+            values.set(name, if name.starts_with("port") { "1" } else { "/socket" });
+        }
+        values
+    }
+
+    /// Tries them.
+    pub(super) fn check(&self, names: &Values) {
+        for (value, text) in &self.0 {
+            tried(value, text, names);
+        }
+    }
+}
+
+/// A text with something in the place of each name; what is wrong with it is said.
+pub(super) fn tried(value: &Value<'_, '_>, text: &str, names: &Values) -> Option<String> {
+    template::fill(text, names).map_err(|error| value.wrong(error.to_string())).ok()
+}

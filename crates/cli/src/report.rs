@@ -1,0 +1,175 @@
+//! `oroshi report`: saved results as a page.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ValueHint;
+use oroshi_bench::Record;
+use oroshi_lab::baseline::Saved;
+use oroshi_report::Named;
+
+use crate::bench;
+use crate::compare::parse_saved;
+use crate::say;
+
+const EXAMPLES: &str = "\
+Examples:
+  oroshi bench --format json -o before.json http://localhost:8080/
+  oroshi report before.json
+      draws before.html
+  oroshi report before.json after.json --html both.html
+      both runs in the same charts; what proves a difference is `oroshi compare`
+
+Exit codes: 0 done; 1 the page could not be written; 2 a file that cannot be read, or is something else.";
+
+/// Draw saved results as an HTML page; several runs of `oroshi bench` in the same charts
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Results of `oroshi bench --format json`; or one of `oroshi compare --format json` or `oroshi lab`
+    #[arg(value_name = "FILE.json", required = true, value_hint = ValueHint::FilePath)]
+    files: Vec<PathBuf>,
+
+    /// Where to write the page [default: beside the first file, with the ending .html]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    html: Option<PathBuf>,
+}
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Name a file that there is.
+    #[error("{} cannot be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Name a file that `bench`, `compare` or `lab` wrote.
+    #[error("{}: {what}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what was expected.
+        what: String,
+    },
+    /// Draw it alone.
+    #[error("{} is an experiment, which has a page of its own: expected it alone, or results of `oroshi bench` only", path.display())]
+    Experiment {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Choose another place for the page.
+    #[error("the page would take the place of {}, which it is drawn from", path.display())]
+    Overwrites {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The page cannot be written.
+    #[error(transparent)]
+    Write(#[from] bench::Error),
+}
+
+impl Error {
+    /// 2 when the files were wrong, 1 when the page could not be written.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Write(error) => error.exit_code(),
+            _ => 2,
+        }
+    }
+
+    /// What to do about it, where the message does not say so itself.
+    pub(crate) fn next_step(&self) -> Option<&'static str> {
+        match self {
+            Self::Content { .. } => Some("`oroshi bench --format json -o FILE ...` makes one"),
+            Self::Overwrites { .. } => Some("name the page with --html FILE"),
+            _ => None,
+        }
+    }
+}
+
+/// Reads the files and draws the page.
+///
+/// # Errors
+/// When there is no page.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    let saved = args.files.iter().map(|path| Ok((path, read(path)?))).collect::<Result<Vec<_>, Error>>()?;
+    let page = draw(&saved)?;
+    let path = args.html.clone().unwrap_or_else(|| args.files[0].with_extension("html"));
+    if let Some(from) = args.files.iter().find(|from| same(from, &path)) {
+        return Err(Error::Overwrites { path: from.clone() });
+    }
+    bench::write(&page, Some(bench::open(&path)?), Some(&path))?;
+    say(&format!("wrote {}", path.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> Result<Saved, Error> {
+    let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    parse_saved(&text).map_err(|what| Error::Content { path: path.to_owned(), what })
+}
+
+fn draw(saved: &[(&PathBuf, Saved)]) -> Result<String, Error> {
+    if let [(_, Saved::Lab(result))] = saved {
+        return Ok(oroshi_report::lab_page(result));
+    }
+    let mut runs = Vec::new();
+    for (path, saved) in saved {
+        match saved {
+            Saved::Bench(records) => runs.extend(records.iter().map(|record| (*path, record))),
+            Saved::Lab(_) => return Err(Error::Experiment { path: (*path).clone() }),
+        }
+    }
+    let named = names(&runs).into_iter().zip(&runs).map(|(name, (_, record))| Named { name, record });
+    Ok(oroshi_report::bench_page(&named.collect::<Vec<_>>()))
+}
+
+/// A file's name without its ending; the whole path where two would be the same, and a number where one file holds several.
+fn names(runs: &[(&PathBuf, &Record)]) -> Vec<String> {
+    let stem = |path: &Path| path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let name = |(place, (path, _)): (usize, &(&PathBuf, &Record))| {
+        let ambiguous = runs.iter().any(|(other, _)| other != path && stem(other) == stem(path));
+        let name = if ambiguous { path.display().to_string() } else { stem(path) };
+        let same_file = |run: &&(&PathBuf, &Record)| run.0 == *path;
+        match runs.iter().filter(same_file).count() {
+            1 => name,
+            _ => format!("{name} {}", runs[..place].iter().filter(same_file).count() + 1),
+        }
+    };
+    runs.iter().enumerate().map(name).collect()
+}
+
+/// Whether two paths lead to the same file.
+fn same(one: &Path, other: &Path) -> bool {
+    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::sample;
+
+    #[test]
+    fn runs_are_told_apart_by_their_names() {
+        let record = sample::closed();
+        let named = |paths: &[&str]| {
+            let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+            names(&paths.iter().map(|path| (path, &record)).collect::<Vec<_>>())
+        };
+        assert_eq!(named(&["before.json", "x/after.json"]), ["before", "after"]);
+        assert_eq!(named(&["a/run.json", "b/run.json", "c.json"]), ["a/run.json", "b/run.json", "c"]);
+        assert_eq!(named(&["runs.json", "runs.json"]), ["runs 1", "runs 2"]);
+    }
+
+    #[test]
+    fn an_experiment_is_drawn_alone() {
+        let path = PathBuf::from("lab.json");
+        let lab = || Saved::Lab(crate::lab_text::sample::two());
+        assert!(draw(&[(&path, lab())]).unwrap().contains("oroshi lab"));
+        let error = draw(&[(&path, Saved::Bench(vec![sample::closed()])), (&path, lab())]).unwrap_err();
+        assert_eq!((error.exit_code(), error.to_string().contains("lab.json is an experiment")), (2, true));
+    }
+}

@@ -1,0 +1,91 @@
+//! What an experiment's rules and commands look like, typed as flags or written into a file.
+
+use oroshi_lab::plan::LEAST_BLOCKS;
+use oroshi_words::units;
+
+/// A share between nothing and all: `3%`.
+///
+/// # Errors
+/// When it is none, in words.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    match units::parse_percent(text)? {
+        share if share > 0.0 && share < 1.0 => Ok(share),
+        _ => Err(format!("`{text}`: expected more than 0 % and less than 100 %")),
+    }
+}
+
+/// Blocks at least and at most: `10-50`, or a number for both.
+///
+/// # Errors
+/// When it is neither, or so few that nothing could be said, in words.
+pub(crate) fn blocks(text: &str) -> Result<(usize, usize), String> {
+    let expected =
+        || format!("`{text}`: expected a least and a greatest number of blocks, as in 10-50, or one number for both");
+    let number = |text: &str| text.trim().parse::<usize>().map_err(|_| expected());
+    let (least, most) = match text.split_once('-') {
+        Some((least, most)) => (number(least)?, number(most)?),
+        None => (number(text)?, number(text)?),
+    };
+    if least < LEAST_BLOCKS {
+        return Err(format!("`{text}`: with fewer than {LEAST_BLOCKS} blocks nothing can be said of a difference"));
+    }
+    if least > most { Err(expected()) } else { Ok((least, most)) }
+}
+
+/// Blocks until the servers are started anew: a number, or `all` (`None`).
+///
+/// # Errors
+/// When it is neither, in words.
+pub(crate) fn blocks_per_start(text: &str) -> Result<Option<usize>, String> {
+    match text.parse::<usize>() {
+        Ok(n) if n > 0 => Ok(Some(n)),
+        _ if text == "all" => Ok(None),
+        _ => Err(format!("`{text}`: expected a number of at least 1, or all")),
+    }
+}
+
+/// A command's words, split as a shell would. Placeholders stay in one piece, whatever spaces are in them.
+///
+/// # Errors
+/// When a quote is not closed, in words.
+pub(crate) fn words(text: &str) -> Result<Vec<String>, String> {
+    let mut joined = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, (name, after))) =
+        rest.split_once("{{").and_then(|(before, rest)| Some((before, rest.split_once("}}")?)))
+    {
+        joined.extend([before, "{{", name.trim(), "}}"]);
+        rest = after;
+    }
+    shell_words::split(&(joined + rest)).map_err(|error| format!("`{text}` cannot be split into words: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_a_range_or_a_number() {
+        assert_eq!((blocks("10-50"), blocks("5"), blocks("3 - 3")), (Ok((10, 50)), Ok((5, 5)), Ok((3, 3))));
+        for (bad, why) in [("", "expected"), ("x", "expected"), ("9-", "expected"), ("9-5", "expected"), ("2", "fewer")]
+        {
+            assert!(blocks(bad).unwrap_err().contains(why), "{bad}");
+        }
+        assert_eq!((blocks_per_start("all"), blocks_per_start("2")), (Ok(None), Ok(Some(2))));
+        assert!(blocks_per_start("0").is_err() && blocks_per_start("none").is_err());
+    }
+
+    #[test]
+    fn shares_lie_between_nothing_and_all() {
+        assert_eq!(share("2.5%"), Ok(0.025));
+        for bad in ["0%", "100%", "x"] {
+            assert!(share(bad).unwrap_err().contains(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn placeholders_stay_in_one_piece() {
+        assert_eq!(words("a '{{ b }} c' {{ d }}/e"), Ok(["a", "{{b}} c", "{{d}}/e"].map(str::to_owned).to_vec()));
+        assert!(words("a 'b").unwrap_err().contains("`a 'b`"));
+    }
+}
