@@ -1,7 +1,16 @@
-//! What an experiment's rules and commands look like, typed as flags or written into a file.
+//! What an experiment's rules, runs and commands look like, typed as flags or written into a file.
 
+use std::time::Duration;
+
+use oroshi_bench::{Draft, Load};
 use oroshi_lab::plan::LEAST_BLOCKS;
 use oroshi_words::units;
+
+/// A run's length when nothing says otherwise: many short runs tell more than few long ones.
+const DURATION: Duration = Duration::from_secs(1);
+const WARMUP: Duration = Duration::from_millis(250);
+/// A run that ends after a number of requests ends here in any case.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// A share between nothing and all: `3%`.
 ///
@@ -58,6 +67,24 @@ pub(crate) fn words(text: &str) -> Result<Vec<String>, String> {
         rest = after;
     }
     shell_words::split(&(joined + rest)).map_err(|error| format!("`{text}` cannot be split into words: {error}"))
+}
+
+/// A draft of an experiment's run, whose length is decided. `warmup`: that was given.
+pub(crate) fn timed(mut draft: Draft, warmup: bool) -> Draft {
+    let staged: Duration = match &draft.load {
+        Load::Open { stages, .. } => stages.iter().map(|stage| stage.duration).sum(),
+        Load::Closed => Duration::ZERO,
+    };
+    let usual = match draft.requests {
+        _ if !staged.is_zero() => staged,
+        Some(_) => LONGEST,
+        None => DURATION,
+    };
+    draft.duration = Some(draft.duration.unwrap_or(usual));
+    if !warmup {
+        draft.warmup = WARMUP;
+    }
+    draft
 }
 
 #[cfg(test)]

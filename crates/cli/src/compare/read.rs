@@ -18,11 +18,6 @@ use super::variants::{self, Typed};
 use crate::bench::{load_words, read_load, with_causes};
 use crate::rules;
 
-/// A run's length when nothing says otherwise: many short runs tell more than few long ones.
-const DURATION: Duration = Duration::from_secs(1);
-const WARMUP: Duration = Duration::from_millis(250);
-/// A run that ends after a number of requests ends here in any case.
-const LONGEST: Duration = Duration::from_secs(60);
 /// The rate at which latency is compared, as a share of what the slowest can do.
 const RATE_SHARE: f64 = 0.6;
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,7 +42,7 @@ impl Args {
     /// All that is wrong.
     pub(super) fn read(self, oroshi: &str, rerun: Vec<String>) -> Result<(Experiment, Output), Vec<String>> {
         let mut problems = Vec::new();
-        let Self { variants, load, rules, output } = self;
+        let Self { variants, load, rules: flags, output } = self;
         let (typed, wrong) = variants::parse(&variants);
         problems.extend(wrong);
         let least = if output.baseline.is_some() { 1 } else { 2 };
@@ -64,9 +59,9 @@ impl Args {
         let warmup = load.warmup.is_some();
         let (draft, share, wrong) = read_load(load);
         problems.extend(wrong.iter().map(ToString::to_string));
-        let draft = timed(draft, warmup);
+        let draft = rules::timed(draft, warmup);
         let open = share.is_some() || draft.load != Rhythm::Closed;
-        let metrics = metrics(&rules, open, &mut problems);
+        let metrics = metrics(&flags, open, &mut problems);
         // Latency of servers that answer at different rates says nothing.
         let chosen = metrics.first().filter(|metric| metric.is_latency() && !open).map(|_| RATE_SHARE);
         let note = chosen.map(|share| {
@@ -79,14 +74,14 @@ impl Args {
         });
         let share = share.or(chosen);
 
-        let server_cpus = one("--server-cpus", rules.server_cpus.as_deref(), str::parse::<CpuList>, &mut problems);
+        let server_cpus = one("--server-cpus", flags.server_cpus.as_deref(), str::parse::<CpuList>, &mut problems);
         let values = known(oroshi, server_cpus.as_ref(), draft.cpus.as_ref());
         check(&typed, &values, &draft, share, &mut problems);
         if typed.iter().all(|variant| variant.start.is_none()) {
             let unused = [
-                ("--server-cpus", rules.server_cpus.is_some()),
-                ("--blocks-per-start", rules.blocks_per_start.is_some()),
-                ("--ready-timeout", rules.ready_timeout.is_some()),
+                ("--server-cpus", flags.server_cpus.is_some()),
+                ("--blocks-per-start", flags.blocks_per_start.is_some()),
+                ("--ready-timeout", flags.ready_timeout.is_some()),
             ];
             let unused = unused.iter().filter(|flag| flag.1).map(|flag| flag.0);
             problems.extend(unused.map(|flag| {
@@ -95,8 +90,8 @@ impl Args {
                 )
             }));
         }
-        let ready_timeout = one("--ready-timeout", rules.ready_timeout.as_deref(), time_above_zero, &mut problems);
-        let read_rules = read_rules(&rules, &mut problems);
+        let ready_timeout = one("--ready-timeout", flags.ready_timeout.as_deref(), time_above_zero, &mut problems);
+        let read_rules = read_rules(&flags, &mut problems);
         let OutputArgs { baseline, fail_if, format, output: file, report: html } = output;
         let fail_if: Vec<Condition> =
             fail_if.iter().filter_map(|text| one("--fail-if", Some(text), str::parse, &mut problems)).collect();
@@ -139,24 +134,6 @@ fn time_above_zero(text: &str) -> Result<Duration, String> {
         Duration::ZERO => Err(format!("`{text}` is 0: expected a time such as 10s")),
         time => Ok(time),
     }
-}
-
-/// A draft whose length is decided. `warmup`: it was given.
-fn timed(mut draft: Draft, warmup: bool) -> Draft {
-    let staged: Duration = match &draft.load {
-        Rhythm::Open { stages, .. } => stages.iter().map(|stage| stage.duration).sum(),
-        Rhythm::Closed => Duration::ZERO,
-    };
-    let usual = match draft.requests {
-        _ if !staged.is_zero() => staged,
-        Some(_) => LONGEST,
-        None => DURATION,
-    };
-    draft.duration = Some(draft.duration.unwrap_or(usual));
-    if !warmup {
-        draft.warmup = WARMUP;
-    }
-    draft
 }
 
 /// What is compared, the primary metric first.

@@ -32,11 +32,11 @@ pub(super) fn parse(words: &[String]) -> (Vec<Typed>, Vec<String>) {
     for word in words {
         match (word.strip_prefix('@'), groups.last_mut()) {
             (Some(""), _) => {
-                problems.push("`@` alone: expected a URL right behind it, as in @http://localhost:3000/".into())
+                problems.push("`@` alone: expected a URL right behind it, as in @http://localhost:3000/".into());
             }
             (Some(url), Some((_, urls))) => urls.push(url.to_owned()),
             (Some(_), None) => {
-                problems.push(format!("`{word}` says where a command answers, and no command stands before it"))
+                problems.push(format!("`{word}` says where a command answers, and no command stands before it"));
             }
             (None, _) => groups.push((word, Vec::new())),
         }

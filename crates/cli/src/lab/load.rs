@@ -14,12 +14,8 @@ use super::document::{Table, Value};
 use super::flags;
 use super::server::{Surroundings, Texts, find_program, shown, timeout, variables, words};
 use crate::bench::load_words;
+use crate::rules;
 
-/// A run's length when nothing says otherwise: many short runs tell more than few long ones.
-const DURATION: Duration = Duration::from_secs(1);
-const WARMUP: Duration = Duration::from_millis(250);
-/// A run that ends after a number of requests ends here in any case.
-const LONGEST: Duration = Duration::from_secs(60);
 /// Warm-up of a quick look.
 const QUICK_WARMUP: Duration = Duration::from_millis(100);
 /// Keys of a load that is a program, beside those that it shares with our own.
@@ -121,20 +117,9 @@ impl<'d, 't> Keys<'d, 't> {
     }
 
     /// A draft whose length is decided.
-    fn timed(&self, mut draft: Draft, longest: Option<Duration>) -> Draft {
-        let staged: Duration = match &draft.load {
-            Rhythm::Open { stages, .. } => stages.iter().map(|stage| stage.duration).sum(),
-            Rhythm::Closed => Duration::ZERO,
-        };
-        let usual = match draft.requests {
-            _ if !staged.is_zero() => staged,
-            Some(_) => LONGEST,
-            None => DURATION,
-        };
-        let asked = draft.duration.unwrap_or(usual);
-        if self.get("warmup").is_none() {
-            draft.warmup = WARMUP;
-        }
+    fn timed(&self, draft: Draft, longest: Option<Duration>) -> Draft {
+        let mut draft = rules::timed(draft, self.get("warmup").is_some());
+        let asked = draft.duration.unwrap_or_default();
         if let Some(longest) = longest {
             draft.warmup = draft.warmup.min(QUICK_WARMUP);
             if let Rhythm::Open { stages, .. } = &mut draft.load

@@ -1,0 +1,185 @@
+//! `oroshi compare` from end to end: verdicts, exit codes, and what is said when something is wrong.
+
+mod common;
+
+use common::{OROSHI, Ran, Target, bench, oroshi};
+use oroshi_lab::LabResult;
+use oroshi_lab::result::Comparison;
+use oroshi_stats::compare::Verdict;
+
+/// Few short runs: the verdicts asked for here are far from any border.
+const QUICK: [&str; 10] = ["-c2", "-t1", "-d", "100ms", "-w", "20ms", "--blocks", "4", "--format", "json"];
+
+fn compare(args: &[&str]) -> Ran {
+    oroshi(&[&["compare"], &QUICK[..], args].concat())
+}
+
+/// A server started for the comparison.
+fn target(name: &str, flags: &str) -> [String; 2] {
+    let start = format!("{name}={{{{oroshi}}}} target --threads 1 {flags} --listen 127.0.0.1:{{{{port}}}}");
+    [start, "@http://127.0.0.1:{{port}}/".into()]
+}
+
+#[track_caller]
+fn result(ran: &Ran) -> LabResult {
+    serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
+}
+
+/// What was found of the primary metric for the second beside the first.
+#[track_caller]
+fn first_comparison(result: &LabResult) -> &Comparison {
+    &result.cells[0].comparisons[0]
+}
+
+#[test]
+fn the_same_server_twice_is_not_different() {
+    let target = Target::start(&[]);
+    let ran = compare(&["--smallest-effect", "50%", target.url(), target.url()]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let result = result(&ran);
+    let cell = &result.cells[0];
+    assert_eq!((cell.blocks, cell.runs.len(), result.name.as_str()), (4, 8, "compare"));
+    let names: Vec<&str> = cell.variants.iter().map(|v| v.name.as_str()).collect();
+    assert_eq!(names, ["A", "B"]);
+    // A difference that does not matter may come out as such: with four blocks in twenty it would, by chance.
+    let comparison = first_comparison(&result);
+    let ratio = comparison.ratio.unwrap();
+    assert!(ratio.low < 1.5 && ratio.high > 1.0 / 1.5, "{comparison:?}");
+    assert!(cell.variants.iter().all(|v| v.figures.len() >= 3), "{:?}", cell.variants);
+    assert_eq!(result.rerun[1], "compare");
+    assert!(!ran.err.contains("failed"), "{ran:?}");
+}
+
+#[test]
+fn a_slower_server_is_found_and_fails_the_condition() {
+    let (fast, slow) = (target("fast", ""), target("slow", "--delay 5ms"));
+    let words = [&fast[0], &fast[1], &slow[0], &slow[1]].map(String::as_str);
+    let flags = ["--fail-if", "slower", "--blocks-per-start", "all"];
+    let ran = compare(&[&flags, &words[..]].concat());
+    ran.said(3, &["FAILED  --fail-if slower", "slow is slower than fast"]);
+    let result = result(&ran);
+    let comparison = first_comparison(&result);
+    assert_eq!((comparison.verdict, comparison.blocks), (Verdict::Slower, 4), "{comparison:?}");
+    assert!(result.cells[0].variants[1].start.as_ref().is_some_and(|start| start.contains("--delay 5ms")));
+}
+
+#[test]
+fn latency_is_compared_at_one_rate() {
+    let (fast, slow) = (target("fast", ""), target("slow", "--delay 5ms"));
+    let words = [&slow[0], &slow[1], &fast[0], &fast[1]].map(String::as_str);
+    // Of a hundred requests in a run, one at its edge does not make it another rate.
+    let run = ["compare", "-c4", "-t1", "-d", "300ms", "-w", "20ms", "--blocks", "4", "--format", "json", "-R", "400"];
+    let flags = ["--primary", "p50", "--fail-if", "slower,different", "--blocks-per-start", "all"];
+    let ran = oroshi(&[&run[..], &flags, &words].concat());
+    ran.said(3, &["passed  --fail-if slower", "FAILED  --fail-if different", "fast answers sooner than slow"]);
+    let result = result(&ran);
+    let ratio = first_comparison(&result).ratio.unwrap();
+    assert!(ratio.high < 0.5, "{ratio:?}");
+    assert_eq!(result.metrics[0].label, "p50");
+}
+
+#[test]
+fn a_command_that_ends_at_once_is_told_with_its_last_words() {
+    let (good, other) = (target("good", ""), target("other", ""));
+    let bad = ["bad=sh -c 'echo no licence; exit 7'", "@http://127.0.0.1:1/"];
+    let ran = oroshi(&[&["compare"], &QUICK[..8], &[&good[0], &good[1]], &bad, &[&other[0], &other[1]]].concat());
+    ran.said(1, &["error: bad failed", "what the servers wrote is in "]);
+    for words in ["Failed", "bad", "no licence", "7"] {
+        assert!(ran.out.contains(words), "`{words}`: {ran:?}");
+    }
+    // The others are compared all the same.
+    assert!(ran.out.contains("other / good "), "{ran:?}");
+    assert!(ran.out.lines().any(|line| line.starts_with("good ") && line.contains('±')), "{ran:?}");
+    let folder = ran.err.split("what the servers wrote is in ").nth(1).unwrap().lines().next().unwrap();
+    let folder = std::path::Path::new(folder);
+    assert!(folder.is_dir(), "{folder:?}");
+    std::fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn a_dead_url_is_told() {
+    let target = Target::start(&[]);
+    // Nobody listens at this name.
+    let ran = compare(&[target.url(), "dead=unix:@oroshi-test-nobody-is-here"]);
+    ran.said(1, &["dead failed"]);
+    let result = result(&ran);
+    let dead = &result.cells[0].variants[1];
+    assert!(dead.failed.is_some() && dead.figures.is_empty(), "{dead:?}");
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_and_nothing_is_started() {
+    let marker = tempfile::tempdir().unwrap();
+    let file = marker.path().join("started");
+    let command = format!("x=touch {}", file.display());
+    let ran = oroshi(&[
+        "compare",
+        "-c0",
+        "--primary",
+        "speed",
+        "--blocks",
+        "2",
+        "--fail-if",
+        "slow",
+        &command,
+        "@http://h/",
+        "x=http://h/",
+        "y=puma",
+    ]);
+    ran.said(
+        2,
+        &[
+            "connections is 0",
+            "--primary",
+            "--blocks",
+            "--fail-if",
+            "did you mean slower?",
+            "called x",
+            "y: ",
+            "next: ",
+        ],
+    );
+    assert!(!file.exists());
+    oroshi(&["compare", "http://h/"]).said(2, &["needs two"]);
+    oroshi(&["compare", "--baseline", "/nonexistent/x.json", "http://h/"]).said(2, &["/nonexistent/x.json"]);
+    oroshi(&["compare", "-o", "/nonexistent/x", "http://h/", "http://h/"]).said(1, &["/nonexistent/x"]);
+}
+
+#[test]
+fn a_saved_result_is_a_baseline_with_caveats() {
+    let target = Target::start(&["--delay", "2ms"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (saved, again, page) = (path("saved.json"), path("again.json"), path("page.html"));
+    let ran = compare(&["-o", &saved, &format!("other={}", target.url()), &format!("now={}", target.url())]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+
+    let now = format!("now={}", target.url());
+    let secret = ["-H", "Authorization: Bearer s3cret", "--report", &page, "-o", &again];
+    let ran = compare(&[&["--baseline", &saved, "--smallest-effect", "90%"], &secret[..], &[&now]].concat());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let text = std::fs::read_to_string(&again).unwrap();
+    assert!(!text.contains("s3cret"));
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["against"]["comparisons"][0]["variant"], "now", "{}", value["against"]);
+    assert!(value["against"]["caveats"].as_array().is_some_and(|caveats| !caveats.is_empty()));
+    assert!(std::fs::read_to_string(&page).unwrap().starts_with("<!DOCTYPE html>"));
+
+    // One saved run has no interval.
+    let one = path("one.json");
+    assert_eq!(bench(&["-n", "20", "--format", "json", "-o", &one, target.url()]).code, Some(0));
+    let ran = oroshi(&[&["compare"], &QUICK[..8], &["--baseline", &one, &now]].concat());
+    ran.said(1, &["could be compared"]);
+    assert!(ran.out.contains("Against ") && ran.out.contains("Caveat"), "{ran:?}");
+}
+
+#[test]
+fn help_gives_the_defaults_of_this_command() {
+    let ran = oroshi(&["compare", "--help"]);
+    assert_eq!(ran.code, Some(0));
+    for words in ["[default: 1s]", "[default: 250ms]", "--order-seed", "--server-cpus", "{{port}}", "--fail-if"] {
+        assert!(ran.out.contains(words), "{words}: {}", ran.out);
+    }
+    assert!(!ran.out.contains("[default: 10s, or until"), "{}", ran.out);
+    assert!(std::path::Path::new(OROSHI).is_file());
+}

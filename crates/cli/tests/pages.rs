@@ -1,0 +1,85 @@
+//! HTML reports from end to end: `bench --report`, and `oroshi report` on what was saved.
+
+#[path = "../../report/tests/support/browser.rs"]
+mod browser;
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{Target, bench, oroshi};
+use oroshi_words::units;
+
+/// A record from before heat maps and samples of the server.
+const OLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/tests/records/oroshi-bench-1.0.json");
+
+#[test]
+fn a_run_is_drawn_when_it_is_made_and_again_from_what_was_saved() {
+    let server = Target::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (json, page) = (path("first.json"), path("page.html"));
+    let outputs = ["--format", "json", "-o", &json, "--report", &page];
+    let ran = bench(&[&outputs[..], &["-c", "3", "-d", "400ms", "-H", "X-Key: s3cret", server.url()]].concat());
+    assert_eq!((ran.code, &*ran.out, &*ran.err), (Some(0), "", ""));
+    let record: oroshi_bench::Record = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let drawn = fs::read_to_string(&page).unwrap();
+    let rate = units::number(record.rates.requests_per_s);
+    assert!(
+        drawn.contains(&rate) && drawn.contains(record.grade.bottleneck.name()) && !drawn.contains("s3cret"),
+        "{rate}"
+    );
+
+    oroshi(&["report", &json]).said(0, &["wrote", "first.html"]);
+    assert_eq!(fs::read_to_string(path("first.html")).unwrap(), drawn, "the same page");
+
+    let both = path("both.html");
+    oroshi(&["report", &json, OLD, "--html", &both]).said(0, &["both.html"]);
+    let both = fs::read_to_string(both).unwrap();
+    assert!(both.contains(">first<") && both.contains(">oroshi-bench-1.0<"), "each by its name");
+
+    let Some(program) = browser::installed() else { return browser::skipped("pages", "chromium is not installed") };
+    let seen = browser::look(program, &[(&drawn, 390), (&both, 390)], false, &["#time .heat", "#latency .plot .mark"]);
+    assert_eq!(seen.console, Vec::<String>::new());
+    for page in &seen.pages {
+        assert_eq!(
+            (&page["overflow"], &page["loaded"], page["overlapping"].as_array().map(Vec::len)),
+            (&0.into(), &0.into(), Some(0))
+        );
+        assert!(browser::count(page, "#time .heat") > 0 && browser::count(page, "#latency .plot .mark") > 0);
+        assert!(page["text"].as_str().unwrap().contains(&rate));
+    }
+}
+
+#[test]
+fn a_record_of_an_earlier_version_has_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("old.html");
+    oroshi(&["report", OLD, "--html", page.to_str().unwrap()]).said(0, &["old.html"]);
+    let text = fs::read_to_string(page).unwrap();
+    assert!(text.contains("Latency over time") && !text.contains("class=\"heat"), "curves in place of a heat map");
+}
+
+#[test]
+fn what_cannot_be_drawn_is_named_with_what_was_expected() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let copy = file("copy.html", &fs::read_to_string(OLD).unwrap());
+    for (words, expected) in [
+        (vec!["report", "/nonexistent/a.json"], vec!["/nonexistent/a.json", "cannot be read"]),
+        (vec!["report", &file("text.json", "not JSON")], vec!["text.json", "no JSON", "expected a result"]),
+        (vec!["report", &file("other.json", "{\"schema\":\"k6\"}")], vec!["other.json", "no schema of ours", "next:"]),
+        (vec!["report", &copy], vec!["copy.html", "take the place", "--html"]),
+    ] {
+        oroshi(&words).said(2, &expected);
+    }
+    assert_eq!(fs::read_to_string(&copy).unwrap(), fs::read_to_string(OLD).unwrap(), "it is still what it was");
+    assert!(!Path::new(&folder.path().join("text.html")).exists());
+    oroshi(&["report", OLD, "--html", "/nonexistent/page.html"]).said(1, &["/nonexistent/page.html"]);
+    bench(&["--report", "/nonexistent/page.html", "-n", "1", "http://127.0.0.1:1/"])
+        .said(1, &["/nonexistent/page.html"]);
+}
