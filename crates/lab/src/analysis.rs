@@ -39,6 +39,9 @@ pub struct Asked<'a> {
     pub metrics: &'a [Metric],
     /// Differences of less than this share do not matter.
     pub smallest_effect: f64,
+    /// The cell ended because the primary intervals were narrow enough. Then some of them are narrow by chance, and all reach
+    /// further to make up for it ([`Bootstrap::stopped_when_precise`]): other metrics too, as they move together.
+    pub stopped_when_precise: bool,
 }
 
 /// A variant's own figures: of every metric that its runs have, the median over runs with its interval. Empty with fewer than
@@ -54,13 +57,14 @@ pub fn figures(runs: &[Run], variant: usize) -> BTreeMap<Metric, Interval> {
 pub fn comparisons(asked: &Asked<'_>, runs: &[Run]) -> Vec<Comparison> {
     let facts: Vec<Facts<'_>> =
         asked.names.iter().enumerate().map(|(variant, name)| Facts::of(name, runs, variant)).collect();
+    let options = Bootstrap { stopped_when_precise: asked.stopped_when_precise, ..bootstrap() };
     let mut primary = Vec::new();
     let mut others = Vec::new();
     for (place, &metric) in asked.metrics.iter().enumerate() {
         let family = if place == 0 { &mut primary } else { &mut others };
         let found = |(base, variant)| {
             let blocks = blocks(runs, base, variant);
-            let finding = finding(metric, &facts[base], &facts[variant], &blocks);
+            let finding = finding(metric, &facts[base], &facts[variant], &blocks, &options);
             Found { metric, base, variant, both: blocks.len(), finding }
         };
         family.extend(pairs(asked.names.len()).into_iter().map(found));
@@ -72,12 +76,13 @@ pub fn comparisons(asked: &Asked<'_>, runs: &[Run]) -> Vec<Comparison> {
 /// `alive`; with one variant alone, the interval of its own figure. `None` while one of them has no interval.
 #[must_use]
 pub fn precision(metric: Metric, runs: &[Run], alive: &[bool]) -> Option<f64> {
+    let options = Bootstrap { stopped_when_precise: true, ..bootstrap() };
     let intervals: Option<Vec<Interval>> = match alive {
-        [true] => Some(vec![compare::level(&values(runs, 0, metric), &bootstrap())?]),
+        [true] => Some(vec![compare::level(&values(runs, 0, metric), &options)?]),
         _ => pairs(alive.len())
             .into_iter()
             .filter(|&(base, variant)| alive[base] && alive[variant])
-            .map(|(base, variant)| Some(ratio(metric, &blocks(runs, base, variant))?.interval))
+            .map(|(base, variant)| Some(ratio(metric, &blocks(runs, base, variant), &options)?.interval))
             .collect(),
     };
     intervals?.iter().map(Interval::half_width_share).reduce(f64::max)
@@ -95,12 +100,12 @@ fn blocks(runs: &[Run], base: usize, variant: usize) -> Vec<(&Run, &Run)> {
     runs.iter().filter(|run| run.variant == base).filter_map(|run| Some((run, find(run)?))).collect()
 }
 
-fn ratio(metric: Metric, blocks: &[(&Run, &Run)]) -> Option<RatioEstimate> {
+fn ratio(metric: Metric, blocks: &[(&Run, &Run)], options: &Bootstrap) -> Option<RatioEstimate> {
     let pair = |(base, variant): &(&Run, &Run)| {
         let (base_figure, figure) = (*base.figures.get(&metric)?, *variant.figures.get(&metric)?);
         Some(Pair { session: base.session, base: base_figure, variant: figure })
     };
-    compare::ratio(&blocks.iter().filter_map(pair).collect::<Vec<_>>(), &bootstrap())
+    compare::ratio(&blocks.iter().filter_map(pair).collect::<Vec<_>>(), options)
 }
 
 /// A variant's figures, run by run.
@@ -136,16 +141,22 @@ pub(crate) enum Finding {
     Nothing(String),
 }
 
-fn finding(metric: Metric, base: &Facts<'_>, variant: &Facts<'_>, blocks: &[(&Run, &Run)]) -> Finding {
+fn finding(
+    metric: Metric,
+    base: &Facts<'_>,
+    variant: &Facts<'_>,
+    blocks: &[(&Run, &Run)],
+    options: &Bootstrap,
+) -> Finding {
     if let Some(finding) = given_rate(metric, base, variant) {
         return finding;
     }
-    let Some(found) = ratio(metric, blocks) else {
+    let Some(found) = ratio(metric, blocks, options) else {
         return Finding::Nothing(facts::why_no_ratio(metric, base, variant, blocks));
     };
     if metric.is_latency() {
         // Over the same blocks, so that both sides saw the same machine.
-        let rates = ratio(Metric::Rps, blocks).map(|rates| rates.interval.estimate);
+        let rates = ratio(Metric::Rps, blocks, options).map(|rates| rates.interval.estimate);
         if let Err(why) = same_rate(rates, base, variant) {
             return Finding::Nothing(why);
         }
@@ -204,7 +215,13 @@ impl Found {
 
 /// Blocks that are needed before anything is said of a difference, in words.
 pub(crate) fn too_few(blocks: usize, what: &str) -> String {
-    format!("there are only {blocks} {what}, and it takes {LEAST_BLOCKS}")
+    match blocks {
+        1 => {
+            let one = what.replace("blocks", "block").replace("runs", "run");
+            format!("there is only 1 {one}, and it takes {LEAST_BLOCKS}")
+        }
+        _ => format!("there are only {blocks} {what}, and it takes {LEAST_BLOCKS}"),
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,70 @@
 //! Which of two is better: intervals for ratios, and what may be said of them.
+//!
+//! # What is computed
+//!
+//! A *block* is one run of each, one right after the other. Whatever the machine was doing, it did to both, so the
+//! ratio of their figures says more than the figures. [`ratio`] takes the logarithms of these ratios, so that twice and
+//! half are equally far from 1, and then:
+//!
+//! - **Centre**: their pseudo-median (Hodges and Lehmann), the median of the means of all pairs of blocks. Like the
+//!   median it hardly minds a block that went wrong, but its interval is narrower: by 15 % for normal noise and 20
+//!   blocks, which saves more than a quarter of the runs. (Where noise is wilder than anything measured here, the
+//!   median's is narrower by up to 10 %.)
+//! - **Spread**: a bootstrap. The blocks are drawn anew from themselves, with replacement, time and again; how far the
+//!   centres of such draws stray from ours tells how far ours may have strayed from the true one. If the servers were
+//!   restarted and a *session* between two starts has several blocks, whole sessions are drawn: what they share, be it
+//!   the layout of memory or which worker got which connection, does not average out over their blocks. (Drawing blocks
+//!   within drawn sessions as well counts their noise twice: 98.5 to 100 % coverage instead of 95 where sessions differ
+//!   by 1 % or less. Davison and Hinkley, Bootstrap Methods and their Application, section 3.8, say why.)
+//! - **Interval**: the standard error from the bootstrap, times `sqrt(n / (n - 1))`, times Student's t for `n - 1`
+//!   degrees of freedom; `n` is the number of blocks or sessions, whichever are drawn. Plain percentiles of the draws
+//!   hold the truth in only 75 % of cases with three blocks, 86 % with five, 92 % with ten; bias-corrected ones (BCa)
+//!   are no better.
+//! - **p**: from the same t, so that it is below 0.05 exactly where the interval leaves out 1.
+//!
+//! # How often a 95 % interval holds the true ratio
+//!
+//! Per cent of 4,000 simulated comparisons, 2,000 draws each; the noise is that of each run, independent in both.
+//! `tests/compare.rs` repeats the essential ones.
+//!
+//! | noise | 3 blocks | 4 | 5 | 10 | 20 | 40 |
+//! | :--- | ---: | ---: | ---: | ---: | ---: | ---: |
+//! | normal, 3 % | 96.0 | 96.9 | 95.2 | 94.5 | 94.8 | 94.8 |
+//! | log-normal, 10 % | 95.9 | 96.9 | 95.1 | 94.7 | 94.7 | 94.8 |
+//! | normal, 3 %, and 5 % of the runs slowed by 30 % | 97.2 | 97.5 | 97.0 | 96.9 | 95.3 | 95.0 |
+//! | *half-width for normal, 3 %* | 12 % | 8.6 % | 6.0 % | 3.4 % | 2.0 % | 1.4 % |
+//!
+//! Three blocks are thus enough for a large difference only. With sessions that differ by 0 to 6 % among
+//! themselves: 10 sessions of 2 blocks 94.5 to 96.2, 5 of 4 94.6 to 95.7, 20 of 2 93.2 to 94.5, 3 of 10 94.2 to 95.2.
+//! Two sessions give an interval that reaches nine times as far as what separates them, since two cannot say more.
+//!
+//! # Stopping when it is precise enough
+//!
+//! Whoever looks after each block, and stops once the interval is narrow, stops too often when it is narrow by chance:
+//! an interval of 95 % then holds the truth in 92 %, and one comparison in thirteen of a server with itself finds a
+//! difference. So an interval by whose width one stops reaches further by `6 / n`
+//! ([`Bootstrap::stopped_when_precise`]). One that did not become narrow enough until the last block had no such
+//! choice, and is computed without. The whole procedure as `compare` runs it (at least 10 blocks, at most 50, a look
+//! after each, stop at 2 %, smallest effect 3 %), per cent of 2,000 to 4,000:
+//!
+//! | noise | true ratio | interval holds it | called different | equivalent | undecided | blocks |
+//! | :--- | ---: | ---: | ---: | ---: | ---: | ---: |
+//! | normal, 1 % | 1 | 99.3 | 0.0 | 99.2 | 0.8 | 10.5 |
+//! | normal, 2 % | 1 | 98.4 | 1.5 | 86.2 | 12.3 | 17.4 |
+//! | normal, 3 % | 1 | 97.1 | 2.8 | 77.7 | 19.5 | 28.4 |
+//! | normal, 4 % | 1 | 96.0 | 4.0 | 75.0 | 21.0 | 41.9 |
+//! | normal, 6 % | 1 | 94.5 | 5.4 | 32.6 | 62.0 | 49.9 |
+//! | normal, 3 %, and 5 % of the runs slowed by 30 % | 1 | 97.2 | 2.8 | 76.3 | 20.9 | 37.1 |
+//! | normal, 3 % | 1.05 | 96.9 | 100.0 | 0.0 | 0.0 | 28.4 |
+
+mod bootstrap;
+mod student;
+mod verdict;
 
 use serde::{Deserialize, Serialize};
+
+use bootstrap::{Centre, Sample};
+pub use verdict::{Verdict, holm, verdict};
 
 /// An estimate with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -13,18 +77,111 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// What may be said of a variant beside its base.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// It is better.
-    Faster,
-    /// It is worse.
-    Slower,
-    /// Whatever difference there may be is smaller than what matters.
-    Equivalent,
-    /// The interval allows both.
-    Undecided,
-    /// No comparison is possible; the reason stands beside.
-    NotCompared,
+impl Interval {
+    /// How far it reaches, to whichever side is farther, as a share: 0.02 if what is estimated at 1 may be 1.02 or
+    /// 1/1.02.
+    #[must_use]
+    pub fn half_width_share(&self) -> f64 {
+        (self.high / self.estimate).max(self.estimate / self.low) - 1.0
+    }
+}
+
+/// How an interval is computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bootstrap {
+    /// How often the blocks are drawn anew; at least 100 times. 50 blocks drawn 5,000 times take some three
+    /// milliseconds; time grows with the square of the number of blocks.
+    pub resamples: usize,
+    /// Decides the draws: the same data and seed give the same interval.
+    pub seed: u64,
+    /// How often an interval is to hold the true value: 0.95.
+    pub confidence: f64,
+    /// Measuring went on until this interval was narrow enough: it is made wider, to pay for having chosen the moment.
+    /// To be set both for deciding whether to stop, and for the interval that is reported if this is why it stopped.
+    pub stopped_when_precise: bool,
+}
+
+impl Default for Bootstrap {
+    fn default() -> Self {
+        Self { resamples: 5000, seed: 1, confidence: 0.95, stopped_when_precise: false }
+    }
+}
+
+/// One block: both were measured, one right after the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair {
+    /// How often the servers had been started before.
+    pub session: usize,
+    /// The base's figure.
+    pub base: f64,
+    /// The variant's figure.
+    pub variant: f64,
+}
+
+/// One figure of one run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Value {
+    /// How often the server had been started before.
+    pub session: usize,
+    /// The figure.
+    pub value: f64,
+}
+
+/// A ratio, and what it rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RatioEstimate {
+    /// `variant / base`.
+    pub interval: Interval,
+    /// Probability of a ratio at least so far from 1 if there were no difference. Below `1 - confidence` exactly when
+    /// the interval leaves out 1.
+    pub p: f64,
+    /// Blocks that it rests on: those with two positive, finite figures.
+    pub blocks: usize,
+    /// Starts of the servers that it rests on.
+    pub sessions: usize,
+}
+
+/// The ratio `variant / base` from blocks in which both were measured. A block without two positive, finite figures is
+/// left out; `None` if fewer than three are left. Neither the order of the blocks matters nor how sessions are
+/// numbered, and swapping base and variant gives the inverse.
+#[must_use]
+pub fn ratio(pairs: &[Pair], options: &Bootstrap) -> Option<RatioEstimate> {
+    let logs = pairs.iter().map(|pair| (pair.session, pair.variant.ln() - pair.base.ln()));
+    let sample = Sample::new(logs, Centre::PseudoMedian)?;
+    let spread = sample.spread(options);
+    Some(RatioEstimate {
+        interval: spread.interval(options.confidence),
+        p: spread.p(),
+        blocks: sample.blocks(),
+        sessions: sample.sessions(),
+    })
+}
+
+/// The ratio `variant / base` from runs that did not take turns, such as those of a saved result: the interval knows
+/// nothing of what else changed between the two. `None` with fewer than three usable runs on either side. Its `blocks`
+/// and `sessions` are those of the side that has fewer.
+#[must_use]
+pub fn ratio_unpaired(base: &[Value], variant: &[Value], options: &Bootstrap) -> Option<RatioEstimate> {
+    let base = Sample::new(logs(base), Centre::PseudoMedian)?;
+    let variant = Sample::new(logs(variant), Centre::PseudoMedian)?;
+    let spread = variant.spread(options).minus(&base.spread(options));
+    Some(RatioEstimate {
+        interval: spread.interval(options.confidence),
+        p: spread.p(),
+        blocks: base.blocks().min(variant.blocks()),
+        sessions: base.sessions().min(variant.sessions()),
+    })
+}
+
+/// The median of a figure over runs (of an even number, the geometric mean of the two in the middle), with its
+/// interval. `None` with fewer than three usable runs. It holds the true median in 92 to 98 % of cases from ten runs
+/// on; with fewer, more often.
+#[must_use]
+pub fn level(values: &[Value], options: &Bootstrap) -> Option<Interval> {
+    let sample = Sample::new(logs(values), Centre::Median)?;
+    Some(sample.spread(options).interval(options.confidence))
+}
+
+fn logs(values: &[Value]) -> impl Iterator<Item = (usize, f64)> {
+    values.iter().map(|value| (value.session, value.value.ln()))
 }

@@ -2,7 +2,7 @@
 //!
 //! What it knows: latency histograms with values that are only known to be *at least* something (right-censored), the
 //! quantiles that can honestly be said of them, compact sketches for one interval, time series that never outgrow
-//! their capacity, and the two formats in which other HdrHistogram tools read all this.
+//! their capacity, the two formats in which other HdrHistogram tools read all this, and which of two set-ups is better.
 //!
 //! What it does not know: clocks, sockets, requests, files, how a number is printed. A duration is a `u64` of
 //! nanoseconds everywhere; whoever has the clock takes the difference. It does no I/O except through a writer it is
@@ -14,7 +14,10 @@
 //! 3. [`summary`]: the handful of its figures that reports carry.
 //! 4. [`sketch`] and [`series`]: the same over time, small enough to keep one per interval.
 //! 5. [`stored`] and [`interval_log`]: how histograms leave and enter the process.
+//! 6. [`changepoint`]: whether a run stayed at one level, and so counts as one measurement.
+//! 7. [`compare`]: from the figures of many runs to a ratio, its interval, and a verdict.
 
+pub mod changepoint;
 pub mod compare;
 pub mod interval_log;
 pub mod latency;

@@ -23,7 +23,7 @@ fn runs(blocks: usize, levels: &[&[(Metric, f64)]]) -> Vec<Run> {
 
 fn compared(variants: &[&str], metrics: &[Metric], runs: &[Run]) -> Vec<Comparison> {
     let names = names(variants);
-    comparisons(&Asked { names: &names, metrics, smallest_effect: 0.03 }, runs)
+    comparisons(&Asked { names: &names, metrics, smallest_effect: 0.03, stopped_when_precise: false }, runs)
 }
 
 fn with_load(mut runs: Vec<Run>, variant: usize, load: &Load, grade: &str) -> Vec<Run> {

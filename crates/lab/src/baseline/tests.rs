@@ -141,7 +141,7 @@ fn single_saved_runs_give_no_interval_below_three() {
     let one = against(&saved(1), &today);
     assert_eq!((one.comparisons[0].verdict, one.comparisons[0].ratio), (Verdict::NotCompared, None));
     let words = &one.comparisons[0].words;
-    assert!(words.contains("it was 2,000/s and is ") && words.contains("there are only 1 saved runs"), "{words}");
+    assert!(words.contains("it was 2,000/s and is ") && words.contains("there is only 1 saved run,"), "{words}");
     assert!(one.comparisons[1].words.contains("no run of unix as saved has that figure"), "{one:?}");
     let three = against(&saved(3), &today);
     assert_eq!(three.comparisons[0].verdict, Verdict::Slower);

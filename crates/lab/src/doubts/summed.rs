@@ -54,14 +54,15 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn words(&self, runs: &[(&str, &Run)], variants: usize) -> String {
-        let such = if self.alike { "" } else { "for example: " };
+        let such = if self.alike { "" } else { ", such as" };
         let (of, whose) = match self.variants.iter().next() {
             Some(name) if self.variants.len() == 1 && variants > 1 => {
                 (runs.iter().filter(|(other, _)| other == name).count(), format!(" of {name}"))
             }
             _ => (runs.len(), String::new()),
         };
-        format!("in {} of {of} runs{whose}: {such}{}", self.runs, self.example)
+        let count = if self.runs == of && of > 1 { format!("all {of}") } else { format!("{} of {of}", self.runs) };
+        format!("in {count} runs{whose}{such}: {}", self.example)
     }
 }
 
@@ -100,7 +101,7 @@ mod tests {
         let alike = said(&[(0, "no port"), (1, "no port"), (0, ""), (1, "")], None);
         assert_eq!(alike, ["in 2 of 4 runs: no port"]);
         let numbers = said(&[(0, "used 0.4 of 2 CPUs"), (1, "used 1.25 of 2 CPUs")], None);
-        assert_eq!(numbers, ["in 2 of 2 runs: for example: used 0.4 of 2 CPUs"]);
+        assert_eq!(numbers, ["in all 2 runs, such as: used 0.4 of 2 CPUs"]);
         assert_eq!(shape("1,234 of 12.5 s."), shape("7 of 3 s."));
     }
 

@@ -239,8 +239,12 @@ impl Turns<'_> {
     fn conclude(self, stage: &Stage<'_>, ended: Ended) -> CellResult {
         let experiment = stage.experiment;
         let names: Vec<String> = self.cell.variants.iter().map(|variant| variant.name.clone()).collect();
-        let asked =
-            Asked { names: &names, metrics: &experiment.metrics, smallest_effect: experiment.rules.smallest_effect };
+        let asked = Asked {
+            names: &names,
+            metrics: &experiment.metrics,
+            smallest_effect: experiment.rules.smallest_effect,
+            stopped_when_precise: ended == Ended::Precise,
+        };
         let comparisons = analysis::comparisons(&asked, &self.runs);
         let variants = self.cell.variants.iter().zip(self.failed).enumerate();
         let variant = |(index, (variant, failed)): (usize, (&Variant, Option<Failure>))| VariantResult {

@@ -1,0 +1,200 @@
+//! The centre of some blocks, and how far from the true one it may lie.
+
+use fastrand::Rng;
+
+use super::{Bootstrap, Interval, student};
+
+/// With fewer blocks than this their spread is anybody's guess.
+const LEAST_BLOCKS: usize = 3;
+/// Draws with fewer resamples than this differ too much from one seed to the next.
+const LEAST_RESAMPLES: usize = 100;
+/// An interval whose width decided when to stop is wider by this over the number of units; measured, see the tables in
+/// [`compare`](super).
+const STOPPING: f64 = 6.0;
+/// The share of a normal distribution that lies more than one standard deviation below its middle.
+const BELOW_ONE_DEVIATION: f64 = 0.158_655;
+
+/// What is taken for the middle of the blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Centre {
+    /// The median.
+    Median,
+    /// The median of the means of all pairs of blocks, each block with itself too (Hodges and Lehmann 1963).
+    PseudoMedian,
+}
+
+/// Blocks, each a logarithm; the order they came in does not matter.
+pub(super) struct Sample {
+    /// How many blocks each unit has. Units are what is drawn: sessions, where they repeat themselves, else blocks.
+    units: Vec<usize>,
+    centre: Centre,
+    /// What the centre is the median of, ascending.
+    points: Vec<Point>,
+    blocks: usize,
+    sessions: usize,
+}
+
+/// A block, or the mean of two.
+struct Point {
+    value: f64,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// One block of this unit.
+    Block(usize),
+    /// One block of this unit, paired with its own copies.
+    Twin(usize),
+    /// Two blocks, of these units.
+    Two(usize, usize),
+}
+
+impl Sample {
+    /// From `(session, logarithm)`; what is not finite is left out. `None` if fewer than three are left.
+    pub(super) fn new(logs: impl Iterator<Item = (usize, f64)>, centre: Centre) -> Option<Self> {
+        let mut logs: Vec<(usize, f64)> = logs.filter(|(_, log)| log.is_finite()).collect();
+        if logs.len() < LEAST_BLOCKS {
+            return None;
+        }
+        logs.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let mut units: Vec<Vec<f64>> =
+            logs.chunk_by(|a, b| a.0 == b.0).map(|session| session.iter().map(|(_, log)| *log).collect()).collect();
+        let sessions = units.len();
+        if sessions == 1 {
+            units = logs.iter().map(|(_, log)| vec![*log]).collect();
+        }
+        // By their means: the names of the sessions do not matter then, and for the inverse ratios it is the same order
+        // backwards.
+        let mean = |unit: &[f64]| unit.iter().sum::<f64>() / unit.len() as f64;
+        units.sort_by(|a, b| mean(a).total_cmp(&mean(b)));
+        Some(Self {
+            centre,
+            points: points(&units, centre),
+            blocks: logs.len(),
+            sessions,
+            units: units.iter().map(Vec::len).collect(),
+        })
+    }
+
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions
+    }
+
+    /// Draws the units anew, time and again, to see how far the centre strays.
+    pub(super) fn spread(&self, options: &Bootstrap) -> Spread {
+        let units = self.units.len();
+        let mut copies = vec![1; units];
+        let centre = self.centre_of(&copies);
+        let mut rng = Rng::with_seed(options.seed);
+        let mut strays = Vec::with_capacity(options.resamples.max(LEAST_RESAMPLES) + 1);
+        while strays.len() < options.resamples.max(LEAST_RESAMPLES) {
+            copies.fill(0);
+            for _ in 0..units {
+                copies[rng.usize(..units)] += 1;
+            }
+            strays.push(self.centre_of(&copies) - centre);
+            // Its mirror image is as likely. With both, swapping base and variant gives exactly the inverse ratio.
+            copies.reverse();
+            strays.push(self.centre_of(&copies) - centre);
+        }
+        // Draws from n units spread as if n were n - 1.
+        let small = (units as f64 / (units - 1) as f64).sqrt();
+        let stopping = if options.stopped_when_precise { 1.0 + STOPPING / units as f64 } else { 1.0 };
+        Spread { centre, error: self.deviation(&mut strays) * small * stopping, freedom: units - 1 }
+    }
+
+    /// The median of the points, when each unit is there so many times.
+    fn centre_of(&self, copies: &[usize]) -> f64 {
+        let blocks: usize = self.units.iter().zip(copies).map(|(size, copies)| size * copies).sum();
+        let total = if self.centre == Centre::Median { blocks } else { blocks * (blocks + 1) / 2 };
+        let (mut seen, mut lower) = (0, None);
+        for point in &self.points {
+            seen += match point.kind {
+                Kind::Two(one, other) => copies[one] * copies[other],
+                Kind::Block(unit) => copies[unit],
+                Kind::Twin(unit) => copies[unit] * (copies[unit] + 1) / 2,
+            };
+            if 2 * seen > total {
+                // In the middle of an even number lie two.
+                return lower.map_or(point.value, |lower: f64| lower.midpoint(point.value));
+            }
+            if 2 * seen == total && lower.is_none() {
+                lower = Some(point.value);
+            }
+        }
+        f64::NAN // not reached: all points together are the total
+    }
+
+    /// The standard deviation of the strays. For the pseudo-median it is read off at the places that one deviation has
+    /// in a normal distribution, so that the odd resample in which outliers abound does not count; the strays of a
+    /// median take too few values for that.
+    fn deviation(&self, strays: &mut [f64]) -> f64 {
+        if self.centre == Centre::Median {
+            return (strays.iter().map(|stray| stray * stray).sum::<f64>() / strays.len() as f64).sqrt();
+        }
+        let last = strays.len() - 1;
+        let below = (BELOW_ONE_DEVIATION * last as f64).round() as usize;
+        let low = *strays.select_nth_unstable_by(below, f64::total_cmp).1;
+        let high = *strays.select_nth_unstable_by(last - below, f64::total_cmp).1;
+        0.5 * (high - low)
+    }
+}
+
+fn points(units: &[Vec<f64>], centre: Centre) -> Vec<Point> {
+    let blocks: Vec<(usize, f64)> =
+        units.iter().enumerate().flat_map(|(unit, logs)| logs.iter().map(move |log| (unit, *log))).collect();
+    let mut points = Vec::new();
+    for (index, &(unit, log)) in blocks.iter().enumerate() {
+        if centre == Centre::Median {
+            points.push(Point { value: log, kind: Kind::Block(unit) });
+            continue;
+        }
+        points.push(Point { value: log, kind: Kind::Twin(unit) });
+        let pair =
+            |&(other, other_log): &(usize, f64)| Point { value: 0.5 * (log + other_log), kind: Kind::Two(unit, other) };
+        points.extend(blocks[..index].iter().map(pair));
+    }
+    points.sort_by(|a, b| a.value.total_cmp(&b.value));
+    points
+}
+
+/// A centre, its standard error, and the degrees of freedom that this error is known with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spread {
+    centre: f64,
+    error: f64,
+    freedom: usize,
+}
+
+impl Spread {
+    /// Of the difference between two samples that know nothing of each other (Welch 1947).
+    pub(super) fn minus(&self, other: &Self) -> Self {
+        let (one, two) = (self.error * self.error, other.error * other.error);
+        let freedom = (one + two) * (one + two) / (one * one / self.freedom as f64 + two * two / other.freedom as f64);
+        let least = self.freedom.min(other.freedom);
+        Self {
+            centre: self.centre - other.centre,
+            error: (one + two).sqrt(),
+            // Whole, towards the wider interval; without any spread the quotient is no number.
+            freedom: if freedom.is_finite() { (freedom as usize).max(least) } else { least },
+        }
+    }
+
+    /// With logarithms turned back into what they were of.
+    pub(super) fn interval(&self, confidence: f64) -> Interval {
+        let reach = self.error * student::quantile(confidence, self.freedom);
+        // JSON has no infinity.
+        let exp = |log: f64| log.exp().clamp(f64::MIN_POSITIVE, f64::MAX);
+        Interval { estimate: exp(self.centre), low: exp(self.centre - reach), high: exp(self.centre + reach) }
+    }
+
+    /// Probability of a centre at least so far from 0 if the true one is 0.
+    pub(super) fn p(&self) -> f64 {
+        if self.centre == 0.0 { 1.0 } else { student::outside((self.centre / self.error).abs(), self.freedom) }
+    }
+}
