@@ -1,1 +1,46 @@
 //! Results as one HTML page: inline SVG, no scripts, no network.
+//!
+//! It knows how a result is best looked at, and how charts are drawn. It does not know files, flags or terminals: it is given a
+//! record, or the result of an experiment, and returns the text of a page. Whatever a server, a URL or a command has put into the
+//! result is escaped; the page forbids its reader's browser to load anything.
+//!
+//! Read it in this order:
+//!
+//! 1. [`words`]: what a run was, in the words that the terminal uses too.
+//! 2. `bench` and `lab`: the two pages, from the headline down.
+//! 3. `page`: what both are set in. `chart`: scales, axes and the marks in between. `figure`: numbers as a page writes them.
+
+mod bench;
+mod chart;
+mod figure;
+mod lab;
+mod machine;
+mod page;
+pub mod words;
+
+use oroshi_bench::Record;
+use oroshi_lab::LabResult;
+
+/// A run with a name to tell it from others.
+#[derive(Clone, Debug)]
+pub struct Named<'a> {
+    /// Its name: that of its file, say.
+    pub name: String,
+    /// The run.
+    pub record: &'a Record,
+}
+
+/// The page of a run; of several, all of them in the same charts. Without any it says so.
+#[must_use]
+pub fn bench_page(runs: &[Named<'_>]) -> String {
+    match runs {
+        [only] => bench::one(only),
+        several => bench::several(several),
+    }
+}
+
+/// The page of an experiment.
+#[must_use]
+pub fn lab_page(result: &LabResult) -> String {
+    lab::page(result)
+}

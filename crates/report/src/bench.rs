@@ -1,0 +1,185 @@
+//! The page of runs: the headline figures and who was the bottleneck first, then what they are made of.
+//!
+//! [`latency`]: percentiles and phases. [`time`]: how it went. [`sides`]: what server and generator paid. [`outcome`]: what
+//! became of the requests.
+
+mod latency;
+mod outcome;
+mod sides;
+mod time;
+
+use maud::{Markup, html};
+use oroshi_bench::record::ClockRecord;
+use oroshi_bench::{Bottleneck, Record};
+use oroshi_words::units;
+
+use crate::Named;
+use crate::chart::{Swatch, key};
+use crate::figure::{self, Unit};
+use crate::machine;
+use crate::page::{self, Page, Section, big, cell, table};
+use crate::words;
+
+/// The page of one run.
+pub(crate) fn one(run: &Named<'_>) -> String {
+    let record = run.record;
+    let runs = std::slice::from_ref(run);
+    let to = words::where_to(&record.plan);
+    let header = html! {
+        h1.where { (to) }
+        p.lede { (words::how(record)) }
+        @if record.cut_short { p.badge { "ended early, after " (Unit::Seconds.text(record.elapsed_s)) } }
+        (tiles(record))
+        (grade(record))
+        (page::warnings(&record.warnings))
+    };
+    Page {
+        title: format!("{} requests/s – {to}", units::number(record.rates.requests_per_s)),
+        kind: format!("oroshi bench · {}", figure::date(record.started_unix_s)),
+        header,
+        sections: vec![
+            Section { id: "latency", title: "Latency", body: latency::one(record) },
+            Section { id: "time", title: "Over time", body: time::charts(runs) },
+            Section { id: "phases", title: "Phases", body: latency::phases(record) },
+            Section { id: "server", title: "Server and generator", body: sides::one(record) },
+            Section { id: "outcome", title: "Requests", body: outcome::one(record) },
+            Section { id: "environment", title: "Environment", body: origin(run) },
+        ],
+        footer: footer(),
+    }
+    .render()
+}
+
+/// The page of several runs, or of none.
+pub(crate) fn several(runs: &[Named<'_>]) -> String {
+    let header = html! {
+        h1 { (units::plural(runs.len() as u64, "run")) }
+        @if runs.len() > 1 {
+            p.lede {
+                "These runs were made one after the other, perhaps on different machines: a difference between them may be the \
+                 day's. What proves one is runs that take turns: " code { "oroshi compare" } "."
+            }
+        }
+        (legend(runs))
+        (side_by_side(runs))
+        @for run in runs {
+            @if run.record.grade.bottleneck == Bottleneck::GeneratorBound {
+                p.grade.bad { strong { (run.name) } " is generator-bound: " (run.record.grade.because) }
+            }
+        }
+    };
+    Page {
+        title: format!("{} – oroshi", runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(", ")),
+        kind: "oroshi report".into(),
+        header,
+        sections: vec![
+            Section { id: "latency", title: "Latency", body: latency::several(runs) },
+            Section { id: "time", title: "Over time", body: time::charts(runs) },
+            Section { id: "outcome", title: "Requests", body: outcome::several(runs) },
+            Section {
+                id: "environment",
+                title: "Environment",
+                body: html! { @for run in runs { h3 { (run.name) } (origin(run)) } },
+            },
+        ],
+        footer: footer(),
+    }
+    .render()
+}
+
+/// Which colour is which run.
+fn legend(runs: &[Named<'_>]) -> Markup {
+    key(&runs.iter().enumerate().map(|(i, run)| (Swatch::Mark(i), run.name.clone())).collect::<Vec<_>>())
+}
+
+/// The clock that headline figures are of, and its name: from when a request was due in an open loop, from when it was sent
+/// in a closed one.
+fn main_clock(record: &Record) -> (&'static str, &ClockRecord) {
+    if words::is_open(record) { ("response", &record.latency.response) } else { ("service", &record.latency.service) }
+}
+
+/// The server's CPU time per answer.
+fn server_cpu(record: &Record) -> Option<String> {
+    let us = record.server.as_ref()?.cpu_us_per_request(record.requests.answered)?;
+    Some(figure::time(us * 1e3))
+}
+
+fn tiles(record: &Record) -> Markup {
+    let (clock, of) = main_clock(record);
+    let due = record.requests.started;
+    let errors = match record.errors {
+        0 => "no request failed".to_owned(),
+        n => format!("{} of all requests", figure::share(n, due)),
+    };
+    let tile = |name: &str, value: String, what: String| html! { div { dt { (name) } dd { (big(&value)) } dd.what { (what) } } };
+    let read = Unit::Bytes.text(record.rates.read_bytes_per_s);
+    html! {
+        dl.tiles {
+            (tile("requests/s", units::number(record.rates.requests_per_s), format!("reading {read}/s")))
+            (tile("p50", figure::percentile_value(of.summary.p50), format!("{clock} time")))
+            (tile("p99", figure::percentile_value(of.summary.p99), format!("{clock} time")))
+            (tile("server CPU", server_cpu(record).unwrap_or_else(|| "–".into()),
+                record.server.as_ref().map_or("not known", |_| "per request").to_owned()))
+            (tile("errors", units::count(record.errors), errors))
+        }
+    }
+}
+
+fn grade(record: &Record) -> Markup {
+    let grade = &record.grade;
+    let doubtful = matches!(grade.bottleneck, Bottleneck::GeneratorBound | Bottleneck::PortBound);
+    html! {
+        div.grade.bad[doubtful] {
+            p { strong { (grade.bottleneck.name()) } }
+            @if grade.bottleneck == Bottleneck::GeneratorBound {
+                p { "These figures say more about the load generator than about the server." }
+            }
+            p { (grade.because) }
+            @if let Some(advice) = &grade.advice { p.advice { (advice) } }
+        }
+    }
+}
+
+/// What is known of each run in one row.
+fn side_by_side(runs: &[Named<'_>]) -> Markup {
+    let head = ["", "requests/s", "p50", "p99", "max", "server CPU/request", "errors", "bottleneck"];
+    let rows = runs.iter().map(|run| {
+        let record = run.record;
+        let of = main_clock(record).1;
+        [
+            cell(&run.name),
+            cell(units::number(record.rates.requests_per_s)),
+            cell(figure::percentile_value(of.summary.p50)),
+            cell(figure::percentile_value(of.summary.p99)),
+            cell(figure::quantile_value(of.histogram.quantile(1.0))),
+            cell(server_cpu(record).unwrap_or_else(|| "–".into())),
+            cell(units::count(record.errors)),
+            cell(record.grade.bottleneck.name()),
+        ]
+    });
+    html! {
+        (table("The runs side by side", &head, rows))
+        p.small { "Latency is response time in an open loop, service time in a closed one." }
+    }
+}
+
+/// How it was made, on what, and how to make it again.
+fn origin(run: &Named<'_>) -> Markup {
+    let record = run.record;
+    html! {
+        @if !record.environment.command.is_empty() {
+            p { "The command, as it was typed (what may be secret is " code { "***" } "):" }
+            (page::command(&record.environment.command))
+        }
+        (machine::environment(&record.environment))
+    }
+}
+
+fn footer() -> Markup {
+    html! {
+        p {
+            "Drawn by oroshi " (env!("CARGO_PKG_VERSION")) ". It loads nothing and runs no script. "
+            code { "oroshi report FILE.json" } " draws it again from a saved result, and several beside each other."
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What became of the requests and of the connections.
+
+use maud::{Markup, html};
+use oroshi_bench::{Failure, Record};
+use oroshi_words::units;
+
+use crate::Named;
+use crate::page::{Cell, cell, facts, table};
+use crate::words;
+
+/// Where the requests of a run ended.
+pub(super) fn one(record: &Record) -> Markup {
+    html! {
+        (facts([
+            ("Requests", Some(words::requests(record))),
+            ("Connections", Some(words::connections(record))),
+            ("Throughput", Some(words::throughput(record))),
+        ]))
+        @if record.failures.is_empty() {
+            p.none { "Failures: none." }
+        } @else {
+            h3 { "Failures" }
+            @let rows = record.failures.iter().map(|(failure, n)| [cell(failure.name()), cell(units::count(*n)), html! { span.words { (words::meaning(*failure)) } }]);
+            (table("Failures by name", &["name", "count", "what happened"], rows.collect::<Vec<_>>()))
+        }
+        @if !record.statuses.is_empty() {
+            h3 { "Statuses" }
+            @let rows = record.statuses.iter().map(|(status, n)| [cell(status.to_string()), cell(units::count(*n))]);
+            (table("Answers by status", &["status", "answers"], rows.collect::<Vec<_>>()))
+        }
+    }
+}
+
+/// Where those of several runs ended, beside each other.
+pub(super) fn several(runs: &[Named<'_>]) -> Markup {
+    let head: Vec<&str> = std::iter::once("").chain(runs.iter().map(|run| run.name.as_str())).collect();
+    let row = |name: &str, of: &dyn Fn(&Record) -> String| -> Vec<Cell> {
+        std::iter::once(cell(name)).chain(runs.iter().map(|run| cell(of(run.record)))).collect()
+    };
+    let count = |n: u64| units::count(n);
+    let mut rows = vec![
+        row("load", &words::headline),
+        row("answered", &|r| count(r.requests.completed)),
+        row("failed", &|r| count(r.requests.failed)),
+        row("cut off at the end", &|r| count(r.requests.cut_off)),
+        row("never sent", &|r| count(r.requests.unsent)),
+        row("connections opened", &|r| count(r.connections.opened)),
+    ];
+    for failure in
+        Failure::ALL.into_iter().filter(|failure| runs.iter().any(|run| run.record.failures.contains_key(failure)))
+    {
+        rows.push(row(failure.name(), &|r| count(r.failures.get(&failure).copied().unwrap_or(0))));
+    }
+    let mut statuses: Vec<u16> = runs.iter().flat_map(|run| run.record.statuses.keys().copied()).collect();
+    statuses.sort_unstable();
+    statuses.dedup();
+    for status in statuses {
+        rows.push(row(&format!("status {status}"), &|r| count(r.statuses.get(&status).copied().unwrap_or(0))));
+    }
+    table("Requests of each run", &head, rows)
+}

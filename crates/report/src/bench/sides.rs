@@ -1,0 +1,86 @@
+//! What the run cost on either side.
+
+use maud::{Markup, html};
+use oroshi_bench::Record;
+use oroshi_bench::watch::{FoundBy, Precision, ServerUsage};
+use oroshi_words::units;
+
+use crate::figure::{self, Unit};
+use crate::page::{cell, facts, folded, table};
+use crate::words;
+
+/// The server's side, and the generator's.
+pub(super) fn one(record: &Record) -> Markup {
+    html! {
+        h3 { "Server" }
+        @match &record.server {
+            Some(server) => (server_side(server, record)),
+            None => p { "Not known: " (record.server_unknown.as_deref().unwrap_or("nobody was found")) "." },
+        }
+        h3 { "Generator" }
+        (generator_side(record))
+    }
+}
+
+fn server_side(server: &ServerUsage, record: &Record) -> Markup {
+    let answers = record.requests.answered;
+    let elapsed = record.elapsed_s.max(1e-9);
+    let bytes = |n: u64| Unit::Bytes.text(n as f64);
+    let found = match server.found_by {
+        FoundBy::TcpListener => "they hold the listening TCP socket",
+        FoundBy::UnixListener => "they hold the listening unix socket",
+        FoundBy::PeerCredentials => "one of them opened the unix socket",
+        FoundBy::Pid => "named with --watch",
+    };
+    let precision = match server.precision {
+        Precision::Nanoseconds => "",
+        Precision::Ticks => ", in clock ticks of 10 ms",
+    };
+    let switches = server.voluntary_switches + server.involuntary_switches;
+    let limit = server.cpu_limit.map(|cpus| format!(", limited to {} by control group", units::number(cpus)));
+    let processes = server.processes.iter().map(|process| {
+        let cpu = if record.elapsed_s > 0.0 { process.cpu_seconds / elapsed } else { 0.0 };
+        [
+            cell(&process.name),
+            cell(process.pid.to_string()),
+            cell(process.threads.to_string()),
+            cell(figure::percent(cpu)),
+            cell(bytes(process.rss_bytes)),
+        ]
+    });
+    html! {
+        (facts([
+            ("CPU per request", server.cpu_us_per_request(answers).map(|us| figure::time(us * 1e3))),
+            ("CPUs used", Some(format!("{} of {}{}{precision}", units::number(server.cpu_seconds / elapsed), server.cpus_allowed, limit.unwrap_or_default()))),
+            ("CPU time", Some(format!("{} in user mode, {} in the kernel", Unit::Seconds.text(server.user_seconds), Unit::Seconds.text(server.system_seconds)))),
+            ("Busiest thread", Some(format!("{} of a CPU", figure::percent(server.busiest_thread)))),
+            ("Of all the CPU it may have", Some(figure::percent(server.of_allowed_cpus))),
+            ("Memory", Some(format!("{} at the end, {} before, at most {}", bytes(server.rss_end_bytes), bytes(server.rss_begin_bytes), bytes(server.rss_peak_bytes)))),
+            ("Memory, shared pages divided", server.pss_end_bytes.map(bytes)),
+            ("Context switches per request", (answers > 0).then(|| units::number(switches as f64 / answers as f64))),
+            ("Processes", Some(format!("{}: {found}", words::processes(server)))),
+            ("Processes that ended", (server.exited > 0).then(|| units::count(server.exited))),
+        ]))
+        @if server.processes.len() > 1 {
+            (folded("Each process", &table("Processes of the server", &["process", "pid", "threads", "CPU", "memory"], processes.collect::<Vec<_>>())))
+        }
+    }
+}
+
+fn generator_side(record: &Record) -> Markup {
+    let generator = &record.generator;
+    let threads = generator.thread_cpu.iter().map(|share| figure::percent(*share)).collect::<Vec<_>>();
+    let lateness = &record.latency.lateness.summary;
+    facts([
+        ("CPU per request", generator.cpu_us_per_request.map(|us| figure::time(us * 1e3))),
+        ("CPU of each thread", (!threads.is_empty()).then(|| threads.join(", "))),
+        (
+            "Its timers were late by",
+            generator.lag.p99.map(|p99| format!("{} at p99", figure::time(p99.value_ns as f64))),
+        ),
+        (
+            "Requests left late by",
+            lateness.p99.map(|p99| format!("{} at p99", figure::bound(p99.value_ns, p99.at_least))),
+        ),
+    ])
+}

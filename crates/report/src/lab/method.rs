@@ -1,0 +1,152 @@
+//! What was compared, by which rules, what is missing, and how to do it again.
+
+use maud::{Markup, html};
+use oroshi_lab::LabResult;
+use oroshi_lab::result::{CellResult, Ended, VariantResult};
+use oroshi_words::units;
+
+use super::View;
+use crate::figure;
+use crate::page::{command, facts, folded};
+
+/// Variants that were left out or given up: said early, as they are missing everywhere below.
+pub(super) fn left_out(view: &View<'_>) -> Markup {
+    let failed: Vec<(&CellResult, &VariantResult)> = view
+        .result
+        .cells
+        .iter()
+        .flat_map(|cell| {
+            cell.variants.iter().filter(|variant| variant.failed.is_some()).map(move |variant| (cell, variant))
+        })
+        .collect();
+    html! {
+        @if !view.result.skipped.is_empty() {
+            ul.skipped {
+                @for skipped in &view.result.skipped { li { strong { (skipped.name) } " was left out: " (skipped.why) } }
+            }
+        }
+        @for (cell, variant) in failed {
+            @if let Some(failure) = &variant.failed {
+                @let name = view.cell_name(cell);
+                div.failure {
+                    p {
+                        strong { @if !name.is_empty() { (name) ": " } (variant.name) } " failed in block " (failure.block + 1) ": " (failure.why)
+                    }
+                    @if !failure.output.is_empty() {
+                        pre { @for line in &failure.output { (line) "\n" } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The rules, and the subjects.
+pub(super) fn section(view: &View<'_>) -> Markup {
+    let result = view.result;
+    let rules = &result.rules;
+    let percent = figure::percent;
+    let cells = result.cells.len();
+    let blocks = match result.cells.iter().map(|cell| cell.blocks).fold(None, |ends: Option<(usize, usize)>, n| {
+        let (low, high) = ends.unwrap_or((n, n));
+        Some((low.min(n), high.max(n)))
+    }) {
+        None => "none".to_owned(),
+        Some((low, high)) if low == high => low.to_string(),
+        Some((low, high)) => format!("{low} to {high}"),
+    };
+    let runs: usize = result.cells.iter().map(|cell| cell.runs.len()).sum();
+    let starts = match rules.blocks_per_start {
+        None => "once, before the first block".to_owned(),
+        Some(1) => "before each block".to_owned(),
+        Some(n) => format!("anew every {n} blocks"),
+    };
+    html! {
+        p {
+            "Variants take turns, block by block, in an order drawn by the seed. What is compared is the ratio within a block; \
+             the interval is a bootstrap over the blocks. The rules were fixed before the first run."
+        }
+        (facts([
+            ("Enough when", Some(format!(
+                "the interval of each ratio of {} reaches no further than ±{}; {} to {} blocks{}",
+                result.metrics.first().map_or("the primary metric", |metric| &metric.label),
+                percent(rules.precision),
+                rules.min_blocks,
+                rules.max_blocks,
+                rules.max_time_s.map(|seconds| format!(", at most {} in all", figure::time(seconds * 1e9))).unwrap_or_default(),
+            ))),
+            ("A difference matters from", Some(percent(rules.smallest_effect))),
+            ("Confidence", Some(format!("{}; p values are corrected for the number of questions (Holm)", percent(rules.confidence)))),
+            ("Servers were started", Some(starts)),
+            ("Seed of the order", Some(rules.seed.to_string())),
+            ("Blocks", Some(if cells > 1 { format!("{blocks} in each of {cells} comparisons") } else { blocks })),
+            ("Runs", Some(units::count(runs as u64))),
+            ("It took", Some(figure::time(result.elapsed_s * 1e9))),
+        ]))
+        h3 { "What was compared" }
+        @for group in &view.groups {
+            @if view.groups.len() > 1 { h4 { (group) } }
+            (subjects(&view.cells(group)))
+        }
+        h3 { "How each comparison ended" }
+        ul {
+            @for cell in &result.cells {
+                @let name = view.cell_name(cell);
+                li {
+                    @if !name.is_empty() { (name) ": " }
+                    (units::plural(cell.blocks as u64, "block")) ", " (ended(cell.ended))
+                    @if let Some(rate) = cell.rate { ", at " (units::number(rate)) " requests/s" }
+                }
+            }
+        }
+    }
+}
+
+/// Each variant of a group once, with the loads that it had at the points of the sweep.
+fn subjects(cells: &[&CellResult]) -> Markup {
+    let mut seen: Vec<(&VariantResult, Vec<&str>)> = Vec::new();
+    for variant in cells.iter().flat_map(|cell| &cell.variants) {
+        match seen.iter_mut().find(|(known, _)| known.name == variant.name && known.start == variant.start) {
+            Some((_, loads)) if loads.contains(&variant.load.as_str()) => {}
+            Some((_, loads)) => loads.push(&variant.load),
+            None => seen.push((variant, vec![&variant.load])),
+        }
+    }
+    html! {
+        @for (variant, loads) in &seen {
+            h4 { (variant.name) }
+            (facts([
+                ("URL", Some(variant.urls.join(" ")).filter(|urls| !urls.is_empty())),
+                ("Server", variant.start.clone()),
+                ("Load", Some(loads.join(" · ")).filter(|load| !load.is_empty())),
+            ]))
+        }
+    }
+}
+
+/// The command and the file.
+pub(super) fn again(result: &LabResult) -> Markup {
+    html! {
+        (command(&result.rerun))
+        @if let Some(source) = &result.source {
+            p.small { "The file, word for word:" }
+            (folded(&format!("{}.toml", result.name), &html! { pre { code { (source) } } }))
+        }
+    }
+}
+
+/// Which CPUs were whose.
+pub(super) fn pinning(result: &LabResult) -> Markup {
+    let pinned = |cpus: &Option<String>| Some(cpus.clone().unwrap_or_else(|| "wherever the kernel put them".into()));
+    facts([("CPUs of the servers", pinned(&result.server_cpus)), ("CPUs of the load", pinned(&result.load_cpus))])
+}
+
+fn ended(ended: Ended) -> &'static str {
+    match ended {
+        Ended::Precise => "as precise as was asked",
+        Ended::MaxBlocks => "as many as were allowed",
+        Ended::MaxTime => "its time was over",
+        Ended::Failed => "fewer than two variants were left",
+        Ended::Interrupted => "ended early",
+    }
+}

@@ -1,0 +1,195 @@
+//! What came out, in words.
+
+use maud::{Markup, html};
+use oroshi_lab::metric::{Better, Metric};
+use oroshi_lab::result::{CellResult, Comparison, MetricRecord, SweepRecord};
+use oroshi_stats::compare::Verdict;
+
+use super::View;
+use crate::figure;
+use crate::page::{Cell, cell, table};
+
+/// The primary metric's verdicts: as sentences where there is one comparison, as a table with a summary where there are many.
+pub(super) fn summary(view: &View<'_>) -> Markup {
+    let Some(primary) = view.result.metrics.first() else { return html! {} };
+    let of_primary = |cell: &CellResult| -> Vec<Comparison> {
+        cell.comparisons.iter().filter(|c| c.metric == primary.metric).cloned().collect()
+    };
+    html! {
+        div.verdict {
+            @match view.result.cells.as_slice() {
+                [] => p.first { "Nothing was compared." },
+                [only] => (sentences(&of_primary(only))),
+                cells => {
+                    (counts(view, primary.metric, cells))
+                    @match &view.result.sweep {
+                        Some(sweep) => (swept(view, primary, sweep)),
+                        None => (matrix(view, primary, cells)),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A verdict as a word, with its colour.
+pub(super) fn chip(metric: Metric, verdict: Verdict) -> Markup {
+    let kind = match verdict {
+        Verdict::Faster => "good",
+        Verdict::Slower => "bad",
+        Verdict::Equivalent => "same",
+        Verdict::Undecided | Verdict::NotCompared => "unknown",
+    };
+    html! { span class={ "chip " (kind) } { (word(metric, verdict)) } }
+}
+
+fn word(metric: Metric, verdict: Verdict) -> &'static str {
+    let timed = metric == Metric::Rps || metric.is_latency();
+    match verdict {
+        Verdict::Faster if timed => "faster",
+        Verdict::Faster => "needs less",
+        Verdict::Slower if timed => "slower",
+        Verdict::Slower => "needs more",
+        Verdict::Equivalent => "equivalent",
+        Verdict::Undecided => "undecided",
+        Verdict::NotCompared => "not compared",
+    }
+}
+
+/// Those against the first variant in large, the others below.
+fn sentences(comparisons: &[Comparison]) -> Markup {
+    let (first, others): (Vec<&Comparison>, Vec<&Comparison>) = comparisons.iter().partition(|c| c.base == 0);
+    html! {
+        @if comparisons.is_empty() { p.first { "Nothing was compared." } }
+        @for comparison in first { p.first { (comparison.words) "." } }
+        @for comparison in others { p { (comparison.words) "." } }
+    }
+}
+
+/// How often which verdict: `unix beside TCP: faster in 5 of 6, undecided in 1; ratios from +4 % to +31 %.`
+fn counts(view: &View<'_>, metric: Metric, cells: &[CellResult]) -> Markup {
+    let pairs = pairs(metric, cells);
+    let all = [Verdict::Faster, Verdict::Slower, Verdict::Equivalent, Verdict::Undecided, Verdict::NotCompared];
+    let line = |pair: &(&str, &str)| {
+        let of_pair = |(cell, comparison): &(&CellResult, &Comparison)| {
+            (View::name(cell, comparison.base), View::name(cell, comparison.variant)) == *pair
+        };
+        let comparisons: Vec<&Comparison> =
+            against_first(metric, cells).filter(of_pair).map(|(_, found)| found).collect();
+        let count = |verdict: Verdict| comparisons.iter().filter(|c| c.verdict == verdict).count();
+        let found = all.into_iter().map(|verdict| (verdict, count(verdict))).filter(|(_, n)| *n > 0);
+        let of = comparisons.len();
+        let words = found.map(|(verdict, n)| match n {
+            n if n == of && of > 1 => format!("{} in all {of}", word(metric, verdict)),
+            n => format!("{} in {n} of {of}", word(metric, verdict)),
+        });
+        let words = words.collect::<Vec<_>>().join(", ");
+        let ratios = comparisons.iter().filter_map(|c| c.ratio.map(|ratio| ratio.estimate));
+        let ends = ratios.fold(None, |ends: Option<(f64, f64)>, ratio| {
+            let (low, high) = ends.unwrap_or((ratio, ratio));
+            Some((low.min(ratio), high.max(ratio)))
+        });
+        (words, ends)
+    };
+    html! {
+        @for pair in &pairs {
+            @let (words, ends) = line(pair);
+            p.first {
+                strong { (pair.1) } " beside " (pair.0) ": " (words)
+                @if let Some((low, high)) = ends {
+                    @if figure::ratio(low) == figure::ratio(high) { "; " (figure::ratio(low)) }
+                    @else { "; " (figure::ratios(low, high, if low < 0.5 { low } else { high })) }
+                    " " (view.result.metrics[0].label)
+                }
+                "."
+            }
+        }
+        @if pairs.is_empty() { p.first { "Nothing was compared." } }
+    }
+}
+
+/// Each variant of each group, with its ratios to the first one at each point of the sweep.
+fn swept(view: &View<'_>, primary: &MetricRecord, sweep: &SweepRecord) -> Markup {
+    let rows = view.groups.iter().flat_map(|group| {
+        let cells = view.cells(group);
+        let pairs = pairs(primary.metric, cells.iter().copied());
+        pairs.into_iter().map(move |(base, variant)| {
+            let at = |point: usize| cells.iter().copied().find(|cell| cell.point == Some(point));
+            let mut row: Vec<Cell> = vec![html! {
+                (variant) span.small { " beside " (base) @if !group.is_empty() { ", " (group) } }
+            }];
+            row.extend((0..sweep.values.len()).map(|point| {
+                match at(point).and_then(|cell| against(primary.metric, cell, variant)) {
+                    Some(comparison) => ratio_and_verdict(comparison),
+                    None => cell("–"),
+                }
+            }));
+            row
+        })
+    });
+    let head: Vec<&str> =
+        std::iter::once(sweep.label.as_str()).chain(sweep.values.iter().map(String::as_str)).collect();
+    table(&format!("{}: ratios to the first variant", primary.label), &head, rows.collect::<Vec<_>>())
+}
+
+/// Each cell with its ratios to the first variant.
+fn matrix(view: &View<'_>, primary: &MetricRecord, cells: &[CellResult]) -> Markup {
+    let mut variants: Vec<&str> = Vec::new();
+    for (_, variant) in pairs(primary.metric, cells) {
+        if !variants.contains(&variant) {
+            variants.push(variant);
+        }
+    }
+    let rows = cells.iter().map(|cell| {
+        let base = View::name(cell, 0);
+        let mut row: Vec<Cell> = vec![html! { (view.cell_name(cell)) span.small { " beside " (base) } }];
+        row.extend(variants.iter().map(|name| match against(primary.metric, cell, name) {
+            Some(comparison) => ratio_and_verdict(comparison),
+            None => html! { "–" },
+        }));
+        row
+    });
+    let head: Vec<&str> = std::iter::once("").chain(variants.iter().copied()).collect();
+    table(&format!("{}: ratios to the first variant", primary.label), &head, rows.collect::<Vec<_>>())
+}
+
+fn ratio_and_verdict(comparison: &Comparison) -> Markup {
+    html! {
+        @if let Some(ratio) = comparison.ratio { strong { (figure::ratio(ratio.estimate)) } br; }
+        (chip(comparison.metric, comparison.verdict))
+    }
+}
+
+/// A variant beside the first one of its cell.
+fn against<'a>(metric: Metric, cell: &'a CellResult, variant: &str) -> Option<&'a Comparison> {
+    cell.comparisons.iter().find(|c| c.metric == metric && c.base == 0 && View::name(cell, c.variant) == variant)
+}
+
+/// The names of those that are compared with the first variant of their cell, base first, each pair once.
+fn pairs<'a>(metric: Metric, cells: impl IntoIterator<Item = &'a CellResult>) -> Vec<(&'a str, &'a str)> {
+    let mut pairs = Vec::new();
+    for (cell, comparison) in against_first(metric, cells) {
+        let pair = (View::name(cell, comparison.base), View::name(cell, comparison.variant));
+        if !pairs.contains(&pair) {
+            pairs.push(pair);
+        }
+    }
+    pairs
+}
+
+fn against_first<'a>(
+    metric: Metric,
+    cells: impl IntoIterator<Item = &'a CellResult>,
+) -> impl Iterator<Item = (&'a CellResult, &'a Comparison)> {
+    cells.into_iter().flat_map(move |cell| {
+        cell.comparisons.iter().filter(move |c| c.metric == metric && c.base == 0).map(move |c| (cell, c))
+    })
+}
+
+/// Which way is better, in words.
+pub(super) fn better(better: Better) -> &'static str {
+    match better {
+        Better::Higher => "more is better",
+        Better::Lower => "less is better",
+    }
+}

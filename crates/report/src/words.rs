@@ -1,0 +1,263 @@
+//! What a run was and came to, in words: the same on the terminal and on a page.
+
+use oroshi_bench::environment::Environment;
+use oroshi_bench::record::{ClockRecord, OriginRecord, PlanRecord};
+use oroshi_bench::watch::ServerUsage;
+use oroshi_bench::{Failure, Load, Record, Spacing};
+use oroshi_stats::Quantile;
+use oroshi_words::units::{self, plural};
+
+/// What was done, in one line.
+#[must_use]
+pub fn headline(record: &Record) -> String {
+    format!("{}, {}", how(record), where_to(&record.plan))
+}
+
+/// How long, on how many connections, in which rhythm.
+#[must_use]
+pub fn how(record: &Record) -> String {
+    let plan = &record.plan;
+    let connections = plural(plan.connections as u64, "connection");
+    let mut parts = vec![
+        length_of(record),
+        format!("{connections} on {}", plural(plan.threads as u64, "thread")),
+        rhythm(&plan.load),
+    ];
+    match plan.requests_per_connection {
+        Some(1) => parts.push("one connection per request".into()),
+        Some(n) => parts.push(format!("{} per connection", plural(n, "request"))),
+        None => {}
+    }
+    if plan.pipeline > 1 {
+        parts.push(format!("{} pipelined", plan.pipeline));
+    }
+    if plan.hold > 0 {
+        parts.push(format!("beside {}", plural(plan.hold as u64, "idle connection")));
+    }
+    if plan.warmup_s > 0.0 {
+        parts.push(format!("after {} of warm-up", units::length(plan.warmup_s)));
+    }
+    parts.join(", ")
+}
+
+fn length_of(record: &Record) -> String {
+    let plan = &record.plan;
+    match (plan.requests, plan.duration_s) {
+        (Some(n), None) => format!("{} in {}", plural(n, "request"), units::time(record.elapsed_s * 1e9)),
+        (Some(n), Some(seconds)) => format!("{} or {}", plural(n, "request"), units::length(seconds)),
+        (None, Some(seconds)) => units::length(seconds),
+        (None, None) => units::length(record.elapsed_s),
+    }
+}
+
+/// Closed or open loop, and how the open one goes.
+#[must_use]
+pub fn rhythm(load: &Load) -> String {
+    let Load::Open { stages, spacing, seed } = load else { return "closed loop".into() };
+    let spacing = match spacing {
+        Spacing::Constant => String::new(),
+        Spacing::Poisson => format!(" (poisson, seed {seed})"),
+    };
+    match stages.as_slice() {
+        [only] => format!("open loop at {}/s{spacing}", units::number(only.rate)),
+        stages => {
+            let each = stages.iter().map(|s| format!("{}:{}", units::length(s.duration.as_secs_f64()), s.rate));
+            format!("open loop {}{spacing}", each.collect::<Vec<_>>().join(","))
+        }
+    }
+}
+
+/// Where requests went: `GET http://localhost:8080/path`.
+#[must_use]
+pub fn where_to(plan: &PlanRecord) -> String {
+    match plan.origins.as_slice() {
+        [only] if only.requests.len() == 1 => request_url(only, &only.requests[0]),
+        [only] => format!("{} to {}", plural(only.requests.len() as u64, "request"), address(only)),
+        many => {
+            let requests: usize = many.iter().map(|o| o.requests.len()).sum();
+            let names = many.iter().take(3).map(address).collect::<Vec<_>>().join(" ");
+            let rest = if many.len() > 3 { " ..." } else { "" };
+            format!("{} to {} servers: {names}{rest}", plural(requests as u64, "request"), many.len())
+        }
+    }
+}
+
+/// `GET http://localhost:8080/path`, `GET unix:/run/app.sock:/path`.
+fn request_url(origin: &OriginRecord, line: &str) -> String {
+    let mut words = line.split(' ');
+    let (method, target) = (words.next().unwrap_or("GET"), words.next().unwrap_or("/"));
+    if origin.address.starts_with("unix:") {
+        format!("{method} {}:{target}", address(origin))
+    } else {
+        format!("{method} {}{target}", address(origin))
+    }
+}
+
+fn address(origin: &OriginRecord) -> String {
+    match (origin.address.starts_with("unix:"), origin.scheme.as_str()) {
+        (true, "https") => format!("https over {}", origin.address),
+        (true, _) => origin.address.clone(),
+        (false, scheme) => format!("{scheme}://{}", origin.address),
+    }
+}
+
+/// How much went through.
+#[must_use]
+pub fn throughput(record: &Record) -> String {
+    let rates = &record.rates;
+    format!(
+        "{} requests/s, read {}/s, written {}/s",
+        units::number(rates.requests_per_s),
+        units::bytes(rates.read_bytes_per_s),
+        units::bytes(rates.written_bytes_per_s)
+    )
+}
+
+/// Where requests ended.
+#[must_use]
+pub fn requests(record: &Record) -> String {
+    let r = &record.requests;
+    let mut parts = vec![format!("{} answered", units::count(r.completed))];
+    let others = [
+        (r.failed, "failed"),
+        (r.unsent, "due and not sent by the end of the run"),
+        (r.waited, "waited for a free connection"),
+        (r.cut_off, "cut off by the end of the run"),
+    ];
+    parts.extend(others.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", units::count(*n))));
+    parts.join(", ")
+}
+
+/// Those that say something: the response time of a closed loop is its service time, unless connecting is part of it.
+#[must_use]
+pub fn measured_clocks(record: &Record) -> Vec<(String, &ClockRecord)> {
+    let kept_closed = !is_open(record) && record.plan.requests_per_connection != Some(1);
+    let clocks = record.latency.each().into_iter();
+    clocks
+        .filter(|(_, clock)| clock.summary.count + clock.summary.censored > 0)
+        .filter(|(name, _)| !(kept_closed && *name == "response"))
+        .map(|(name, clock)| (name.replace('_', " "), clock))
+        .collect()
+}
+
+/// Whether requests were due by a timetable.
+#[must_use]
+pub fn is_open(record: &Record) -> bool {
+    record.plan.load != Load::Closed
+}
+
+/// A quantile of a clock, `>= x` where only a bound is known, a dash where nothing was measured.
+#[must_use]
+pub fn quantile(clock: &ClockRecord, q: f64) -> String {
+    match clock.histogram.quantile(q) {
+        None => "-".into(),
+        Some(Quantile::Exact(ns)) => units::time(ns as f64),
+        Some(Quantile::AtLeast(ns)) => format!(">= {}", units::time(ns as f64)),
+    }
+}
+
+/// What became of the connections.
+#[must_use]
+pub fn connections(record: &Record) -> String {
+    let (c, plan) = (&record.connections, &record.plan);
+    let mut parts = Vec::new();
+    if plan.requests_per_connection == Some(1) {
+        parts.push(format!(
+            "{} opened, {}/s",
+            units::count(c.opened),
+            units::number(c.opened as f64 / record.elapsed_s)
+        ));
+    } else {
+        let of = units::count(plan.connections as u64);
+        parts.push(format!("{} of {of} alive at the end", units::count(c.alive_at_end as u64)));
+        if c.fewest_alive < c.alive_at_end.min(plan.connections) {
+            parts.push(format!("never fewer than {}", units::count(c.fewest_alive as u64)));
+        }
+        parts.push(format!("{} opened", units::count(c.opened)));
+    }
+    if c.closed_by_server > 0 {
+        parts.push(format!("{} closed by the server between requests", units::count(c.closed_by_server)));
+    }
+    if plan.hold > 0 {
+        parts.push(format!("{} of {} held", units::count(c.held_at_end as u64), units::count(plan.hold as u64)));
+    }
+    parts.join(", ")
+}
+
+/// `nginx (pid 17)`, `nginx x4 (pids 17 18 19 ...)`.
+#[must_use]
+pub fn processes(server: &ServerUsage) -> String {
+    let Some(busiest) = server.processes.first() else { return "no process left".into() };
+    if server.process_count == 1 {
+        return format!("{} (pid {})", busiest.name, busiest.pid);
+    }
+    let shown = server.processes.iter().take(3).map(|p| p.pid.to_string()).collect::<Vec<_>>().join(" ");
+    let rest = if server.process_count > 3 { " ..." } else { "" };
+    format!("{} x{} (pids {shown}{rest})", busiest.name, server.process_count)
+}
+
+/// What the load itself cost.
+#[must_use]
+pub fn generator(record: &Record) -> String {
+    let generator = &record.generator;
+    let busiest = generator.thread_cpu.iter().copied().fold(0.0, f64::max);
+    let mut parts = Vec::new();
+    parts.extend(generator.cpu_us_per_request.map(|us| format!("{} CPU per request", units::time(us * 1e3))));
+    parts.push(format!("busiest thread {}", units::percent(busiest)));
+    if let Some(p99) = generator.lag.p99 {
+        parts.push(format!("timers late by {} (p99)", units::time(p99.value_ns as f64)));
+    }
+    parts.join(", ")
+}
+
+/// What was measured on, in one line.
+#[must_use]
+pub fn machine(e: &Environment) -> String {
+    let mut parts = Vec::new();
+    let cpus = e.cpu.online.map(|n| plural(n as u64, "CPU"));
+    match (&e.cpu.model, cpus) {
+        (Some(model), Some(cpus)) => parts.push(format!("{cpus} ({})", model.trim())),
+        (_, Some(cpus)) => parts.push(cpus),
+        _ => {}
+    }
+    if let Some(virtual_machine) = &e.virtual_machine {
+        parts.push(format!("in a virtual machine ({virtual_machine})"));
+    }
+    parts.push(format!("Linux {}", e.kernel));
+    parts.join(", ")
+}
+
+/// What an error's name means, for somebody who sees it for the first time.
+#[must_use]
+pub fn meaning(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Dns => "the name did not resolve",
+        Failure::ConnectRefused => "nobody listened there, or the network said no",
+        Failure::ConnectTimeout => "no connection within --timeout: backlog full, or packets dropped",
+        Failure::ConnectBacklog => "the unix socket's backlog stayed full: the server accepts too slowly",
+        Failure::PortsExhausted => "no local port was left: use --source addresses, kept connections, or a unix socket",
+        Failure::Tls => "the TLS handshake failed, or a record was bad",
+        Failure::Write => "the server had closed the connection before the request was out",
+        Failure::ReadReset => "the connection was reset before the answer was whole",
+        Failure::ReadEof => "the connection was closed before the answer was whole",
+        Failure::Parse => "the answer is not valid HTTP/1.1, or more came than was asked for",
+        Failure::Timeout => "no whole answer within --timeout; the connection was replaced",
+        Failure::Status => "answers with a status of 400 or more",
+        Failure::Check => "answers that did not pass --check",
+        Failure::CutOffAtEnd => "the run ended first",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_is_explained() {
+        for failure in Failure::ALL {
+            assert!(meaning(failure).len() > 10, "{failure}");
+        }
+        // It stands for unreachable networks too, and for those that forbid.
+        assert!(meaning(Failure::ConnectRefused).contains("the network said no"));
+    }
+}
