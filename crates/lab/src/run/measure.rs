@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use oroshi_bench::follow::Stage as BenchStage;
 use oroshi_bench::watch::{Clocks, ServerUsage, Watch};
-use oroshi_bench::{Draft, Load as Loop, Observer, Progress, Record, RunError, Spacing, Watching};
+use oroshi_bench::{Draft, Failure, Load as Loop, Observer, Progress, Record, RunError, Spacing, Watching};
 use oroshi_net::Endpoint;
 
 use super::servers::{LINES, Stopped, gone, output_file};
@@ -69,6 +69,7 @@ fn bench(stage: &mut Stage<'_>, mut draft: Draft, order: Order<'_>) -> Result<Me
         };
     }
     let plan = draft.plan().map_err(|problems| Stopped::failed(in_words(&problems)))?;
+    let forecast = oroshi_bench::ports::forecast(&plan);
     let mut watcher = Watcher {
         inner: stage.follow.bench(),
         server: server.as_mut().map(|(running, _)| &mut **running),
@@ -90,6 +91,10 @@ fn bench(stage: &mut Stage<'_>, mut draft: Draft, order: Order<'_>) -> Result<Me
     };
     if let Some(why) = verify::failure(&record) {
         return Err(failed(why, server.as_ref()));
+    }
+    // That ports might run out is of no interest once it is known that they did not.
+    if !record.failures.contains_key(&Failure::PortsExhausted) {
+        record.warnings.retain(|warning| Some(warning) != forecast.as_ref());
     }
     // What is ours is ours by descent.
     let servers = match &server {
