@@ -33,8 +33,8 @@ pub(crate) use command_line::without_secrets;
 pub(crate) use load::{load_words, read_load};
 pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
-use read::Output;
 pub(crate) use oroshi_report::words::machine;
+use read::Output;
 
 use crate::child::TargetError;
 use crate::interrupt;

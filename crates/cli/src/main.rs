@@ -34,7 +34,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Parser, Subcommand};
 
-/// The HTTP performance toolkit: a load generator that tells the truth.
+/// The HTTP performance toolkit: measures HTTP servers, and proves which of two is faster.
 #[derive(Debug, Parser)]
 #[command(
     name = "oroshi",

@@ -145,6 +145,17 @@ fn check_says_what_would_be_done_and_does_nothing() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
+/// The page's example, as its reader would copy it.
+#[test]
+fn the_documented_example_is_an_experiment() {
+    let page = include_str!("../../../docs/lab.md");
+    let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let folder = folder(&[("workers.toml", example)]);
+    let ran = lab(folder.path(), &["check", "workers.toml"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.out.starts_with("Two workers or one?\n"), "{ran:?}");
+}
+
 #[test]
 fn list_names_files_and_what_is_built_in() {
     let folder = folder(&[

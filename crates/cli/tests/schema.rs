@@ -1,4 +1,4 @@
-//! `docs/bench.md` against a real report: every field of the JSON stands in its table.
+//! `docs/bench.md` and `docs/lab.md` against real results: every field of the JSON stands in its page's table.
 
 mod common;
 
@@ -8,9 +8,8 @@ use common::{Target, bench};
 use serde_json::Value;
 
 /// By the path in a row's first column, what its rows say. An empty first column continues the row above.
-fn rows() -> BTreeMap<String, String> {
-    let page = include_str!("../../../docs/bench.md");
-    let table = page.split("### JSON").nth(1).unwrap().split("\n## ").next().unwrap();
+fn rows(page: &str, heading: &str) -> BTreeMap<String, String> {
+    let table = page.split(heading).nth(1).unwrap().split("\n## ").next().unwrap();
     let (mut rows, mut paths) = (BTreeMap::<String, String>::new(), Vec::new());
     for line in table.lines().filter(|line| line.starts_with('|')) {
         let [_, first, second, _] = line.split('|').collect::<Vec<_>>()[..] else { panic!("not two columns: {line}") };
@@ -23,6 +22,9 @@ fn rows() -> BTreeMap<String, String> {
     }
     rows
 }
+
+const ELSEWHERE: [&str; 5] =
+    ["statuses", "failures", "cells.variants.figures", "cells.runs.figures", "cells.runs.record"];
 
 /// Fields of the value at `path` that no row tells of.
 fn undocumented(rows: &BTreeMap<String, String>, path: &str, value: &Value, missing: &mut Vec<String>) {
@@ -38,8 +40,8 @@ fn undocumented(rows: &BTreeMap<String, String>, path: &str, value: &Value, miss
                 if !told {
                     missing.push(below.clone());
                 }
-                // Their keys are statuses and names of failures.
-                if !["statuses", "failures"].contains(&&*below) {
+                // Their keys are statuses, names of failures and of metrics; or another table tells of them.
+                if !ELSEWHERE.contains(&&*below) {
                     undocumented(rows, &below, value, missing);
                 }
             }
@@ -68,7 +70,7 @@ fn as_in_table(path: &str) -> String {
 #[test]
 fn every_field_of_the_json_is_documented() {
     let server = Target::start(&[]);
-    let rows = rows();
+    let rows = rows(include_str!("../../../docs/bench.md"), "### JSON");
     for load in [&["-n", "20"][..], &["-R", "1000", "-d", "200ms"], &["--stages", "0s:500,200ms:500"]] {
         let ran = bench(&[&["--format", "json"], load, &[server.url()]].concat());
         let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
@@ -79,4 +81,65 @@ fn every_field_of_the_json_is_documented() {
         undocumented(&rows, "", &report, &mut missing);
         assert_eq!(missing, Vec::<String>::new());
     }
+}
+
+#[test]
+fn every_field_of_an_experiments_json_is_documented() {
+    let folder = tempfile::tempdir().unwrap();
+    // A server of ours, one that fails, one that is missing, and a load program.
+    let experiment = r#"
+title = "All that a result can hold"
+metrics = ["rps"]
+blocks = 3
+blocks-per-start = "all"
+cpus = "any"
+[load]
+connections = "{{connections}}"
+duration = "30ms"
+warmup = "0ms"
+[sweep]
+name = "connections"
+values = [1]
+[[server]]
+name = "target"
+start = "{{oroshi}} target --threads 1 --listen unix:{{socket}}"
+[[variant]]
+name = "a"
+server = "target"
+url = "unix:{{socket}}"
+[[variant]]
+name = "b"
+server = "target"
+url = "unix:{{socket}}"
+[[variant]]
+name = "program"
+server = "target"
+url = "unix:{{socket}}"
+[variant.load]
+command = "sh -c 'echo requests/s: 12, 34 requests'"
+figures.rps = 'requests/s: (\d+)'
+requests = '(\d+) requests'
+[[variant]]
+name = "fails"
+url = "unix:/nonexistent/socket"
+[[variant]]
+name = "missing"
+requires = ["surely-not-installed"]
+url = "unix:/nonexistent/other"
+"#;
+    let file = folder.path().join("all.toml");
+    std::fs::write(&file, experiment).unwrap();
+    let mut command = std::process::Command::new(common::OROSHI);
+    command.current_dir(folder.path()).args(["lab", "run", "all.toml", "--out", "out"]);
+    let ran = common::to_the_end(command);
+    let kept = std::fs::read(folder.path().join("out/result.json")).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    let mut result: Value = serde_json::from_slice(&kept).unwrap();
+    let cell = &result["cells"][0];
+    assert!(cell["comparisons"][0]["ratio"].is_object() && cell["variants"][3]["failed"].is_object(), "{ran:?}");
+    assert!(cell["runs"].as_array().unwrap().iter().any(|run| run["command"].is_object()), "{ran:?}");
+    // It is that of a record, whose table has it.
+    result["environment"] = Value::Null;
+    let mut missing = Vec::new();
+    undocumented(&rows(include_str!("../../../docs/lab.md"), "### The JSON"), "", &result, &mut missing);
+    assert_eq!(missing, Vec::<String>::new());
 }

@@ -47,7 +47,8 @@ impl Args {
             problems.add("--wrk-backfill", "it changes what --format wrk prints: add --format wrk, or leave it out");
         }
         if report.report.is_some() && report.report == output {
-            problems.add("--report", "it names the file that --output does: the page and the report each need their own");
+            problems
+                .add("--report", "it names the file that --output does: the page and the report each need their own");
         }
         let mut endpoints = problems.all("URL", &url, str::parse::<Endpoint>);
         urls.iter().for_each(|file| read_urls(file, &mut endpoints, &mut problems));

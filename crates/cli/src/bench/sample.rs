@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use oroshi_bench::environment::{Cpu, Environment};
 use oroshi_bench::record::{
-    ClockRecord, ClockRecords, Connections, Generator, HeatRecord, OriginRecord, PlanRecord, PointRecord, Rates, Requests,
-    SCHEMA, SeriesRecord,
+    ClockRecord, ClockRecords, Connections, Generator, HeatRecord, OriginRecord, PlanRecord, PointRecord, Rates,
+    Requests, SCHEMA, SeriesRecord,
 };
 use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerSample, ServerUsage};
 use oroshi_bench::{Bottleneck, Failure, Grade, Load, Record, Spacing};

@@ -6,7 +6,8 @@
 use oroshi_bench::watch::{Precision, ServerUsage};
 use oroshi_bench::{Bottleneck, Record};
 use oroshi_report::words::{
-    connections, generator, headline, is_open, machine, meaning, measured_clocks, processes, quantile, requests, throughput,
+    connections, generator, headline, is_open, machine, meaning, measured_clocks, processes, quantile, requests,
+    throughput,
 };
 use oroshi_words::units;
 
