@@ -2,7 +2,7 @@
 //!
 //! `args` is what can be typed; `variants` takes apart what is compared, `read` makes an experiment of it all. `fail_if` judges,
 //! `against` tells how today compares with a saved result. Running and analysing is done by `oroshi_lab`, the report for people
-//! by [`lab_text`](crate::lab_text).
+//! by [`lab_text`].
 
 mod against;
 mod args;
