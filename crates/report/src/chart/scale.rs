@@ -32,7 +32,7 @@ pub(crate) enum Scale {
 impl Scale {
     /// From zero to the round number that the greatest of `values` does not exceed.
     pub(crate) fn from_zero(values: impl IntoIterator<Item = f64>) -> Self {
-        let most = values.into_iter().filter(|value| value.is_finite()).fold(0.0, f64::max);
+        let most = finite(values).fold(0.0, f64::max);
         if most <= 0.0 {
             return Self::Linear { low: 0.0, high: 1.0 };
         }
@@ -42,14 +42,14 @@ impl Scale {
 
     /// The same for bytes, of which 1,024 and not 1,000 are round.
     pub(crate) fn bytes_from_zero(values: impl IntoIterator<Item = f64>) -> Self {
-        let most = values.into_iter().filter(|value| value.is_finite()).fold(1.0, f64::max);
+        let most = finite(values).fold(1.0, f64::max);
         let step = step_of_bytes(most, 5);
         Self::Linear { low: 0.0, high: (most / step - 1e-9).ceil() * step }
     }
 
     /// A linear one that shows `values` as large as it can: zero may be far away.
     pub(crate) fn close_to(values: impl IntoIterator<Item = f64>) -> Self {
-        let Some((low, high)) = ends(values.into_iter().filter(|value| value.is_finite())) else {
+        let Some((low, high)) = ends(finite(values)) else {
             return Self::Linear { low: 0.0, high: 1.0 };
         };
         let margin = if high > low { (high - low) * 0.1 } else { low.abs().max(1.0) * 0.05 };
@@ -60,7 +60,7 @@ impl Scale {
 
     /// A logarithmic one that holds the positive ones of `values`, and at least a factor of two.
     pub(crate) fn log(values: impl IntoIterator<Item = f64>) -> Self {
-        let positive = values.into_iter().filter(|value| value.is_finite() && *value > 0.0);
+        let positive = finite(values).filter(|value| *value > 0.0).map(|value| value.max(1.0 / FARTHEST));
         let Some((low, high)) = ends(positive) else { return Self::Log { low: 1.0, high: 10.0 } };
         let margin = (high / low).powf(0.04).max((2.0 * low / high).sqrt()).max(1.03);
         Self::Log { low: low / margin, high: high * margin }
@@ -99,6 +99,13 @@ impl Scale {
             }
         }
     }
+}
+
+/// Farther out than anything that is measured stand the ends of intervals that know nothing; a scale does not follow them.
+const FARTHEST: f64 = 1e18;
+
+fn finite(values: impl IntoIterator<Item = f64>) -> impl Iterator<Item = f64> {
+    values.into_iter().filter(|value| value.is_finite()).map(|value| value.clamp(-FARTHEST, FARTHEST))
 }
 
 /// Least and greatest.
@@ -216,7 +223,16 @@ mod tests {
 
     #[test]
     fn scales_hold_their_values_whatever_they_are() {
-        for values in [&[][..], &[0.0], &[5.0], &[5.0, 5.0], &[f64::NAN], &[f64::INFINITY, 2.0], &[1e-9, 1e15]] {
+        for values in [
+            &[][..],
+            &[0.0],
+            &[5.0],
+            &[5.0, 5.0],
+            &[f64::NAN],
+            &[f64::INFINITY, 2.0],
+            &[1e-9, 1e15],
+            &[f64::MIN_POSITIVE, 1.0, f64::MAX],
+        ] {
             for scale in
                 [Scale::from_zero(values.to_vec()), Scale::close_to(values.to_vec()), Scale::log(values.to_vec())]
             {
