@@ -17,7 +17,7 @@ mod sources;
 mod text;
 mod wrk;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ use oroshi_report::Named;
 
 use args::Format;
 pub(crate) use args::{Args, LoadArgs};
-pub(crate) use command_line::without_secrets;
+pub(crate) use command_line::{HIDDEN, program_without_secrets, shown_header, without_secrets};
 pub(crate) use load::{load_words, read_load};
 pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
@@ -157,13 +157,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
 fn carry_out(plan: Plan, output: &Output) -> Result<ExitCode, Error> {
     // Whatever cannot be written is better known before the run than after it.
     let log = output.hdr.as_deref().map(HdrLog::create).transpose()?;
+    let new: Vec<&Path> = [&output.file, &output.page]
+        .into_iter()
+        .filter_map(|path| path.as_deref())
+        .filter(|path| !path.exists())
+        .collect();
     let file = output.file.as_deref().map(open).transpose()?;
     let page = output.page.as_deref().map(open).transpose()?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     let mut live = Live::new(shutdown, plan.connections, plan.requests, log);
     let result = oroshi_bench::run(plan, &mut live);
     let logged = live.finish(result.is_ok());
-    let mut record = result?;
+    // Without a run there is no report, and no empty file in its place.
+    let mut record = result.inspect_err(|_| new.iter().for_each(|path| drop(fs::remove_file(path))))?;
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let flags = <Args as clap::Args>::augment_args(clap::Command::new("bench"));
     record.environment.command = without_secrets(&flags, words);
@@ -283,11 +289,11 @@ mod tests {
     #[test]
     fn a_report_takes_the_place_of_an_earlier_one_and_of_nothing_else() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "a longer report than the next one").unwrap();
+        fs::write(file.path(), "a longer report than the next one").unwrap();
         let opened = open(file.path()).unwrap();
-        assert_eq!(std::fs::read_to_string(file.path()).unwrap().len(), 33);
+        assert_eq!(fs::read_to_string(file.path()).unwrap().len(), 33);
         write("short\n", Some(opened), Some(file.path())).unwrap();
-        assert_eq!(std::fs::read_to_string(file.path()).unwrap(), "short\n");
+        assert_eq!(fs::read_to_string(file.path()).unwrap(), "short\n");
         assert!(open(Path::new("/nonexistent/report")).unwrap_err().to_string().contains("/nonexistent/report"));
     }
 }

@@ -1,12 +1,11 @@
 //! `oroshi compare`: from flags to an experiment with one cell, to a report and an exit code.
 //!
-//! `args` is what can be typed; `variants` takes apart what is compared, `read` makes an experiment of it all. `fail_if` judges,
-//! `against` tells how today compares with a saved result. Running and analysing is done by `oroshi_lab`, the report for people
-//! by [`lab_text`].
+//! `args` is what can be typed; `variants` takes apart what is compared, `read` makes an experiment of it all. `against` tells how
+//! today compares with a saved result. Running and analysing is done by `oroshi_lab`, the report for people by [`lab_text`], the
+//! exit code by [`verdicts`].
 
 mod against;
 mod args;
-mod fail_if;
 mod read;
 mod variants;
 
@@ -19,22 +18,16 @@ use std::process::ExitCode;
 use clap::Command;
 use oroshi_lab::baseline::{self, Against, Saved};
 use oroshi_lab::{Experiment, LabResult};
-use oroshi_stats::compare::Verdict;
 use serde::Serialize;
 
 pub(crate) use args::Args;
 use args::Format;
-pub(crate) use fail_if::Condition;
-use fail_if::judged;
-use read::Output;
 
 use crate::bench::without_secrets;
+use crate::interrupt::Temporary;
 use crate::lab::{ResultsError, measure};
 use crate::paint::Paint;
-use crate::{bench, interrupt, lab_text, say};
-
-/// A --fail-if condition held.
-const EXIT_CONDITION: u8 = 3;
+use crate::{bench, interrupt, lab_text, say, verdicts};
 
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +100,9 @@ struct Report<'r> {
 /// When there is no result.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let oroshi = std::env::current_exe().map_err(Error::Program)?;
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    // Where this program lies is nobody's business, and another place on another machine.
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let words = std::iter::once("oroshi".to_owned()).chain(words);
     let flags = <Args as clap::Args>::augment_args(Command::new("compare"));
     let rerun = without_secrets(&flags, words);
     let (experiment, output) = args.read(&oroshi.to_string_lossy(), rerun).map_err(Error::Usage)?;
@@ -137,7 +132,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if let (Some(html), Some(path)) = (html, output.html.as_deref()) {
         bench::write(&oroshi_report::lab_page(&result), Some(html), Some(path))?;
     }
-    Ok(ExitCode::from(judge(&result, against.as_ref(), &output)))
+    Ok(ExitCode::from(verdicts::judge(&result, against.as_ref(), &output.fail_if)))
 }
 
 fn carry_out(experiment: Experiment, note: Option<&str>) -> Result<LabResult, Error> {
@@ -147,7 +142,7 @@ fn carry_out(experiment: Experiment, note: Option<&str>) -> Result<LabResult, Er
     }
     let started = experiment.cells.iter().any(|cell| !cell.servers.is_empty());
     let folder = OutputFolder::make()?;
-    let result = measure(experiment, &folder.path, shutdown);
+    let result = measure(experiment, &folder.output, shutdown);
     let failed = |result: &LabResult| {
         result.cells.iter().flat_map(|cell| &cell.variants).any(|variant| variant.failed.is_some())
     };
@@ -160,38 +155,33 @@ fn carry_out(experiment: Experiment, note: Option<&str>) -> Result<LabResult, Er
 
 /// A folder for what servers write, removed at the end unless it is kept.
 struct OutputFolder {
-    path: PathBuf,
-    kept: bool,
+    folder: Temporary,
+    output: PathBuf,
 }
 
 impl OutputFolder {
     fn make() -> Result<Self, Error> {
         let mut attempt = 0;
-        loop {
+        let folder = loop {
             let path = std::env::temp_dir().join(format!("oroshi-compare-{}-{attempt}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self { path, kept: false }),
+                Ok(()) => break Temporary::new(path),
                 // Left behind by another process that had this number.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 100 => attempt += 1,
                 Err(source) => return Err(Error::Folder { path, source }),
             }
+        };
+        let output = folder.path().join("output");
+        match fs::create_dir(&output) {
+            Ok(()) => Ok(Self { folder, output }),
+            Err(source) => Err(Error::Folder { path: output, source }),
         }
     }
 
-    fn keep(mut self) {
-        let output = self.path.join("output");
-        self.kept = fs::read_dir(&output).is_ok_and(|mut files| files.next().is_some());
-        if self.kept {
-            say(&format!("what the servers wrote is in {}", output.display()));
-        }
-    }
-}
-
-impl Drop for OutputFolder {
-    fn drop(&mut self) {
-        if !self.kept {
-            // What cannot be removed from there is for the system to clean up.
-            let _ = fs::remove_dir_all(&self.path);
+    fn keep(self) {
+        if fs::read_dir(&self.output).is_ok_and(|mut files| files.next().is_some()) {
+            say(&format!("what the servers wrote is in {}", self.output.display()));
+            self.folder.keep();
         }
     }
 }
@@ -214,6 +204,13 @@ pub(crate) fn parse_saved(text: &str) -> Result<Saved, String> {
     let schema = |value: &serde_json::Value| value["schema"].as_str().unwrap_or_default().to_owned();
     let named = if value.is_array() { schema(&value[0]) } else { schema(&value) };
     let read = |error: serde_json::Error| format!("it cannot be understood ({error}): {EXPECTED} of this version");
+    let major = |schema: &str| schema.split('.').next().map(str::to_owned);
+    if let Some(ours) = [oroshi_lab::result::SCHEMA, oroshi_bench::record::SCHEMA]
+        .into_iter()
+        .find(|ours| ours.split('/').next() == named.split('/').next() && major(ours) != major(&named))
+    {
+        return Err(format!("it is of schema {named}: this version reads {ours}"));
+    }
     match named.split('/').next() {
         Some("oroshi-lab") => serde_json::from_str(text).map(Saved::Lab).map_err(read),
         Some("oroshi-bench") if value.is_array() => serde_json::from_str(text).map(Saved::Bench).map_err(read),
@@ -222,69 +219,10 @@ pub(crate) fn parse_saved(text: &str) -> Result<Saved, String> {
     }
 }
 
-/// Conditions, and whether everything could be compared; on standard error, so that the report is the same with and without.
-fn judge(result: &LabResult, against: Option<&Against>, output: &Output) -> u8 {
-    let paint = Paint::on(&io::stderr());
-    let judged = judged(result, against);
-    let mut code = 0;
-    for condition in &output.fail_if {
-        let held = condition.held(&judged);
-        if held.is_empty() {
-            say(&format!("{}  --fail-if {}", paint.green("passed"), condition.name()));
-        }
-        for words in held {
-            say(&format!("{}  --fail-if {}: {words}", paint.red("FAILED"), condition.name()));
-            code = EXIT_CONDITION;
-        }
-    }
-    let variants = || result.cells.iter().flat_map(|cell| &cell.variants);
-    let failed: Vec<&str> = variants().filter(|v| v.failed.is_some()).map(|v| v.name.as_str()).collect();
-    let compared = judged.iter().any(|(verdict, _)| *verdict != Verdict::NotCompared);
-    if !failed.is_empty() {
-        say(&format!("error: {} failed", failed.join(", ")));
-        code = 1;
-    } else if !compared && result.cut_short {
-        say("ended by Ctrl-C before there was enough to compare");
-        code = interrupt::EXIT_CODE;
-    } else if judged.iter().any(|(verdict, _)| *verdict == Verdict::NotCompared) || judged.is_empty() {
-        say("error: not everything could be compared; the report says why");
-        code = 1;
-    }
-    code
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::lab_text::sample;
-    use fail_if::Condition;
-
-    fn output(fail_if: Vec<Condition>) -> Output {
-        Output { format: Format::Text, file: None, html: None, baseline: None, fail_if, note: None }
-    }
-
-    fn code(change: impl FnOnce(&mut LabResult), fail_if: &[Condition]) -> u8 {
-        let mut result = sample::two();
-        change(&mut result);
-        judge(&result, None, &output(fail_if.to_vec()))
-    }
-
-    #[test]
-    fn conditions_and_failures_have_their_codes() {
-        assert_eq!(code(|_| (), &[]), 0);
-        assert_eq!(code(|_| (), &[Condition::Slower, Condition::Undecided]), 0, "it is faster");
-        assert_eq!(code(|_| (), &[Condition::Slower, Condition::Different]), 3);
-        let failed = |result: &mut LabResult| result.cells = sample::many().cells;
-        assert_eq!(code(failed, &[Condition::Slower]), 1, "one of them failed");
-        let nothing = |result: &mut LabResult| sample::not_compared(&mut result.cells[0].comparisons[0], "");
-        assert_eq!(code(nothing, &[]), 1);
-        let early = |result: &mut LabResult| {
-            nothing(result);
-            result.cut_short = true;
-        };
-        assert_eq!(code(early, &[]), 130);
-        assert_eq!(code(|result| result.cut_short = true, &[]), 0, "what there was is enough");
-    }
 
     #[test]
     fn saved_results_are_told_apart_by_their_schema() {
@@ -303,6 +241,8 @@ mod tests {
             ("[]", "no schema"),
             ("{\"schema\": \"x/1\"}", "no schema"),
             ("{\"schema\": \"oroshi-lab/1.0\"}", "cannot be understood"),
+            ("{\"schema\": \"oroshi-lab/99.0\"}", "it is of schema oroshi-lab/99.0: this version reads oroshi-lab/1."),
+            ("[{\"schema\": \"oroshi-bench/99.0\"}]", "this version reads oroshi-bench/1."),
         ] {
             assert!(parse_saved(bad).unwrap_err().contains(why), "{bad}");
         }
@@ -312,13 +252,12 @@ mod tests {
     #[test]
     fn the_folder_for_output_is_removed_unless_there_is_something_to_keep() {
         let folder = OutputFolder::make().unwrap();
-        let path = folder.path.clone();
+        let path = folder.folder.path().to_owned();
         assert!(path.is_dir());
         folder.keep();
         assert!(!path.exists(), "it was empty");
         let folder = OutputFolder::make().unwrap();
-        let path = folder.path.clone();
-        fs::create_dir(path.join("output")).unwrap();
+        let path = folder.folder.path().to_owned();
         fs::write(path.join("output/old.log"), "a line").unwrap();
         folder.keep();
         assert!(path.join("output/old.log").is_file());

@@ -1,6 +1,9 @@
 //! Ctrl-C: once to end early and still report, twice to end at once.
 
+use std::fs;
 use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use oroshi_net::Shutdown;
@@ -9,7 +12,7 @@ use tokio::runtime::Builder;
 /// The exit code of what Ctrl-C has ended: 128 and SIGINT.
 pub(crate) const EXIT_CODE: u8 = 130;
 
-/// Counts INT and TERM from now on; the second one ends the process.
+/// Counts INT and TERM from now on; the second one ends the process, without any [`Temporary`] folder.
 ///
 /// # Errors
 /// When the signals cannot be taken.
@@ -19,9 +22,53 @@ pub(crate) fn shutdown() -> io::Result<Shutdown> {
     let second = shutdown.clone();
     thread::Builder::new().name("second-signal".into()).spawn(move || {
         runtime.block_on(second.reached(2));
+        // Kept until the process is gone: no other folder is made.
+        let mut folders = folders();
+        folders.drain(..).for_each(|folder| remove(&folder));
         // The live line ends here.
         crate::say("");
         std::process::exit(EXIT_CODE.into())
     })?;
     Ok(shutdown)
+}
+
+/// A folder of ours that is removed when this is dropped, and also when a second signal ends the process: nothing is dropped then.
+#[derive(Debug)]
+pub(crate) struct Temporary(PathBuf);
+
+static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+impl Temporary {
+    /// Takes care of a folder that was made just now.
+    pub(crate) fn new(path: PathBuf) -> Self {
+        folders().push(path.clone());
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// It stays.
+    pub(crate) fn keep(self) {
+        folders().retain(|folder| *folder != self.0);
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let mut folders = folders();
+        if let Some(place) = folders.iter().position(|folder| *folder == self.0) {
+            remove(&folders.swap_remove(place));
+        }
+    }
+}
+
+fn folders() -> MutexGuard<'static, Vec<PathBuf>> {
+    FOLDERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn remove(folder: &Path) {
+    // What cannot be removed is for the user to clean up.
+    let _ = fs::remove_dir_all(folder);
 }

@@ -1,8 +1,8 @@
 //! `oroshi lab`: experiments that stand in files.
 //!
 //! `find` finds them. `experiment` reads one, and all that is wrong with it: `document` knows the lines, `top`, `server`, `load` and
-//! `flags` read their keys, `machine` knows what is installed. `results` carries one out and keeps what came of it. `text` is
-//! what `check` and `list` print.
+//! `flags` read their keys, `machine` knows what is installed, `secrets` what is not for others. `results` carries one out and
+//! keeps what came of it. `text` is what `check` and `list` print.
 
 mod document;
 mod experiment;
@@ -11,6 +11,7 @@ mod flags;
 mod load;
 mod machine;
 mod results;
+mod secrets;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -22,19 +23,20 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueHint;
+use oroshi_lab::LabError;
+use oroshi_lab::baseline::Saved;
 use oroshi_lab::result::Skipped;
-use oroshi_stats::compare::Verdict;
 use oroshi_words::units;
 
 use self::document::Mistake;
 use self::experiment::{Reading, Source, Unreadable, Wishes};
 use self::find::{FindError, Found};
 use self::machine::Machine;
-pub(crate) use self::results::{ResultsError, measure, store};
-use crate::compare::Condition;
-use crate::lab_text;
+use self::results::Place;
+pub(crate) use self::results::{ResultsError, measure};
 use crate::paint::Paint;
-use crate::{interrupt, say};
+use crate::verdicts::{self, Condition};
+use crate::{interrupt, lab_text, report};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,9 +65,9 @@ A file, in short:
   ...
 docs/lab.md explains every key.
 
-Exit codes: 0 done; 1 nothing could be run or compared; 2 wrong usage, or mistakes in the file; 3 a
---fail-if verdict came out; 130 ended by Ctrl-C before there was a result, or by a second one (the
-first ends an experiment early, and still reports).";
+Exit codes: 0 done; 1 something failed, or could not be compared; 2 wrong usage, or mistakes in the
+file; 3 a --fail-if verdict came out, and all was compared; 130 ended by Ctrl-C before there was
+enough to compare, or by a second one (the first ends an experiment early, and still reports).";
 
 /// Run an experiment from a file: start set-ups, let them take turns under load, say which is faster and how sure that is
 #[derive(Debug, clap::Args)]
@@ -129,7 +131,7 @@ struct RunArgs {
     #[command(flatten)]
     what: CheckArgs,
 
-    /// Folder for the result [default: oroshi-results/NAME-DATE-TIME]
+    /// Folder for the result, or one with an earlier result, which is replaced [default: oroshi-results/NAME-DATE-TIME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
@@ -159,9 +161,18 @@ pub(crate) enum Error {
     /// Install what is missing.
     #[error("nothing is left to run:{}", .0.iter().map(|s| format!("\n  {}: {}", s.name, s.why)).collect::<String>())]
     Nothing(Vec<Skipped>),
-    /// It was run, or a result read, without success.
+    /// It was run without success.
     #[error(transparent)]
     Results(#[from] ResultsError),
+    /// A kept result could not be read or drawn.
+    #[error(transparent)]
+    Report(#[from] report::Error),
+    /// Name a result of an experiment.
+    #[error("{} holds runs of `oroshi bench`: expected the result.json of an experiment", path.display())]
+    NoExperiment {
+        /// The file.
+        path: PathBuf,
+    },
     /// Signals could not be taken.
     #[error("cannot take signals")]
     Signals(#[source] io::Error),
@@ -171,8 +182,9 @@ impl Error {
     /// 2 when the flags or the file were wrong, 130 when Ctrl-C came before there was a result, 1 when the work failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Find(_) | Self::File { .. } => 2,
+            Self::Usage(_) | Self::Find(_) | Self::File { .. } | Self::NoExperiment { .. } => 2,
             Self::Results(error) => error.exit_code(),
+            Self::Report(error) => error.exit_code(),
             Self::Nothing(_) | Self::Signals(_) => 1,
         }
     }
@@ -184,6 +196,7 @@ impl Error {
             Self::File { .. } => {
                 Some("docs/lab.md explains every key; `oroshi lab check FILE` reads a file and runs nothing")
             }
+            Self::NoExperiment { .. } => Some("`oroshi report` draws what `oroshi bench` wrote"),
             Self::Nothing(_) => Some("install what is missing, or take another experiment: `oroshi lab list`"),
             _ => None,
         }
@@ -211,13 +224,15 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         }
         Command::Check(args) => {
             let found = find::find(&args.experiment)?;
-            let reading = read(&found, &args.wishes(Vec::new()).map_err(Error::Usage)?, &Machine::this())?;
-            print(&text::check(&found.shown(), &reading, Paint::on(&io::stdout())))
+            let machine = Machine::this();
+            let reading = read(&found, &args.wishes(Vec::new()).map_err(Error::Usage)?, &machine)?;
+            print(&text::check(&found.shown(), &reading, &machine.untried(), Paint::on(&io::stdout())))
         }
         Command::Report { result, html } => {
-            let result = results::load(&result)?;
+            let path = if result.is_dir() { result.join(results::DATA) } else { result };
+            let Saved::Lab(result) = report::read(&path)? else { return Err(Error::NoExperiment { path }) };
             match html {
-                Some(path) => results::write_page(&result, &path)?,
+                Some(html) => report::write(&oroshi_report::lab_page(&result), &[path], &html)?,
                 None => return print(&lab_text::report(&result, Paint::on(&io::stdout()))),
             }
             Ok(ExitCode::SUCCESS)
@@ -236,35 +251,20 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
         }
     };
     let found = find::find(&args.what.experiment)?;
-    let experiment = read(&found, &wishes, &Machine::this())?.experiment;
+    let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
+    let experiment = read(&found, &wishes, &Machine::tried_out(shutdown.clone()))?.experiment;
+    if shutdown.count() > 0 {
+        return Err(ResultsError::Lab(LabError::Cancelled).into());
+    }
     if experiment.cells.is_empty() {
         return Err(Error::Nothing(experiment.skipped));
     }
-    let folder = match args.out {
-        Some(folder) => folder,
-        None => results::fresh_folder(&experiment.name),
-    };
-    let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
-    let result = measure(experiment, &folder, shutdown)?;
-    let kept = store(&result, &folder)?;
+    let place = Place::make(args.out.unwrap_or_else(|| results::fresh_folder(&experiment.name)))?;
+    let result = measure(experiment, place.output(), shutdown)?;
+    let kept = place.store(&result)?;
     print(&lab_text::report(&result, Paint::on(&io::stdout())))?;
     print(&format!("\nReport    {}\nResult    {}\n", kept.page.display(), kept.data.display()))?;
-    let paint = Paint::on(&io::stderr());
-    let (mut code, why) = results::outcome(&result);
-    why.iter().for_each(|why| say(why));
-    let judged = results::judged(&result);
-    let judged: Vec<(Verdict, &str)> = judged.iter().map(|(verdict, words)| (*verdict, words.as_str())).collect();
-    for condition in conditions {
-        let held = condition.held(&judged);
-        if held.is_empty() {
-            say(&format!("{}  --fail-if {}", paint.green("passed"), condition.name()));
-        }
-        for words in held {
-            say(&format!("{}  --fail-if {}: {words}", paint.red("FAILED"), condition.name()));
-            code = results::EXIT_VERDICT;
-        }
-    }
-    Ok(ExitCode::from(code))
+    Ok(ExitCode::from(verdicts::judge(&result, None, &conditions)))
 }
 
 fn read(found: &Found, wishes: &Wishes, machine: &Machine) -> Result<Reading, Error> {

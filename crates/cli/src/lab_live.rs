@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use oroshi_bench::Observer;
-use oroshi_lab::plan::{Cell, Experiment, Load};
+use oroshi_lab::plan::{Experiment, Load};
 use oroshi_lab::{Event, Follow};
 use oroshi_net::Shutdown;
 use oroshi_words::units;
 
 use crate::bench::Live;
-use crate::lab_text::{asked, cell_name};
+use crate::lab_text::asked;
 use crate::paint::Paint;
 
 /// Follows an experiment on the terminal.
@@ -52,7 +52,7 @@ impl LabLive {
     fn place(&self, experiment: &Experiment, cell: usize, what: &str) -> String {
         let mut parts = Vec::new();
         if let Some(at) = experiment.cells.get(cell).filter(|_| experiment.cells.len() > 1) {
-            parts.push(format!("{}, {} of {}", name(experiment, at), cell + 1, experiment.cells.len()));
+            parts.push(format!("{}, {} of {}", experiment.cell_name(at), cell + 1, experiment.cells.len()));
         }
         let rules = &experiment.rules;
         parts.push(match self.block {
@@ -98,7 +98,7 @@ impl Follow for LabLive {
             }
             Event::Warning(text) => self.say_once(paint.yellow(&format!("warning: {text}"))),
             Event::Failed { cell, variant, why } => {
-                let cell = experiment.cells.get(cell).map(|cell| name(experiment, cell)).unwrap_or_default();
+                let cell = experiment.cells.get(cell).map(|cell| experiment.cell_name(cell)).unwrap_or_default();
                 let place = if cell.is_empty() { String::new() } else { format!(" ({cell})") };
                 self.say_once(paint.red(&format!("failed: {variant}{place}: {why}")));
             }
@@ -112,11 +112,6 @@ impl Follow for LabLive {
     fn bench(&mut self) -> &mut dyn Observer {
         &mut self.bench
     }
-}
-
-fn name(experiment: &Experiment, cell: &Cell) -> String {
-    let sweep = experiment.sweep.as_ref().map(|sweep| (sweep.label.as_str(), sweep.values.as_slice()));
-    cell_name(&cell.group, cell.point, sweep)
 }
 
 /// `20s`, `20s to 3m`.
@@ -133,7 +128,7 @@ fn span(least: Duration, most: Duration) -> String {
 mod tests {
     use oroshi_bench::Draft;
     use oroshi_lab::Metric;
-    use oroshi_lab::plan::{Rules, Sweep, Variant};
+    use oroshi_lab::plan::{Cell, Rules, Sweep, Variant};
 
     use super::*;
 

@@ -53,14 +53,6 @@ pub(crate) fn report(result: &LabResult, paint: Paint) -> String {
     page.text
 }
 
-/// What a comparison is called where there are several: `kept connections`, `100 connections`, `nginx, 100 connections`. Empty
-/// where there is only one. `sweep` is its label and its values.
-pub(crate) fn cell_name(group: &str, point: Option<usize>, sweep: Option<(&str, &[String])>) -> String {
-    let at = sweep.zip(point).and_then(|((label, values), point)| Some(format!("{label} {}", values.get(point)?)));
-    let parts: Vec<&str> = [Some(group), at.as_deref()].into_iter().flatten().filter(|part| !part.is_empty()).collect();
-    parts.join(", ")
-}
-
 /// A share as it was asked for: `2 %`, `2.5 %`.
 pub(crate) fn asked(share: f64) -> String {
     units::percent(share).replace(".0 %", " %")
@@ -162,7 +154,7 @@ impl Page<'_> {
         }
         parts.extend(rate(cell));
         parts.push(ended(cell.ended, result));
-        let name = name_of(cell, result);
+        let name = result.cell_name(cell);
         self.wrapped(&name, Paint::bold);
         self.wrapped(&parts.join("; "), Paint::dim);
     }
@@ -200,13 +192,12 @@ impl Page<'_> {
         for cell in &result.cells {
             let failed = cell.variants.iter().filter_map(|v| Some((v, v.failed.as_ref()?)));
             for (variant, failure) in failed {
-                let place = if several { format!(" ({})", name_of(cell, result)) } else { String::new() };
+                let place = if several { format!(" ({})", result.cell_name(cell)) } else { String::new() };
                 let text = format!("{}{place}, in block {}: {}", variant.name, failure.block + 1, failure.why);
                 any = true;
                 self.row("Failed", &text, Paint::red);
                 let from = failure.output.len().saturating_sub(OUTPUT_LINES);
-                for line in &failure.output[from..] {
-                    let line = shortened(line, WIDTH - NAME - 2);
+                for line in failure.output[from..].iter().flat_map(|line| wrap(line, WIDTH - NAME - 2)) {
                     self.line(&format!("{:NAME$}{}", "", self.paint.dim(&format!("| {line}"))));
                 }
             }
@@ -277,7 +268,7 @@ fn blocks(cell: &CellResult) -> String {
 }
 
 fn rate(cell: &CellResult) -> Option<String> {
-    cell.rate.map(|rate| format!("which was {} requests/s", units::number(rate)))
+    cell.rate.map(|rate| format!("that share is {} requests/s", units::number(rate)))
 }
 
 fn ended(ended: Ended, result: &LabResult) -> String {
@@ -309,23 +300,10 @@ fn subject(variant: &VariantResult, same_load: bool) -> String {
     parts.join(", ")
 }
 
-fn name_of(cell: &CellResult, result: &LabResult) -> String {
-    let sweep = result.sweep.as_ref().map(|sweep| (sweep.label.as_str(), sweep.values.as_slice()));
-    cell_name(&cell.group, cell.point, sweep)
-}
-
 /// `new / old`.
 fn pair(cell: &CellResult, comparison: &Comparison) -> String {
     let name = |index: usize| cell.variants.get(index).map_or("?", |v| v.name.as_str());
     format!("{} / {}", name(comparison.variant), name(comparison.base))
-}
-
-/// A text of at most so many characters.
-fn shortened(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! 1. This file: the subcommands, how errors are told, the exit codes.
 //! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the server that answers as told.
 //! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. What both need: [`rules`]: their rules as they are typed,
-//!    [`lab_live`]: the live line, [`lab_text`]: the report.
+//!    [`lab_live`]: the live line, [`lab_text`]: the report, [`verdicts`]: the exit code.
 //! 4. [`mod@report`]: saved results as a page.
 //! 5. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
 //! 6. [`table`], [`paint`]: writing text.
@@ -26,6 +26,7 @@ mod report;
 mod rules;
 mod table;
 mod target;
+mod verdicts;
 
 use std::error::Error;
 use std::io::Write;

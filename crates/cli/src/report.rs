@@ -99,15 +99,28 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let saved = args.files.iter().map(|path| Ok((path, read(path)?))).collect::<Result<Vec<_>, Error>>()?;
     let page = draw(&saved)?;
     let path = args.html.clone().unwrap_or_else(|| args.files[0].with_extension("html"));
-    if let Some(from) = args.files.iter().find(|from| same(from, &path)) {
-        return Err(Error::Overwrites { path: from.clone() });
-    }
-    bench::write(&page, Some(bench::open(&path)?), Some(&path))?;
-    say(&format!("wrote {}", path.display()));
+    write(&page, &args.files, &path)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(path: &Path) -> Result<Saved, Error> {
+/// Writes a page, but not to where it is drawn `from`.
+///
+/// # Errors
+/// When it is not written.
+pub(crate) fn write(page: &str, from: &[PathBuf], path: &Path) -> Result<(), Error> {
+    if let Some(from) = from.iter().find(|from| same(from, path)) {
+        return Err(Error::Overwrites { path: from.clone() });
+    }
+    bench::write(page, Some(bench::open(path)?), Some(path))?;
+    say(&format!("wrote {}", path.display()));
+    Ok(())
+}
+
+/// Reads what `bench`, `compare` or `lab` wrote as JSON.
+///
+/// # Errors
+/// When there is no such file, or it is something else.
+pub(crate) fn read(path: &Path) -> Result<Saved, Error> {
     let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
     parse_saved(&text).map_err(|what| Error::Content { path: path.to_owned(), what })
 }

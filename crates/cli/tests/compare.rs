@@ -2,10 +2,15 @@
 
 mod common;
 
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::support::HANG;
 use common::{OROSHI, Ran, Target, bench, oroshi};
 use oroshi_lab::LabResult;
 use oroshi_lab::result::Comparison;
 use oroshi_stats::compare::Verdict;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Few short runs: the verdicts asked for here are far from any border.
 const QUICK: [&str; 10] = ["-c2", "-t1", "-d", "100ms", "-w", "20ms", "--blocks", "4", "--format", "json"];
@@ -46,7 +51,7 @@ fn the_same_server_twice_is_not_different() {
     let ratio = comparison.ratio.unwrap();
     assert!(ratio.low < 1.5 && ratio.high > 1.0 / 1.5, "{comparison:?}");
     assert!(cell.variants.iter().all(|v| v.figures.len() >= 3), "{:?}", cell.variants);
-    assert_eq!(result.rerun[1], "compare");
+    assert_eq!(result.rerun[..2], ["oroshi", "compare"], "and not where it lies");
     assert!(!ran.err.contains("failed"), "{ran:?}");
 }
 
@@ -94,6 +99,37 @@ fn a_command_that_ends_at_once_is_told_with_its_last_words() {
     let folder = std::path::Path::new(folder);
     assert!(folder.is_dir(), "{folder:?}");
     std::fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn two_signals_leave_no_folder_behind() {
+    let temporary = tempfile::tempdir().unwrap();
+    // It does not end by itself, so that the second signal comes before it is gone.
+    let start = "deaf=sh -c 'trap \"\" TERM; echo is up; while :; do sleep 1; done'";
+    let mut command = Command::new(OROSHI);
+    command.args(["compare", start, "@http://127.0.0.1:1/", "http://127.0.0.1:2/", "--ready-timeout", "60s"]);
+    let mut child =
+        command.env("TMPDIR", temporary.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let folders = || {
+        let entries = std::fs::read_dir(temporary.path()).unwrap().flatten().map(|entry| entry.path());
+        entries.filter(|path| path.to_string_lossy().contains("oroshi-compare-")).collect::<Vec<_>>()
+    };
+    let is_up = || {
+        let output = folders().first().map(|folder| folder.join("output"))?;
+        let logs = std::fs::read_dir(output).ok()?.flatten();
+        logs.filter_map(|log| std::fs::read_to_string(log.path()).ok()).find(|log| log.contains("is up"))
+    };
+    let deadline = Instant::now() + HANG;
+    while is_up().is_none() {
+        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "{:?}", folders());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Two that cannot be taken for one.
+    for signal in [Signal::INT, Signal::TERM] {
+        kill_process(Pid::from_child(&child), signal).unwrap();
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(folders().is_empty(), "{:?}", folders());
 }
 
 #[test]

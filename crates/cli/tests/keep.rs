@@ -5,9 +5,13 @@ mod common;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use common::OROSHI;
@@ -292,6 +296,22 @@ fn a_start_that_fails_says_why_and_leaves_nothing() {
     }
 }
 
+/// It would be measured in place of ours.
+#[test]
+fn another_server_in_the_place_of_ours_is_noticed() {
+    let bench = Bench::new();
+    let socket = format!("unix:{}", bench.path("taken.sock").display());
+    let _first = bench.start(&target(&["--listen", &socket], &[&socket])).unwrap();
+    let file = bench.path("started");
+    let second = Server {
+        ready: Ready::Answers(words(&[&socket])),
+        ..script(&format!("touch {}; exec sleep 1000", file.display()))
+    };
+    let error = bench.start(&second).unwrap_err();
+    assert!(matches!(error, StartError::Taken { .. }) && error.to_string().contains("another server"), "{error}");
+    assert!(!file.exists(), "it was not started");
+}
+
 #[test]
 fn a_server_that_does_not_get_ready_is_ended() {
     let bench = Bench::new();
@@ -318,6 +338,30 @@ fn a_server_that_does_not_get_ready_is_ended() {
         assert!(told(&error) && error.to_string().contains(&within), "{error}");
         assert!(matches!(error, StartError::NotReady { .. }) && gone(pid_in(&file)), "{error}");
     }
+}
+
+#[test]
+fn a_server_that_takes_its_time_is_asked_as_often_as_it_takes() {
+    const TURNED_AWAY: usize = 80;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    // Ends with the test's process: nobody can tell it that no more callers come.
+    thread::spawn(move || {
+        for caller in listener.incoming() {
+            let mut caller = caller.unwrap();
+            if caller.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {
+                let turned_away = count.fetch_add(1, Ordering::Relaxed) < TURNED_AWAY;
+                let status = if turned_away { "503 Not Yet" } else { "200 OK" };
+                let _ = write!(caller, "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            }
+        }
+    });
+    let ready = Ready::Answers(vec![format!("http://{address}/")]);
+    let bench = Bench::new();
+    bench.start(&Server { ready, ..script("exec sleep 1000") }).unwrap().stop().unwrap();
+    assert!(asked.load(Ordering::Relaxed) > TURNED_AWAY);
 }
 
 #[test]
@@ -375,6 +419,9 @@ fn after_a_step_that_fails_what_belongs_to_the_end_is_done() {
         server.setup = vec![words(&["true"]), step, words(&["touch", started.to_str().unwrap()])];
         server.teardown = vec![words(&["false"]), words(&["sh", "-c", &format!("pwd >{}", done.display())])];
         let error = bench.start(&server).unwrap_err();
+        assert!(error.to_string().ends_with("; after the server's end: teardown `false`: exit code 1"), "{error}");
+        let (error, end) = error.split();
+        assert!(matches!(end, Some(StopError::Troubles(troubles)) if troubles.len() == 1));
         assert!(matches!(error, StartError::Setup { .. }) && error.to_string().contains(why), "{error}");
         assert_eq!(error.output(), output);
         let folder = fs::read_to_string(&done).unwrap();

@@ -177,6 +177,9 @@ fn list_names_files_and_what_is_built_in() {
     assert!(ran.code == Some(0) && ran.out.contains("built in"), "{ran:?}");
 }
 
+/// A record of `oroshi bench`.
+const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/tests/records/oroshi-bench-1.0.json");
+
 #[test]
 fn what_cannot_be_done_has_its_exit_code() {
     let failing = "title = \"x\"\ncpus = \"any\"\n[[variant]]\nname = \"a\"\nstart = \"sh -c 'echo no such database; exit 3' {{port}}\"\n\
@@ -198,20 +201,95 @@ fn what_cannot_be_done_has_its_exit_code() {
             2,
             &["`soon`", "`x`", "mean slower?"],
         ),
-        (&["run", "failing.toml", "--out", "failing.toml"], 1, &["failing.toml/output cannot be written"]),
+        (&["run", "failing.toml", "--out", "failing.toml"], 2, &["failing.toml is in the way", "--out"]),
         (&["report", "not-here.json"], 2, &["not-here.json cannot be read"]),
-        (&["report", "record.json"], 2, &["record.json is no result of an experiment"]),
+        (&["report", "record.json"], 2, &["record.json: it cannot be understood"]),
+        (&["report", RUN], 2, &["holds runs of `oroshi bench`", "next: `oroshi report`"]),
         (&["check"], 2, &["FILE|NAME"]),
     ] {
         lab(folder.path(), args).said(code, words);
     }
     let ran = lab(folder.path(), &["run", "failing.toml", "--out", "kept"]);
-    ran.said(1, &["nothing could be compared: variants failed"]);
+    ran.said(1, &["error: a failed"]);
     assert!(ran.out.contains("no such database"), "what the server said is in the report: {ran:?}");
     assert!(folder.path().join("kept/result.json").is_file() && folder.path().join("kept/report.html").is_file());
-    // Into the same folder again: what is there of the last time is replaced.
-    let log = folder.path().join("kept/output/old.log");
-    fs::write(&log, "old").unwrap();
-    lab(folder.path(), &["run", "failing.toml", "--out", "kept"]).said(1, &["variants failed"]);
-    assert!(!log.exists());
+}
+
+#[test]
+fn only_an_earlier_result_is_replaced() {
+    let alone = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nduration = \"20ms\"\nwarmup = \"0s\"\n\
+                 [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n";
+    let folder = folder(&[("alone.toml", alone), ("mine/output/01-a.log", "mine"), ("mine/report.html", "mine")]);
+    let at = |path: &str| folder.path().join(path);
+    lab(folder.path(), &["run", "alone.toml", "--out", "mine"]).said(2, &["is in the way: mine holds no result"]);
+    for path in ["mine/output/01-a.log", "mine/report.html"] {
+        assert_eq!(fs::read_to_string(at(path)).unwrap(), "mine");
+    }
+    let ran = lab(folder.path(), &["run", "alone.toml", "--out", "kept"]);
+    assert_eq!(ran.code, Some(0), "a variant alone is measured: {ran:?}");
+    let first = fs::read(at("kept/result.json")).unwrap();
+    fs::write(at("kept/output/02-old.log"), "of another variant").unwrap();
+    fs::write(at("kept/output/mine.log"), "mine").unwrap();
+    let ran = lab(folder.path(), &["run", "alone.toml", "--out", "kept"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_ne!(fs::read(at("kept/result.json")).unwrap(), first);
+    assert!(!at("kept/output/02-old.log").exists() && at("kept/output/01-a.log").is_file());
+    assert_eq!(fs::read_dir(at("kept")).unwrap().count(), 3, "result, page and output");
+    assert_eq!(fs::read_to_string(at("kept/output/mine.log")).unwrap(), "mine");
+    // Nothing was compared that could have passed.
+    lab(folder.path(), &["run", "alone.toml", "--out", "kept", "--fail-if", "slower"])
+        .said(1, &["unknown  --fail-if slower"]);
+
+    let kept = at("kept/result.json");
+    let before = fs::read(&kept).unwrap();
+    lab(folder.path(), &["report", "kept", "--html", "kept/result.json"])
+        .said(2, &["the page would take the place of kept/result.json"]);
+    assert_eq!(fs::read(&kept).unwrap(), before);
+}
+
+#[test]
+fn a_set_up_that_crashes_does_not_pass() {
+    let crashes = "title = \"x\"\ncpus = \"any\"\nblocks = 3\n[load]\nduration = \"20ms\"\nwarmup = \"0s\"\n\
+                   [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n\
+                   [[variant]]\nname = \"b\"\nserver = \"b\"\nurl = \"unix:{{socket}}\"\n\
+                   [[variant]]\nname = \"c\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n\
+                   [[server]]\nname = \"b\"\nstart = \"sh -c 'exit 3' {{socket}}\"\n";
+    let folder = folder(&[("crashes.toml", crashes)]);
+    let ran = lab(folder.path(), &["run", "crashes.toml", "--out", "kept", "--fail-if", "slower"]);
+    ran.said(1, &["error: b failed"]);
+    assert!(!ran.err.contains("passed"), "{ran:?}");
+}
+
+#[test]
+fn list_and_check_run_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let touched = folder.path().join("touched");
+    let text = format!(
+        "title = \"x\"\n[[variant]]\nname = \"a\"\nrequires = [\"sh -c 'touch {}'\"]\nurl = \"http://127.0.0.1:1/\"\n",
+        touched.display()
+    );
+    fs::create_dir(folder.path().join("experiments")).unwrap();
+    fs::write(folder.path().join("experiments/x.toml"), text).unwrap();
+    assert_eq!(lab(folder.path(), &["list"]).code, Some(0));
+    let ran = lab(folder.path(), &["check", "x"]);
+    assert!(ran.code == Some(0) && ran.out.contains("would be tried"), "{ran:?}");
+    assert!(!touched.exists());
+}
+
+#[test]
+fn secrets_are_not_kept() {
+    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nduration = \"20ms\"\nwarmup = \"0s\"\n\
+                [[server]]\nname = \"s\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nenv.TOKEN = \"s3cret\"\n\
+                [[variant]]\nname = \"ours\"\nserver = \"s\"\nurl = \"unix:{{socket}}\"\n\
+                load = { header = \"Authorization: Bearer s3cret\", body = \"s3cret\" }\n\
+                [[variant]]\nname = \"theirs\"\nserver = \"s\"\nurl = \"unix:{{socket}}\"\n\
+                load = { command = [\"sh\", \"-c\", \"echo 100 $#\", \"sh\", \"-H\", \"Cookie: s3cret\"], figures.rps = '(\\d+) 2' }\n";
+    let folder = folder(&[("x.toml", text)]);
+    let ran = lab(folder.path(), &["run", "x.toml", "--out", "kept"]);
+    let json = fs::read_to_string(folder.path().join("kept/result.json")).unwrap();
+    let result: LabResult = serde_json::from_str(&json).unwrap();
+    assert!(result.cells[0].variants.iter().all(|variant| variant.failed.is_none()), "it is given to them: {ran:?}");
+    assert!(result.source.unwrap().contains("Authorization: ***"));
+    let page = fs::read_to_string(folder.path().join("kept/report.html")).unwrap();
+    assert!(![&json, &page, &ran.out, &ran.err].iter().any(|text| text.contains("s3cret")), "{ran:?}");
 }

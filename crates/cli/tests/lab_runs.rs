@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use oroshi_bench::follow::Stage;
@@ -127,6 +130,7 @@ fn program(name: &str, server: usize, script: &str, figures: &[(Metric, &str)], 
         env: vec![("URL".into(), "{{url}}".into())],
         figures: figures.iter().map(figure).collect(),
         requests: requests.map(|pattern| Regex::new(pattern).unwrap()),
+        warmup: None,
         timeout: Duration::from_secs(30),
     };
     Variant { load: Load::Command(command), ..variant(name, server, load()) }
@@ -257,6 +261,8 @@ fn a_delay_is_found_at_the_same_rate_and_servers_are_started_anew() {
         assert_eq!(bench.log(server).matches("listening on").count(), 3, "{}", bench.log(server));
         assert_eq!(seen.starts.iter().filter(|name| *name == server).count(), 6);
     }
+    // Sixty answers beyond a median are few.
+    assert!(result.warnings.iter().any(|text| text.starts_with("p50 of ")), "{:?}", result.warnings);
     // The servers' CPU time was taken.
     assert!(cell.runs.iter().all(|run| run.figures.contains_key(&Metric::Memory)), "{:?}", cell.runs[0].figures);
     assert!(!result.environment.kernel.is_empty() && result.warnings.iter().any(|text| text.contains("share")));
@@ -276,6 +282,10 @@ fn variants_of_one_server_share_its_start() {
     assert_eq!(bench.log("one").matches("listening on").count(), 1);
     assert!(cell.runs.iter().all(|run| run.session == 0 && run.figures[&Metric::Rps] > 0.0));
     assert!(cell.variants.iter().all(|variant| variant.start.as_ref().unwrap().contains("target --listen")));
+    let program = cell.variants[0].program.as_ref().unwrap();
+    let file = fs::metadata(OROSHI).unwrap();
+    assert_eq!((Path::new(&program.path), program.bytes), (&*fs::canonicalize(OROSHI).unwrap(), file.len()));
+    assert!(cell.variants.iter().all(|variant| variant.load_program.is_none()));
 }
 
 #[test]
@@ -298,8 +308,7 @@ fn a_server_that_dies_in_a_run_takes_nothing_else_with_it() {
     assert!(cell.variants[0].failed.is_none() && cell.variants[2].failed.is_none());
     let compared = cell.comparisons.iter().find(|c| (c.base, c.variant) == (0, 2)).unwrap();
     assert!(compared.ratio.is_some() && compared.blocks == 3, "{compared:?}");
-    let not = cell.comparisons.iter().find(|c| (c.base, c.variant) == (0, 1)).unwrap();
-    assert_eq!((not.verdict, not.blocks), (Verdict::NotCompared, 0));
+    assert!(cell.comparisons.iter().all(|c| c.variant != 1 && c.base != 1), "that it failed has been said");
 }
 
 #[test]
@@ -331,7 +340,8 @@ fn a_variant_that_dies_later_keeps_its_runs() {
 #[test]
 fn a_server_that_does_not_start_fails_all_of_its_variants_and_no_others() {
     let bench = Bench::new();
-    let servers = vec![bench.target("good", &[]), bench.target("bad", &["--delay", "nonsense"])];
+    let mut servers = vec![bench.target("good", &[]), bench.target("bad", &["--delay", "nonsense"])];
+    servers[1].teardown = vec![vec!["false".into()]];
     let variants = vec![
         variant("A", 0, load()),
         variant("bad", 1, load()),
@@ -347,6 +357,8 @@ fn a_server_that_does_not_start_fails_all_of_its_variants_and_no_others() {
         assert!(failure.block == 0 && failure.why.starts_with("its server bad did not start: "), "{failure:?}");
         assert!(failure.output.iter().any(|line| line.contains("nonsense")), "{failure:?}");
     }
+    let told = |text: &String| text == "bad: after the server's end: teardown `false`: exit code 1";
+    assert!(result.warnings.iter().any(told), "{:?}", result.warnings);
     assert!(cell.variants[4].failed.as_ref().unwrap().why.contains("nowhere"), "{:?}", cell.variants[4].failed);
     assert_eq!((cell.ended, cell.blocks, cell.runs.len()), (Ended::MaxBlocks, 3, 6));
     assert_eq!(bench.log("good").matches("listening on").count(), 3);
@@ -405,6 +417,7 @@ fn a_program_s_figures_are_picked_and_what_is_missing_is_named() {
     let servers = vec![bench.target("one", &[])];
     let result = bench.run(experiment(&metrics, servers, variants, blocks(3, None)), &mut Seen::default()).unwrap();
     let cell = cell(&result);
+    assert!(cell.variants[0].load_program.as_ref().unwrap().path.starts_with('/'), "{:?}", cell.variants[0]);
     let run = &cell.runs[0];
     assert_eq!((run.figures[&Metric::Rps], run.figures[&Metric::P99]), (1500.0, 2.5e6));
     let command = run.command.as_ref().unwrap();
@@ -419,6 +432,108 @@ fn a_program_s_figures_are_picked_and_what_is_missing_is_named() {
     assert!(why(2).why.contains(r"holds no rps: nothing in it matches /Requests/sec:\s+(\S+)/"), "{:?}", why(2));
     assert_eq!(why(2).output, ["nothing of use"]);
     assert!(why(3).why.ends_with("failed: exit code 2") && why(3).output == ["no such flag"], "{:?}", why(3));
+}
+
+#[test]
+fn when_the_first_of_many_fails_the_others_are_compared_and_it_ends_when_they_are_precise() {
+    let bench = Bench::new();
+    let rps = [(Metric::Rps, r"rps (\d+)")];
+    let mut variants: Vec<Variant> =
+        ["A", "B", "C", "D"].map(|name| program(name, 0, "echo rps 100", &rps, None)).into();
+    variants.insert(0, program("failing", 0, "exit 2", &rps, None));
+    let rules = Rules { min_blocks: 3, max_blocks: 9, precision: 0.02, blocks_per_start: None, ..Rules::default() };
+    let servers = vec![bench.target("one", &[])];
+    let result = bench.run(experiment(&[Metric::Rps], servers, variants, rules), &mut Seen::default()).unwrap();
+    let cell = cell(&result);
+    assert_eq!((cell.ended, cell.blocks, cell.base()), (Ended::Precise, 3, 1));
+    let verdicts: Vec<_> = cell.comparisons.iter().filter(|c| c.base == cell.base()).map(|c| c.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Equivalent; 3]);
+}
+
+#[test]
+fn a_server_that_ends_before_it_is_ready_gets_a_second_place() {
+    let bench = Bench::new();
+    let places = bench.path("places").display().to_string();
+    let script = format!(
+        "echo {{{{socket}}}} >>{places}; test $(wc -l <{places}) -gt 1 || exit 9; exec {{{{oroshi}}}} target --listen unix:{{{{socket}}}}"
+    );
+    let servers = vec![bench.server("shy", &["sh", "-c", &script])];
+    let rules = blocks(1, None);
+    let result =
+        bench.run(experiment(&[Metric::Rps], servers, vec![variant("A", 0, load())], rules), &mut Seen::default());
+    let result = result.unwrap();
+    assert!(cell(&result).variants[0].failed.is_none() && cell(&result).runs.len() == 1);
+    let told = "shy was started twice: the server ended before it was ready: exit code 9";
+    assert!(result.warnings.iter().any(|text| text == told), "{:?}", result.warnings);
+    let places = fs::read_to_string(places).unwrap();
+    let places: BTreeSet<&str> = places.lines().collect();
+    assert_eq!(places.len(), 2, "each start has a place of its own");
+}
+
+#[test]
+fn a_server_is_warm_before_a_load_program_asks_it() {
+    let bench = Bench::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let count = bench.path("count");
+    let file = count.clone();
+    // Ends with the test's process: nobody can tell it that no more callers come.
+    thread::spawn(move || {
+        let mut answered = 0;
+        for caller in listener.incoming() {
+            let mut caller = BufReader::new(caller.unwrap());
+            let mut line = String::new();
+            while caller.read_line(&mut line).is_ok_and(|read| read > 0) {
+                if line == "\r\n" {
+                    answered += 1;
+                    fs::write(&file, answered.to_string()).unwrap();
+                    let _ = caller.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+                }
+                line.clear();
+            }
+        }
+    });
+    let rps = [(Metric::Rps, r"answered (\d+)")];
+    let warm = |name: &str, url: String| {
+        let mut variant =
+            program(name, 0, &format!("echo \"answered $(cat {} || echo 7)\"", count.display()), &rps, None);
+        let Load::Command(command) = &mut variant.load else { panic!("a program") };
+        command.warmup = Some(Box::new(Draft { connections: 1, requests: Some(5), duration: None, ..load() }));
+        Variant { server: None, urls: vec![url], ..variant }
+    };
+    let alone = |variant| experiment(&[Metric::Rps], vec![], vec![variant], blocks(3, None));
+    let result = bench.run(alone(warm("warm", url)), &mut Seen::default()).unwrap();
+    let answered: Vec<f64> = cell(&result).runs.iter().map(|run| run.figures[&Metric::Rps]).collect();
+    assert_eq!(answered, [5.0, 10.0, 15.0]);
+    assert!(cell(&result).runs.iter().all(|run| run.record.is_none() && run.warnings.is_empty()));
+    // The program measures, also where it could not be made.
+    let nowhere = format!("unix:{}", bench.path("nobody").display());
+    let result = bench.run(alone(warm("cold", nowhere)), &mut Seen::default()).unwrap();
+    assert!(cell(&result).variants[0].failed.is_none(), "{:?}", cell(&result).variants[0].failed);
+    let told = |text: &String| text.contains("the server was not warm when its load began: ");
+    assert!(result.warnings.iter().any(told), "{:?}", result.warnings);
+}
+
+#[test]
+fn variants_without_the_figure_that_is_compared_first_are_given_up() {
+    let bench = Bench::new();
+    let rps = [(Metric::Rps, r"rps (\d+)")];
+    let unseen = |name: &str| Variant {
+        server: None,
+        urls: vec!["http://192.0.2.1/".into()],
+        ..program(name, 0, "echo rps 5", &rps, None)
+    };
+    let metrics = [Metric::Cpu, Metric::Rps];
+    let experiment = experiment(&metrics, vec![], vec![unseen("A"), unseen("B")], blocks(50, None));
+    let result = bench.run(experiment, &mut Seen::default()).unwrap();
+    let cell = cell(&result);
+    assert_eq!((cell.ended, cell.blocks, cell.runs.len()), (Ended::Failed, 3, 6));
+    for variant in &cell.variants {
+        let why = &variant.failed.as_ref().unwrap().why;
+        assert!(why.starts_with("server CPU/request is compared first, and after 3 blocks no run of "), "{why}");
+    }
+    let rps = cell.comparisons.iter().find(|c| c.metric == Metric::Rps).unwrap();
+    assert_eq!(rps.verdict, Verdict::Equivalent, "what there is stands");
 }
 
 #[test]

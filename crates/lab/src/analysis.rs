@@ -2,10 +2,12 @@
 //!
 //! - Two variants are compared block by block: the ratio of two runs of one block, and an interval over the blocks
 //!   ([`oroshi_stats::compare::ratio`]).
-//! - Every pair is compared, the earlier variant being the base; with more than four variants, each only with the first.
+//! - Every pair is compared, the earlier variant being the base; with more than four variants, each only with the first, or with the first that did not fail.
 //! - p values are corrected for the number of questions (Holm): the primary metric's among the pairs of its cell, those of the
 //!   other metrics among all of theirs. Cells stand for themselves: each answers at another place of the sweep.
-//! - Latency depends on the rate, so it is compared only where both answered at the same one, within 2 %.
+//! - Latency depends on the rate, so it is compared only where both answered at the same one, within 2 %, and not both fell behind
+//!   their timetable: then it says how long the run was.
+//! - Where more than 5 % of one side's requests were errors, nothing is compared that requests cost or took.
 //! - Where both kept one timetable (an open loop), their requests per second are equal because that was asked for.
 //!
 //! [`comparisons`] does all of it; `facts` holds what must be known of a variant's runs, `sentence` says the verdict.
@@ -35,6 +37,8 @@ const MOST_FOR_ALL_PAIRS: usize = 4;
 pub struct Asked<'a> {
     /// The variants' names; their runs tell them by index.
     pub names: &'a [String],
+    /// Which of them did not fail.
+    pub alive: &'a [bool],
     /// What is compared; the first is the primary one.
     pub metrics: &'a [Metric],
     /// Differences of less than this share do not matter.
@@ -45,10 +49,11 @@ pub struct Asked<'a> {
 }
 
 /// A variant's own figures: of every metric that its runs have, the median over runs with its interval. Empty with fewer than
-/// three runs.
+/// three runs. `stopped_when_precise`: it is alone in its cell, which ended because an interval was narrow enough, as in [`Asked`].
 #[must_use]
-pub fn figures(runs: &[Run], variant: usize) -> BTreeMap<Metric, Interval> {
-    let of = |metric| Some((metric, compare::level(&values(runs, variant, metric), &bootstrap())?));
+pub fn figures(runs: &[Run], variant: usize, stopped_when_precise: bool) -> BTreeMap<Metric, Interval> {
+    let options = Bootstrap { stopped_when_precise, ..bootstrap() };
+    let of = |metric| Some((metric, compare::level(&values(runs, variant, metric), &options)?));
     Metric::ALL.into_iter().filter_map(of).collect()
 }
 
@@ -67,7 +72,11 @@ pub fn comparisons(asked: &Asked<'_>, runs: &[Run]) -> Vec<Comparison> {
             let finding = finding(metric, &facts[base], &facts[variant], &blocks, &options);
             Found { metric, base, variant, both: blocks.len(), finding }
         };
-        family.extend(pairs(asked.names.len()).into_iter().map(found));
+        // One that failed before it was measured is said to have failed, and that is all.
+        let there = |&(base, variant): &(usize, usize)| {
+            (asked.alive[base] && asked.alive[variant]) || !blocks(runs, base, variant).is_empty()
+        };
+        family.extend(pairs(asked.alive).into_iter().filter(there).map(found));
     }
     [primary, others].into_iter().flat_map(|family| judge(asked, &facts, family)).collect()
 }
@@ -79,7 +88,7 @@ pub fn precision(metric: Metric, runs: &[Run], alive: &[bool]) -> Option<f64> {
     let options = Bootstrap { stopped_when_precise: true, ..bootstrap() };
     let intervals: Option<Vec<Interval>> = match alive {
         [true] => Some(vec![compare::level(&values(runs, 0, metric), &options)?]),
-        _ => pairs(alive.len())
+        _ => pairs(alive)
             .into_iter()
             .filter(|&(base, variant)| alive[base] && alive[variant])
             .map(|(base, variant)| Some(ratio(metric, &blocks(runs, base, variant), &options)?.interval))
@@ -88,9 +97,12 @@ pub fn precision(metric: Metric, runs: &[Run], alive: &[bool]) -> Option<f64> {
     intervals?.iter().map(Interval::half_width_share).reduce(f64::max)
 }
 
-/// Which are compared: base and variant.
-fn pairs(variants: usize) -> Vec<(usize, usize)> {
-    let bases = if variants > MOST_FOR_ALL_PAIRS { 1 } else { variants };
+/// Which are compared: base and variant. With many, those with the first; if that failed, those with the next as well, until there is
+/// a base that did not.
+fn pairs(alive: &[bool]) -> Vec<(usize, usize)> {
+    let variants = alive.len();
+    let first_alive = alive.iter().position(|alive| *alive).unwrap_or(0);
+    let bases = if variants > MOST_FOR_ALL_PAIRS { first_alive + 1 } else { variants };
     (0..bases).flat_map(|base| (base + 1..variants).map(move |variant| (base, variant))).collect()
 }
 
@@ -150,6 +162,9 @@ fn finding(
 ) -> Finding {
     if let Some(finding) = given_rate(metric, base, variant) {
         return finding;
+    }
+    if let Some(why) = facts::failing(base, variant).filter(|_| metric != Metric::Memory) {
+        return Finding::Nothing(why);
     }
     let Some(found) = ratio(metric, blocks, options) else {
         return Finding::Nothing(facts::why_no_ratio(metric, base, variant, blocks));

@@ -6,7 +6,7 @@
 mod caveats;
 
 use oroshi_bench::Record;
-use oroshi_stats::compare::{self, Interval, Value, Verdict};
+use oroshi_stats::compare::{self, Bootstrap, Interval, Value, Verdict};
 use oroshi_words::units;
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::analysis::{
 };
 use crate::metric::{Better, Metric, Unit};
 use crate::plan::LEAST_BLOCKS;
-use crate::result::{CellResult, LabResult, Run};
+use crate::result::{CellResult, Ended, LabResult, Run};
 
 /// What was saved.
 #[derive(Clone, Debug)]
@@ -66,11 +66,14 @@ pub fn against(saved: &Saved, today: &LabResult) -> Against {
         for (variant, now) in cell.variants.iter().enumerate() {
             let name = title(today, cell, &now.name);
             let then = match saved {
-                Saved::Bench(_) => Some((saved_runs.as_slice(), 0)),
+                Saved::Bench(_) => Some(((saved_runs.as_slice(), 0), false)),
                 Saved::Lab(saved) => find(saved, today, cell, &now.name),
             };
             match then {
-                Some(then) => sides.push(Sides { name, now: (cell.runs.as_slice(), variant), then }),
+                Some((then, stopped)) => {
+                    let stopped_when_precise = stopped || stopped_on_one(cell);
+                    sides.push(Sides { name, now: (cell.runs.as_slice(), variant), then, stopped_when_precise });
+                }
                 None => caveats.push(format!("{name} has nothing saved to be compared with")),
             }
         }
@@ -92,6 +95,8 @@ struct Sides<'a> {
     name: String,
     now: Runs<'a>,
     then: Runs<'a>,
+    /// One of them was run until its interval was narrow enough.
+    stopped_when_precise: bool,
 }
 
 /// Answers a family of questions, with p values corrected for their number.
@@ -134,7 +139,8 @@ fn finding(metric: Metric, sides: &Sides<'_>) -> Finding {
     if let Some(finding) = given_rate(metric, &then, &now) {
         return finding;
     }
-    let Some(estimate) = compare::ratio_unpaired(&old, &new, &bootstrap()) else {
+    let options = Bootstrap { stopped_when_precise: sides.stopped_when_precise, ..bootstrap() };
+    let Some(estimate) = compare::ratio_unpaired(&old, &new, &options) else {
         return Finding::Nothing(single(metric, &old, &new));
     };
     if metric.is_latency() {
@@ -174,13 +180,23 @@ fn saved_name(name: &str) -> String {
 }
 
 /// The saved variant that is this one of today's: of the same name, in the same group, at the same value of the sweep. With one
-/// cell on both sides the name is enough.
-fn find<'a>(saved: &'a LabResult, today: &LabResult, cell: &CellResult, name: &str) -> Option<Runs<'a>> {
+/// cell on both sides the name is enough. With it, whether its own figure ended its cell.
+fn find<'a>(saved: &'a LabResult, today: &LabResult, cell: &CellResult, name: &str) -> Option<(Runs<'a>, bool)> {
+    let then = same_cell(saved, today, cell)?;
+    let variant = then.variants.iter().position(|variant| variant.name == name)?;
+    Some(((&then.runs, variant), stopped_on_one(then)))
+}
+
+/// The cell was over when the figure of its only variant was precise enough.
+fn stopped_on_one(cell: &CellResult) -> bool {
+    cell.variants.len() == 1 && cell.ended == Ended::Precise
+}
+
+/// The saved cell that is this one of today's.
+fn same_cell<'a>(saved: &'a LabResult, today: &LabResult, cell: &CellResult) -> Option<&'a CellResult> {
     let alone = saved.cells.len() == 1 && today.cells.len() == 1;
     let same = |then: &&CellResult| alone || then.group == cell.group && point(saved, then) == point(today, cell);
-    let then = saved.cells.iter().find(same)?;
-    let variant = then.variants.iter().position(|variant| variant.name == name)?;
-    Some((&then.runs, variant))
+    saved.cells.iter().find(same)
 }
 
 fn point<'a>(result: &'a LabResult, cell: &CellResult) -> Option<&'a str> {

@@ -1,12 +1,14 @@
 //! What makes the figures of an experiment doubtful, as sentences.
 //!
-//! [`beforehand`] judges the machine and the plan before the first run, [`Machine`] what happens on it meanwhile, and [`summed`]
-//! puts together what was said of single runs. Nothing here ends an experiment: CPU time per request survives most of it, and
+//! [`beforehand`] judges the machine and the plan before the first run, [`Machine`] what happens on it meanwhile, [`thin`] what rests on
+//! too few answers, and [`summed`] puts together what was said of single runs. Nothing here ends an experiment: CPU time per request survives most of it, and
 //! every pair of runs met the same machine. But whoever reads a figure must know.
 
 mod busy;
 mod clock;
 mod summed;
+mod thin;
+mod throttle;
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,8 @@ use busy::{Busy, Processes};
 pub(crate) use clock::megahertz;
 pub(crate) use summed::shape;
 pub use summed::summed;
+pub use thin::thin;
+use throttle::Throttled;
 
 /// What follows when servers and load run on the same CPUs.
 const SO: &str =
@@ -104,12 +108,12 @@ fn shared_cpus(experiment: &Experiment, cpus: &Cpus<'_>) -> Option<String> {
     ))
 }
 
-/// The most connections that any run of our own load holds.
+/// The most connections that any run of our own load holds, or the warm-up before a program's.
 fn most_connections(experiment: &Experiment) -> u64 {
     let variants = experiment.cells.iter().flat_map(|cell| &cell.variants);
     let connections = variants.map(|variant| match &variant.load {
         Load::Bench(draft) => draft.connections + draft.hold,
-        Load::Command(_) => 0,
+        Load::Command(command) => command.warmup.as_ref().map_or(0, |draft| draft.connections + draft.hold),
     });
     connections.max().unwrap_or(0) as u64
 }
@@ -151,6 +155,7 @@ pub fn here(experiment: &Experiment, cells: &[CellResult]) -> Option<String> {
 #[derive(Debug)]
 pub struct Machine {
     steal: Option<StealMeter>,
+    throttled: Throttled,
     /// Highest clock of any CPU at each run, MHz.
     clocks: Vec<f64>,
     before: Vec<Busy>,
@@ -175,6 +180,7 @@ impl Machine {
         std::thread::sleep(LOOK);
         Self {
             steal: StealMeter::begin(),
+            throttled: Throttled::now(),
             clocks: Vec::new(),
             before: look.finish(&[]),
             during: Vec::new(),
@@ -215,7 +221,8 @@ impl Machine {
             )
         });
         let steal = self.steal.and_then(StealMeter::finish).and_then(|shares| stolen(&shares));
-        [steal, clock::moved(&self.clocks), disturbed].into_iter().flatten().collect()
+        let throttled = Throttled::now().since(self.throttled);
+        [steal, throttled, clock::moved(&self.clocks), disturbed].into_iter().flatten().collect()
     }
 }
 
@@ -324,8 +331,15 @@ mod tests {
 
     #[test]
     fn a_quiet_experiment_leaves_nothing_to_say_of_its_runs() {
-        let mut machine =
-            Machine { steal: None, clocks: Vec::new(), before: Vec::new(), during: Vec::new(), disturbed: 0, runs: 0 };
+        let mut machine = Machine {
+            steal: None,
+            throttled: Throttled::now(),
+            clocks: Vec::new(),
+            before: Vec::new(),
+            during: Vec::new(),
+            disturbed: 0,
+            runs: 0,
+        };
         machine.ran(Look::begin(), None, Some(2600.0));
         machine.ran(Look::begin(), None, Some(2600.0));
         assert_eq!(machine.beforehand(), None);

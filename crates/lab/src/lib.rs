@@ -22,6 +22,7 @@ pub mod metric;
 pub mod order;
 pub mod place;
 pub mod plan;
+mod program;
 pub mod result;
 pub mod run;
 #[cfg(test)]

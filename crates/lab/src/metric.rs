@@ -25,7 +25,7 @@ pub enum Metric {
     /// 99.9th percentile, nanoseconds.
     #[serde(rename = "p99.9")]
     P99_9,
-    /// Mean latency, nanoseconds.
+    /// Mean latency of the answers, nanoseconds; unknown where a request failed or was never sent.
     #[serde(rename = "mean")]
     Mean,
     /// The server's CPU time per answer, nanoseconds.
@@ -120,6 +120,17 @@ impl Metric {
         matches!(self, Self::P50 | Self::P90 | Self::P99 | Self::P99_9 | Self::Mean)
     }
 
+    /// The share of answers that a percentile has below it.
+    pub(crate) fn quantile(self) -> Option<f64> {
+        match self {
+            Self::P50 => Some(0.5),
+            Self::P90 => Some(0.9),
+            Self::P99 => Some(0.99),
+            Self::P99_9 => Some(0.999),
+            Self::Rps | Self::Mean | Self::Cpu | Self::LoadCpu | Self::Memory => None,
+        }
+    }
+
     /// The figure of a run; `None` where the run has none: nothing was answered, the server is out of sight, or the
     /// percentile fell among requests that were never answered.
     #[must_use]
@@ -133,7 +144,11 @@ impl Metric {
             Self::P90 => known(response.p90),
             Self::P99 => known(response.p99),
             Self::P99_9 => known(response.p99_9),
-            Self::Mean => (response.count > 0 && response.censored == 0).then_some(response.mean_ns),
+            // One request per connection is always under way when a run ends; leaving those out moves the mean little.
+            Self::Mean => {
+                let all = record.requests.failed == 0 && record.requests.unsent == 0;
+                (response.count > 0 && all).then_some(response.mean_ns)
+            }
             Self::Cpu => record.server.as_ref()?.cpu_us_per_request(answered).map(|us| us * 1e3),
             Self::LoadCpu => record.generator.cpu_us_per_request.map(|us| us * 1e3),
             Self::Memory => record.server.as_ref().map(|server| server.rss_peak_bytes as f64),

@@ -11,7 +11,7 @@ use oroshi_net::CpuList;
 use regex_lite::Regex;
 
 use crate::metric::Metric;
-use crate::result::Skipped;
+use crate::result::{Skipped, cell_name};
 
 /// A question, the set-ups that may answer it, and the rules by which they do.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct Experiment {
     pub title: String,
     /// What it asks; may be empty.
     pub question: String,
-    /// The file it came from, word for word, so that a result can be rerun without it.
+    /// The file it came from, without what may be secret in it.
     pub source: Option<String>,
     /// The command that runs it again.
     pub rerun: Vec<String>,
@@ -42,6 +42,15 @@ pub struct Experiment {
     pub cells: Vec<Cell>,
     /// Variants that are left out, and why: a missing program, say.
     pub skipped: Vec<Skipped>,
+}
+
+impl Experiment {
+    /// What tells a cell from the others, as [`LabResult::cell_name`](crate::LabResult::cell_name) does in the result.
+    #[must_use]
+    pub fn cell_name(&self, cell: &Cell) -> String {
+        let sweep = self.sweep.as_ref().map(|sweep| (sweep.label.as_str(), sweep.values.as_slice()));
+        cell_name(&cell.group, cell.point, sweep)
+    }
 }
 
 /// When a comparison has seen enough. Fixed before the first run; nothing else is looked at.
@@ -200,6 +209,9 @@ pub struct Command {
     /// The number of requests it answered, for CPU time per request; if absent, CPU time per request is unknown unless a
     /// [`Metric::Rps`] figure and the run's length tell it.
     pub requests: Option<Regex>,
+    /// Our own load that goes before each run of the program, so that the server is warm: its duration is that of the warm-up,
+    /// and what it finds is thrown away. Its `urls` are empty, as in [`Load::Bench`]. `None`: no warm-up.
+    pub warmup: Option<Box<Draft>>,
     /// How long it may take before it is ended as failed.
     pub timeout: Duration,
 }

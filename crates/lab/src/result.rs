@@ -33,7 +33,7 @@ pub struct LabResult {
     pub quick: bool,
     /// The command that runs it again.
     pub rerun: Vec<String>,
-    /// The experiment's file, word for word; `None` when it came from flags.
+    /// The experiment's file, without what may be secret in it; `None` when it came from flags.
     pub source: Option<String>,
     /// What is compared; the first is the primary one.
     pub metrics: Vec<MetricRecord>,
@@ -53,6 +53,30 @@ pub struct LabResult {
     pub skipped: Vec<Skipped>,
     /// The comparisons, in order.
     pub cells: Vec<CellResult>,
+}
+
+impl CellResult {
+    /// What the others are compared with: the first variant that did not fail, or the first if all did.
+    #[must_use]
+    pub fn base(&self) -> usize {
+        self.variants.iter().position(|variant| variant.failed.is_none()).unwrap_or(0)
+    }
+}
+
+impl LabResult {
+    /// What tells a cell from the others: `puma, connections 100`; empty where there is one group and no sweep.
+    #[must_use]
+    pub fn cell_name(&self, cell: &CellResult) -> String {
+        let sweep = self.sweep.as_ref().map(|sweep| (sweep.label.as_str(), sweep.values.as_slice()));
+        cell_name(&cell.group, cell.point, sweep)
+    }
+}
+
+/// A cell's group and place in the sweep, which is told by its label and values.
+pub(crate) fn cell_name(group: &str, point: Option<usize>, sweep: Option<(&str, &[String])>) -> String {
+    let at = sweep.zip(point).and_then(|((label, values), point)| Some(format!("{label} {}", values.get(point)?)));
+    let parts = [Some(group), at.as_deref()].into_iter().flatten().filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 /// A metric, with what a reader of the JSON needs to know about it.
@@ -140,7 +164,7 @@ pub enum Ended {
     MaxBlocks,
     /// Its time was over.
     MaxTime,
-    /// Fewer than two variants were left, or none.
+    /// Fewer than two variants were left, or none; each one's `failed` says why.
     Failed,
     /// Ctrl-C.
     Interrupted,
@@ -157,10 +181,25 @@ pub struct VariantResult {
     pub start: Option<String>,
     /// The load in words.
     pub load: String,
+    /// The file that the command of its server started, the last time; `None`: not a server of ours, or it was not found.
+    pub program: Option<Program>,
+    /// The same of its load, when that is a program.
+    pub load_program: Option<Program>,
     /// Its own figures: median over the runs, with interval.
     pub figures: BTreeMap<Metric, Interval>,
     /// Why it was given up.
     pub failed: Option<Failure>,
+}
+
+/// A program's file, by which another version of it is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// Where it is, links followed.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was last written: seconds since 1970, UTC.
+    pub modified_unix_s: f64,
 }
 
 /// Why a variant was given up; its runs until then stand.
@@ -234,4 +273,21 @@ pub struct Comparison {
     pub verdict: Verdict,
     /// The verdict as a sentence, with its reason when there is none.
     pub words: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_named_by_what_there_is_of_group_and_sweep() {
+        let values = ["10".to_owned(), "100".to_owned()];
+        let sweep = Some(("connections", &values[..]));
+        assert_eq!(cell_name("puma", Some(1), sweep), "puma, connections 100");
+        assert_eq!(cell_name("", Some(0), sweep), "connections 10");
+        assert_eq!(cell_name("puma", None, sweep), "puma");
+        // A file that was written by hand may point anywhere.
+        assert_eq!(cell_name("puma", Some(7), sweep), "puma");
+        assert_eq!(cell_name("", None, None), "");
+    }
 }

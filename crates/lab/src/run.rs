@@ -7,6 +7,7 @@
 //! - a run cannot begin: a name that does not resolve, a port that nobody listens at;
 //! - nothing is answered, or more than half of the requests of a run fail, wrong statuses and failed checks included: what such a
 //!   run measures is the failing;
+//! - none of its first three runs has the figure that is compared first: a server out of sight has no CPU time, say;
 //! - its load command fails, does not end in time, or prints no figure where one is looked for.
 //!
 //! Variants that share a server share its end. Read it in this order: this file, the whole; `cell`, one comparison; `servers`, what
@@ -120,8 +121,10 @@ pub fn run(experiment: Experiment, tools: &Tools, follow: &mut dyn Follow) -> Re
     }
     warnings.extend(machine.finish());
     warnings.extend(doubts::here(&experiment, &cells));
+    warnings.extend(doubts::thin(&experiment, &cells));
     warnings.extend(troubles);
     warnings.extend(doubts::summed(&cells));
+    let ours = experiment.cells.iter().any(|cell| !cell.servers.is_empty());
     Ok(LabResult {
         schema: SCHEMA.to_owned(),
         started_unix_s: began.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
@@ -131,7 +134,8 @@ pub fn run(experiment: Experiment, tools: &Tools, follow: &mut dyn Follow) -> Re
         metrics: experiment.metrics.iter().copied().map(described).collect(),
         rules: RulesRecord::from(&experiment.rules),
         sweep: experiment.sweep.map(|sweep| SweepRecord { name: sweep.name, label: sweep.label, values: sweep.values }),
-        server_cpus: experiment.server_cpus.map(|cpus| cpus.to_string()),
+        // What runs already is where somebody else has put it.
+        server_cpus: experiment.server_cpus.filter(|_| ours).map(|cpus| cpus.to_string()),
         load_cpus: experiment.load_cpus.map(|cpus| cpus.to_string()),
         name: experiment.name,
         title: experiment.title,

@@ -71,6 +71,8 @@ pub(crate) fn cell(names: &[&str], runs: Vec<Run>) -> CellResult {
         urls: vec!["http://127.0.0.1:{{port}}/".into()],
         start: Some(format!("serve {name}")),
         load: "10 connections, 1s".into(),
+        program: None,
+        load_program: None,
         figures: BTreeMap::new(),
         failed: None,
     };

@@ -16,12 +16,16 @@ use rustix::process::Signal;
 use crate::keeper::{Ended, Keeper, KeeperError, Order, Reply, children};
 use crate::place::Place;
 use crate::plan::{Ready, Server, Stop};
+use crate::program;
+use crate::result::Program;
 use crate::template::{TemplateError, Values, fill, names};
 use output::Output;
 
 pub use error::{RunError, StartError, StopError};
 
 /// How often somebody who wants to end it is listened to, and a server asked whether it is ready.
+/// Another server, where ours is to be, has so long to answer.
+const OTHERS: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(20);
 /// Longest that a step before the start may take: it may be one that downloads, or compiles.
 const SETUP: Duration = Duration::from_secs(600);
@@ -54,6 +58,7 @@ pub struct Running {
     /// The command's leading process.
     leader: u32,
     values: Values,
+    program: Option<Program>,
     output: Output,
     /// How it ended by itself.
     ended: Option<String>,
@@ -65,7 +70,8 @@ impl Running {
     /// Starts a server: writes its files, runs what is to be run before, starts it, and waits until it is ready.
     ///
     /// # Errors
-    /// When it does not come to that. Then everything was ended again, the steps after the end were run, and the folder is gone.
+    /// When it does not come to that. Then everything was ended again, the steps after the end were run, and the folder is gone; or
+    /// the error says what of that did not go well ([`StartError::AndEnd`]).
     pub fn start(
         server: &Server,
         launch: &Launch<'_>,
@@ -81,20 +87,29 @@ impl Running {
             keeper: Some(keeper),
             leader: 0,
             values: filled.values.clone(),
+            program: None,
             output,
             ended: None,
             stop: signal(server.stop),
             grace: server.stop_timeout,
         };
-        // Dropping it ends what was begun.
-        running.bring_up(server, &filled, place.folder(), cancelled)?;
-        Ok(running)
+        let Err(start) = running.bring_up(server, &filled, place.folder(), cancelled) else { return Ok(running) };
+        Err(match running.stop() {
+            Ok(()) => start,
+            Err(end) => StartError::AndEnd { start: Box::new(start), end },
+        })
     }
 
     /// What names stand for in this server's URLs: its ports, sockets and folder.
     #[must_use]
     pub fn values(&self) -> &Values {
         &self.values
+    }
+
+    /// The file that was started, as far as it can be found.
+    #[must_use]
+    pub fn program(&self) -> Option<&Program> {
+        self.program.as_ref()
     }
 
     /// A process that all of the server's processes descend from, or that is the first of them: the one that was started,
@@ -153,9 +168,15 @@ impl Running {
         for (name, value) in &filled.env {
             keeper.tell(&Order::Env(name.into(), value.into()))?;
         }
-        keeper.tell(&Order::Folder(server.folder.as_deref().unwrap_or(folder).into()))?;
+        let working = server.folder.as_deref().unwrap_or(folder);
+        keeper.tell(&Order::Folder(working.into()))?;
         for words in &filled.teardown {
             keeper.tell(&Order::Teardown(words.iter().map(OsString::from).collect()))?;
+        }
+        for url in &filled.urls {
+            if ready::answers(url, OTHERS, cancelled).is_ok() {
+                return Err(StartError::Taken { url: url.to_string() });
+            }
         }
         for words in &filled.setup {
             self.step(words, cancelled)?;
@@ -165,6 +186,7 @@ impl Running {
             KeeperError::Failed(why) => StartError::Program(why),
             error => error.into(),
         })?;
+        self.program = filled.start.first().and_then(|word| program::find(word, &filled.env, working));
         match &server.ready {
             Ready::Line(pattern) => self.until_line(pattern, server.ready_timeout, cancelled),
             Ready::Answers(_) => self.until_answers(&filled.urls, server.ready_timeout, cancelled),
@@ -233,8 +255,8 @@ impl Running {
         for url in urls {
             let mut attempt = FIRST_PATIENCE;
             loop {
-                let left = deadline.saturating_duration_since(Instant::now());
-                let timeout = attempt.min(left).max(LOOK);
+                let asked = Instant::now();
+                let timeout = attempt.min(deadline.saturating_duration_since(asked)).max(LOOK);
                 let Err(why) = ready::answers(url, timeout, &mut || cancelled() || self.ended().is_some()) else {
                     break;
                 };
@@ -248,7 +270,10 @@ impl Running {
                     let why = format!("{url}: {why}");
                     return Err(StartError::NotReady { waited: patience, why, output: self.last_lines(LINES) });
                 }
-                attempt *= 2;
+                // One that refused, or gave another answer, did so at once: more time would not have helped.
+                if asked.elapsed() >= timeout {
+                    attempt = attempt.saturating_mul(2).min(patience);
+                }
                 std::thread::sleep(LOOK);
             }
         }

@@ -93,12 +93,6 @@ impl<'a> View<'a> {
         self.result.cells.iter().filter(|cell| cell.group == group).collect()
     }
 
-    /// What a cell is called; empty where it is the only one.
-    fn cell_name(&self, cell: &CellResult) -> String {
-        let at = self.point_name(cell);
-        [cell.group.as_str(), &at].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
-    }
-
     /// Where a cell stands in the sweep: `connections 100`.
     fn point_name(&self, cell: &CellResult) -> String {
         let at = self.result.sweep.as_ref().zip(cell.point);

@@ -1,6 +1,6 @@
 //! The command line as a report repeats it: without what may be secret in it.
 
-use clap::{Arg, Command};
+use clap::{Arg, ArgAction, Command};
 
 /// Headers that hold no secrets.
 const HARMLESS: [&str; 8] = [
@@ -13,6 +13,9 @@ const HARMLESS: [&str; 8] = [
     "Host",
     "User-Agent",
 ];
+
+/// Stands for what is not shown.
+pub(crate) const HIDDEN: &str = "***";
 
 /// Bodies and header values often are secret, so neither is shown. `words` are the program, the subcommand and flags that
 /// the parser has accepted; they are taken apart by `flags`, the parser's own list.
@@ -32,6 +35,20 @@ pub(crate) fn without_secrets(flags: &Command, words: impl IntoIterator<Item = S
         }
     });
     shown.collect()
+}
+
+/// The words of a load program, whose flags are its own: most take headers as we do.
+pub(crate) fn program_without_secrets(words: impl IntoIterator<Item = String>) -> Vec<String> {
+    let header = Arg::new("header").short('H').long("header").action(ArgAction::Append);
+    let body = Arg::new("body").long("body").action(ArgAction::Set);
+    without_secrets(&Command::new("load").args([header, body]), words)
+}
+
+/// A header, `Name: value`, as it may be shown.
+pub(crate) fn shown_header(header: &str) -> String {
+    let name = header.split(':').next().unwrap_or_default();
+    let harmless = HARMLESS.iter().any(|known| name.trim().eq_ignore_ascii_case(known));
+    if harmless { header.to_owned() } else { format!("{name}: {HIDDEN}") }
 }
 
 /// The flag with a value in a word, and where in the word the value begins: `None` if it is the next word.
@@ -55,12 +72,8 @@ fn option<'f>(flags: &'f Command, word: &str) -> Option<(&'f Arg, Option<usize>)
 /// A flag's value as it may be shown.
 fn hide(flag: &Arg, value: &str) -> String {
     match flag.get_id().as_str() {
-        "body" if !value.is_empty() => "***".to_owned(),
-        "header" => {
-            let name = value.split(':').next().unwrap_or_default();
-            let harmless = HARMLESS.iter().any(|known| name.trim().eq_ignore_ascii_case(known));
-            if harmless { value.to_owned() } else { format!("{name}: ***") }
-        }
+        "body" if !value.is_empty() => HIDDEN.to_owned(),
+        "header" => shown_header(value),
         _ => value.to_owned(),
     }
 }
@@ -121,5 +134,14 @@ mod tests {
         ] {
             assert_eq!(shown(typed), typed);
         }
+    }
+
+    #[test]
+    fn of_a_load_program_headers_and_bodies_are_hidden() {
+        let shown = |words: &[&str]| program_without_secrets(words.iter().map(|&word| word.to_owned())).join(" ");
+        assert_eq!(
+            shown(&["wrk", "-t2", "-c", "5", "-d", "2s", "-H", "Cookie: a=b", "-HAccept: */*", "--body=x", "{{url}}"]),
+            "wrk -t2 -c 5 -d 2s -H Cookie: *** -HAccept: */* --body=*** {{url}}"
+        );
     }
 }

@@ -37,9 +37,9 @@ What is compared, each by a word or two:
   URL, NAME=URL, NAME='COMMAND' @URL; unnamed ones are A, B, C. No shell is involved. In a command and
   its URL, {{port}} is a free port, {{socket}} a path for a unix socket, {{dir}} a folder, each its own.
 
-Exit codes: 0 done; 1 something could not be compared; 2 wrong usage; 3 a --fail-if condition held;
-130 ended by Ctrl-C before there was a result, or by a second one (the first ends it early, and still
-reports).";
+Exit codes: 0 done; 1 something failed, or could not be compared; 2 wrong usage; 3 a --fail-if
+condition held, and all was compared; 130 ended by Ctrl-C before there was enough to compare, or by a
+second one (the first ends it early, and still reports).";
 
 /// Find out which of two or more servers is faster: they take turns in short runs, and the ratio comes with its interval.
 #[derive(Debug, clap::Args)]

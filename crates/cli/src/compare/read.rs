@@ -13,10 +13,10 @@ use oroshi_net::{CpuList, Endpoint};
 use oroshi_words::units;
 
 use super::args::{Args, Format, OutputArgs, RuleArgs};
-use super::fail_if::Condition;
 use super::variants::{self, Typed};
 use crate::bench::{load_words, read_load, with_causes};
 use crate::rules;
+use crate::verdicts::Condition;
 
 /// The rate at which latency is compared, as a share of what the slowest can do.
 const RATE_SHARE: f64 = 0.6;

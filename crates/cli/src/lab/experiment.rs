@@ -14,7 +14,8 @@ use super::document::{Document, Mistake, Table, Value};
 use super::flags;
 use super::load::{self, Keys};
 use super::machine::Machine;
-use super::server::{self, Surroundings, lacks, tried};
+use super::secrets::without_secrets;
+use super::server::{self, Surroundings, requires, tried};
 use super::top::{self, Cpus};
 
 /// An experiment's file.
@@ -63,7 +64,7 @@ const QUICK_TIME: Duration = Duration::from_secs(45);
 const QUICK_RUNS: Duration = Duration::from_secs(30);
 /// The shortest run, and the warm-up and pauses that come with each.
 const QUICK_RUN: Duration = Duration::from_millis(300);
-const QUICK_STEP: Duration = Duration::from_millis(50);
+const QUICK_STEP: Duration = Duration::from_millis(100);
 const QUICK_REST: Duration = Duration::from_millis(150);
 
 /// Reads a file.
@@ -83,13 +84,24 @@ pub(super) fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Re
         unknown_only(&wishes.only, &parts)?;
     }
     parts.keep(&wishes.only);
+    let open = parts.variants.iter().any(|variant| variant.load.open);
+    let usual = if open { vec![Metric::P99, Metric::Cpu] } else { vec![Metric::Rps, Metric::Cpu] };
+    let metrics = metrics.filter(|metrics| !metrics.is_empty()).unwrap_or(usual);
+    parts.variants.iter().for_each(|variant| variant.keys.must_tell(metrics[0]));
+    // What is required may be a command: none is run for a file that is not, and none that is not asked for.
+    if document.is_sound() {
+        parts.look(machine);
+    }
     if wishes.quick {
         let runs = parts.variants.iter().filter(|v| v.lacks.is_none()).count().max(1) * QUICK_BLOCKS.0;
         let longest = (QUICK_RUNS / runs as u32).saturating_sub(QUICK_REST).max(QUICK_RUN);
-        // A length that looks chosen, and not computed.
+        // A round length: servers whose answers take some tenths of a second are seen for a whole number of them.
         let longest = longest - Duration::from_nanos((longest.as_nanos() % QUICK_STEP.as_nanos()) as u64);
         parts = file.parts(Some(longest));
         parts.keep(&wishes.only);
+        if document.is_sound() {
+            parts.look(machine);
+        }
         rules.min_blocks = rules.min_blocks.min(QUICK_BLOCKS.0);
         rules.max_blocks = rules.max_blocks.min(QUICK_BLOCKS.1).max(rules.min_blocks);
         rules.max_time = Some(rules.max_time.map_or(QUICK_TIME, |time| time.min(QUICK_TIME)));
@@ -97,16 +109,12 @@ pub(super) fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Re
     }
     rules.max_time = wishes.max_time.or(rules.max_time);
     rules.seed = wishes.seed.unwrap_or(rules.seed);
-    let open = parts.variants.iter().any(|variant| variant.load.open);
-    let usual = if open { vec![Metric::P99, Metric::Cpu] } else { vec![Metric::Rps, Metric::Cpu] };
-    let metrics = metrics.filter(|metrics| !metrics.is_empty()).unwrap_or(usual);
-    parts.variants.iter().for_each(|variant| variant.keys.must_tell(metrics[0]));
     let (cells, blocks, skipped) = parts.cells();
     let experiment = Experiment {
         name: short(source.name),
         title,
         question,
-        source: Some(source.text.to_owned()),
+        source: Some(without_secrets(source.text)),
         rerun: wishes.rerun.clone(),
         quick: wishes.quick,
         metrics,
@@ -204,7 +212,7 @@ impl<'d, 't> File<'d, 't> {
         let first = parts.servers.len();
         for table in &self.servers {
             let name = name(table);
-            let requires = lacks(table, self.machine);
+            let requires = requires(table);
             let described = server::describe(table, &name, around);
             if described.is_none() {
                 table.wrong("`start` is missing: expected the command that starts the server");
@@ -215,7 +223,7 @@ impl<'d, 't> File<'d, 't> {
             }
             // One that is not understood is there all the same: its variants are not to blame.
             let mut described = described.unwrap_or_else(|| server::Described::unknown(&name));
-            described.lacks = requires.or(described.lacks);
+            described.requires = requires;
             parts.servers.push(described);
         }
         for table in &self.variants {
@@ -236,7 +244,7 @@ impl<'d, 't> File<'d, 't> {
         let name = name(table);
         let group = table.get("group").and_then(|value| value.text()).unwrap_or_default();
         let full_name = if group.is_empty() { name.clone() } else { format!("{group} / {name}") };
-        let mut why = lacks(table, self.machine);
+        let requires = requires(table);
         let shared = table.get("server");
         let inline = server::describe(table, &full_name, around);
         let server = match (&shared, inline) {
@@ -261,7 +269,6 @@ impl<'d, 't> File<'d, 't> {
             }
             (None, None) => None,
         };
-        why = why.or_else(|| server.and_then(|index| parts.servers[index].lacks.clone()));
         // Of a server that is not understood enough has been said.
         let names = match server {
             Some(index) => parts.servers[index].names.clone(),
@@ -283,7 +290,6 @@ impl<'d, 't> File<'d, 't> {
         let Some(load) = keys.read(table, &endpoints.unwrap_or_default(), names.as_ref(), around, longest) else {
             return;
         };
-        why = why.or_else(|| load.lacks.clone());
         let same_cell = |v: &&Candidate<'_, '_>| v.point == point && v.group == group;
         if let Some(other) = parts.variants.iter().find(same_cell)
             && other.load.share != load.share
@@ -293,7 +299,8 @@ impl<'d, 't> File<'d, 't> {
                 "its rate is another share than that of `{name}`: latency is compared at the same rate"
             ));
         }
-        parts.variants.push(Candidate { point, group, name, full_name, server, urls, load, keys, lacks: why });
+        let lacks = None;
+        parts.variants.push(Candidate { point, group, name, full_name, server, urls, load, keys, requires, lacks });
     }
 
     /// What is wrong with the file as a whole.
@@ -333,6 +340,8 @@ struct Candidate<'d, 't> {
     urls: Vec<String>,
     load: load::Described,
     keys: Keys<'d, 't>,
+    requires: Vec<String>,
+    /// Known once somebody has [looked](Parts::look).
     lacks: Option<String>,
 }
 
@@ -349,6 +358,18 @@ impl Parts<'_, '_> {
     fn keep(&mut self, only: &[String]) {
         if !only.is_empty() {
             self.variants.retain(|variant| only.iter().any(|wanted| variant.is_called(wanted)));
+        }
+    }
+
+    /// Finds out what this machine lacks.
+    fn look(&mut self, machine: &Machine) {
+        for variant in &mut self.variants {
+            let server = variant.server.map(|index| &self.servers[index]);
+            let mut required = variant.requires.iter().chain(server.into_iter().flat_map(|server| &server.requires));
+            variant.lacks = required
+                .find_map(|requirement| machine.lacks(requirement))
+                .or_else(|| server.and_then(|server| server.lacks.clone()))
+                .or_else(|| variant.load.lacks.clone());
         }
     }
 

@@ -7,20 +7,22 @@ use oroshi_lab::Metric;
 use oroshi_lab::metric::Unit;
 use oroshi_lab::plan::{Command, Figure, Load};
 use oroshi_lab::template::{self, Values};
-use oroshi_net::Endpoint;
+use oroshi_net::tls::Roots;
+use oroshi_net::{ClientTlsOptions, Endpoint};
+use oroshi_words::units;
 use regex_lite::Regex;
 
 use super::document::{Table, Value};
 use super::flags;
 use super::server::{Surroundings, Texts, find_program, shown, timeout, variables, words};
-use crate::bench::load_words;
+use crate::bench::{load_words, program_without_secrets};
 use crate::rules;
 
 /// Warm-up of a quick look.
 const QUICK_WARMUP: Duration = Duration::from_millis(100);
 /// Keys of a load that is a program, beside those that it shares with our own.
 const COMMAND_KEYS: [&str; 5] = ["command", "figures", "requests", "timeout", "env"];
-/// Flags that a program may follow, as `{{connections}}` and `{{duration}}`.
+/// Flags that a program may follow, as `{{connections}}` and `{{duration}}`; they also tell our own load that warms the server up.
 const SHARED_KEYS: [&str; 3] = ["connections", "duration", "warmup"];
 
 /// A load as it was described.
@@ -86,7 +88,7 @@ impl<'d, 't> Keys<'d, 't> {
         longest: Option<Duration>,
     ) -> Option<Described> {
         match self.get("command") {
-            Some(command) => self.command(command, names, around, longest),
+            Some(command) => self.command(command, variant, urls, names, around, longest),
             None => self.bench(variant, urls, around, longest),
         }
     }
@@ -138,13 +140,15 @@ impl<'d, 't> Keys<'d, 't> {
     fn command(
         &self,
         command: &Value<'d, 't>,
+        variant: &Table<'d, 't>,
+        urls: &[Endpoint],
         names: Option<&Values>,
         around: Surroundings<'_>,
         longest: Option<Duration>,
     ) -> Option<Described> {
         for entry in &self.0 {
             let key = entry.key.as_str();
-            if COMMAND_KEYS.contains(&key) || (SHARED_KEYS.contains(&key) && !(entry.own && key == "warmup")) {
+            if COMMAND_KEYS.contains(&key) || SHARED_KEYS.contains(&key) {
                 continue;
             }
             if flags::is_known(key) {
@@ -156,6 +160,10 @@ impl<'d, 't> Keys<'d, 't> {
         }
         let shared: Vec<&Entry<'_, '_>> = self.0.iter().filter(|e| SHARED_KEYS.contains(&e.key.as_str())).collect();
         let draft = self.timed(flags::draft(&shared, around)?.0, longest);
+        let warmup = warmup(&draft);
+        if let Some(warmup) = &warmup {
+            flags::check(warmup, urls, &shared, variant);
+        }
         let seconds = draft.duration.unwrap_or_default().as_secs_f64().ceil();
         let mut numbers = Values::default();
         numbers.set("connections", draft.connections.to_string());
@@ -176,18 +184,23 @@ impl<'d, 't> Keys<'d, 't> {
             texts.check(&known);
         }
         let timeout = self.get("timeout").and_then(timeout);
-        let lacks = find_program(&mut words, around.machine);
+        let lacks = find_program(&mut words, &env, around.machine);
+        let mut in_words = shown(&program_without_secrets(words.clone()));
+        if let Some(time) = warmup.as_ref().and_then(|warmup| warmup.duration) {
+            in_words += &format!(", after {} of warm-up", units::length(time.as_secs_f64()));
+        }
         Some(Described {
-            words: shown(&words),
+            words: in_words,
             share: None,
             open: false,
-            run: Duration::from_secs_f64(seconds),
+            run: draft.warmup + Duration::from_secs_f64(seconds),
             lacks,
             load: Load::Command(Command {
                 words,
                 env,
                 figures: self.get("figures").map(figures).unwrap_or_default(),
                 requests: self.get("requests").and_then(pattern),
+                warmup: warmup.map(Box::new),
                 timeout: timeout.unwrap_or(Duration::from_secs_f64(seconds * 3.0) + Duration::from_secs(30)),
             }),
         })
@@ -210,6 +223,13 @@ impl<'d, 't> Keys<'d, 't> {
         };
         command.wrong(format!("{metric} is compared first, and nothing finds it in the output: expected {wanted}"));
     }
+}
+
+/// Our own load before a program's. What it finds is thrown away, so it need not know whom to trust.
+fn warmup(draft: &Draft) -> Option<Draft> {
+    let tls = ClientTlsOptions { roots: Roots::Insecure, ..draft.tls.clone() };
+    let warmup = Draft { duration: Some(draft.warmup), warmup: Duration::ZERO, tls, ..draft.clone() };
+    (!draft.warmup.is_zero()).then_some(warmup)
 }
 
 fn figures(value: &Value<'_, '_>) -> Vec<Figure> {

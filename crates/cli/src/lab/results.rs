@@ -5,22 +5,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use oroshi_lab::result::{CellResult, SCHEMA};
-use oroshi_lab::{Experiment, LabResult};
-use oroshi_lab::{LabError, Tools};
+use oroshi_lab::{Experiment, LabError, LabResult, Tools};
 use oroshi_net::Shutdown;
-use oroshi_stats::compare::Verdict;
 use oroshi_words::Date;
+use serde::Deserialize;
 
-use crate::interrupt;
+use crate::bench::program_without_secrets;
+use crate::interrupt::{self, Temporary};
 use crate::lab_live::LabLive;
-use crate::lab_text::cell_name;
 
-/// A verdict came out against the user.
-pub(super) const EXIT_VERDICT: u8 = 3;
 /// Where results go when nothing else is said.
 const FOLDER: &str = "oroshi-results";
-const DATA: &str = "result.json";
+pub(super) const DATA: &str = "result.json";
 const PAGE: &str = "report.html";
 const OUTPUT: &str = "output";
 
@@ -35,29 +31,17 @@ pub(crate) enum ResultsError {
         /// What the system said.
         source: io::Error,
     },
-    /// Correct the path.
-    #[error("{} cannot be read", path.display())]
-    Read {
-        /// Which file.
+    /// Name another folder with --out, or move what is there away.
+    #[error(
+        "{} is in the way: {} holds no result of `oroshi lab run` that could be replaced; \
+         name another folder with --out, or move that away",
+        path.display(), folder.display()
+    )]
+    InTheWay {
+        /// What would be written over.
         path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Name a result.json of `oroshi lab run`.
-    #[error("{} is no result of an experiment: expected a {DATA} that `oroshi lab run` has written", path.display())]
-    Json {
-        /// Which file.
-        path: PathBuf,
-        /// Where it is not.
-        source: serde_json::Error,
-    },
-    /// Take the version of oroshi that wrote it.
-    #[error("{} is of schema {found}: this version reads {SCHEMA}", path.display())]
-    Schema {
-        /// Which file.
-        path: PathBuf,
-        /// Its schema.
-        found: String,
+        /// The folder for the result.
+        folder: PathBuf,
     },
     /// The result could not be put into JSON: a defect.
     #[error("the result cannot be written as JSON")]
@@ -71,84 +55,144 @@ pub(crate) enum ResultsError {
 }
 
 impl ResultsError {
-    /// 130 when Ctrl-C came before there was a result, 2 when what was to be read is not there, 1 when the work failed.
+    /// 130 when Ctrl-C came before there was a result, 2 when the folder for it was wrong, 1 when the work failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Lab(LabError::Cancelled) => interrupt::EXIT_CODE,
-            Self::Read { .. } | Self::Json { .. } | Self::Schema { .. } => 2,
+            Self::InTheWay { .. } => 2,
             _ => 1,
         }
     }
 }
 
-/// Files that hold a result.
-#[derive(Clone, Debug)]
-pub(crate) struct Kept {
-    /// All of it, as JSON.
-    pub(crate) data: PathBuf,
-    /// The page.
-    pub(crate) page: PathBuf,
-}
-
-/// Carries it out, with a live line on the terminal. The servers' output goes into the folder, which is made.
+/// Carries it out, with a live line on the terminal. Servers and load programs write into `output`, an existing folder.
 ///
 /// # Errors
 /// When there is no result.
-pub(crate) fn measure(experiment: Experiment, folder: &Path, shutdown: Shutdown) -> Result<LabResult, ResultsError> {
-    let output = folder.join(OUTPUT);
-    let failed = |source| ResultsError::Write { path: output.clone(), source };
-    fs::create_dir_all(&output).map_err(failed)?;
-    // Of an earlier run into the same folder: output is appended.
-    for entry in fs::read_dir(&output).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|ending| ending == "log") {
-            fs::remove_file(&path).map_err(failed)?;
-        }
-    }
+pub(crate) fn measure(experiment: Experiment, output: &Path, shutdown: Shutdown) -> Result<LabResult, ResultsError> {
     let oroshi = std::env::current_exe().map_err(ResultsError::Program)?;
     let keeper = vec![oroshi.clone().into_os_string(), "keep".into()];
-    let tools = Tools { keeper, oroshi, output: output.canonicalize().map_err(failed)? };
+    let output = output.canonicalize().map_err(|source| ResultsError::Write { path: output.to_owned(), source })?;
+    let tools = Tools { keeper, oroshi, output };
     let mut live = LabLive::new(shutdown);
     let result = oroshi_lab::run(experiment, &tools, &mut live);
     live.finish();
-    if result.is_err() {
-        // Folders with something in them stay.
-        let _ = fs::remove_dir(&output).and_then(|()| fs::remove_dir(folder));
+    let mut result = result?;
+    for command in result.cells.iter_mut().flat_map(|cell| &mut cell.runs).filter_map(|run| run.command.as_mut()) {
+        command.words = program_without_secrets(std::mem::take(&mut command.words));
     }
-    Ok(result?)
+    Ok(result)
 }
 
-/// Keeps a result in a folder.
-///
-/// # Errors
-/// When it cannot be written.
-pub(crate) fn store(result: &LabResult, folder: &Path) -> Result<Kept, ResultsError> {
-    let kept = Kept { data: folder.join(DATA), page: folder.join(PAGE) };
-    let json = serde_json::to_string(result).map_err(ResultsError::ToJson)? + "\n";
-    fs::write(&kept.data, json).map_err(|source| ResultsError::Write { path: kept.data.clone(), source })?;
-    write_page(result, &kept.page)?;
-    Ok(kept)
+/// Files that hold a result.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    /// All of it, as JSON.
+    pub(super) data: PathBuf,
+    /// The page.
+    pub(super) page: PathBuf,
 }
 
-/// Draws the page.
-pub(super) fn write_page(result: &LabResult, path: &Path) -> Result<(), ResultsError> {
-    let page = oroshi_report::lab_page(result);
-    fs::write(path, page).map_err(|source| ResultsError::Write { path: path.to_owned(), source })
+/// A folder for a result. An earlier result that is in it stays as it is until [`Place::store`]; what was made for the new one is
+/// gone if it does not come to that.
+#[derive(Debug)]
+pub(super) struct Place {
+    folder: PathBuf,
+    /// Within the folder: where everything is put together.
+    part: PathBuf,
+    /// The folder, or only the part if the folder was there before.
+    made: Temporary,
 }
 
-/// Reads a kept result: its file, or the folder it is in.
-pub(super) fn load(path: &Path) -> Result<LabResult, ResultsError> {
-    let path = if path.is_dir() { path.join(DATA) } else { path.to_owned() };
-    let text = fs::read(&path).map_err(|source| ResultsError::Read { path: path.clone(), source })?;
-    let parsed = serde_json::from_slice::<LabResult>(&text);
-    // What makes it unreadable may be its version.
-    let schema = |value: serde_json::Value| value.get("schema").and_then(|s| s.as_str()).map(str::to_owned);
-    let found = serde_json::from_slice(&text).ok().and_then(schema).unwrap_or_default();
-    let major = |schema: &str| schema.split('.').next().map(str::to_owned);
-    if found.starts_with("oroshi-lab/") && major(&found) != major(SCHEMA) {
-        return Err(ResultsError::Schema { path, found });
+impl Place {
+    /// Makes room.
+    ///
+    /// # Errors
+    /// When something would be written over that is no result, or nothing can be written there.
+    pub(super) fn make(folder: PathBuf) -> Result<Self, ResultsError> {
+        if let Some(path) = in_the_way(&folder) {
+            return Err(ResultsError::InTheWay { path, folder });
+        }
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            |source| ResultsError::Write { path, source }
+        };
+        let new = !folder.exists();
+        fs::create_dir_all(&folder).map_err(failed(&folder))?;
+        let made = new.then(|| Temporary::new(folder.clone()));
+        let part = folder.join(format!("{OUTPUT}.{}", std::process::id()));
+        fs::create_dir(&part).map_err(failed(&part))?;
+        let made = made.unwrap_or_else(|| Temporary::new(part.clone()));
+        Ok(Self { folder, part, made })
     }
-    parsed.map_err(|source| ResultsError::Json { path, source })
+
+    /// An empty folder, for what servers write.
+    pub(super) fn output(&self) -> &Path {
+        &self.part
+    }
+
+    /// Keeps a result, in the place of the one that was there.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn store(self, result: &LabResult) -> Result<Kept, ResultsError> {
+        let json = serde_json::to_string(result).map_err(ResultsError::ToJson)? + "\n";
+        let output = self.folder.join(OUTPUT);
+        let path = output.clone();
+        self.replace(&json, &oroshi_report::lab_page(result), &output)
+            .map_err(|source| ResultsError::Write { path, source })?;
+        let kept = Kept { data: self.folder.join(DATA), page: self.folder.join(PAGE) };
+        self.made.keep();
+        Ok(kept)
+    }
+
+    /// All is written before anything of the earlier result is touched.
+    fn replace(&self, json: &str, page: &str, output: &Path) -> io::Result<()> {
+        fs::write(self.part.join(DATA), json)?;
+        fs::write(self.part.join(PAGE), page)?;
+        fs::create_dir_all(output)?;
+        for entry in fs::read_dir(output)? {
+            let entry = entry?;
+            if is_log(&entry.file_name().to_string_lossy()) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        for entry in fs::read_dir(&self.part)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let to = if name == DATA || name == PAGE { &self.folder } else { output };
+            fs::rename(entry.path(), to.join(name))?;
+        }
+        fs::remove_dir(&self.part)
+    }
+}
+
+/// What would be written over in a folder without being part of a result.
+fn in_the_way(folder: &Path) -> Option<PathBuf> {
+    if folder.exists() && !folder.is_dir() {
+        return Some(folder.to_owned());
+    }
+    let (data, output) = (folder.join(DATA), folder.join(OUTPUT));
+    if is_result(&data) {
+        return (output.exists() && !output.is_dir()).then_some(output);
+    }
+    [data, folder.join(PAGE), output].into_iter().find(|path| path.symlink_metadata().is_ok())
+}
+
+/// Whether a file holds the result of an experiment, of whichever version.
+fn is_result(path: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct Head {
+        schema: String,
+    }
+    let head = fs::read(path).ok().and_then(|text| serde_json::from_slice::<Head>(&text).ok());
+    head.is_some_and(|head| head.schema.starts_with("oroshi-lab/"))
+}
+
+/// Whether a file in the output folder is ours: `01-nginx.log`.
+fn is_log(name: &str) -> bool {
+    let (number, rest) = name.split_once('-').unwrap_or_default();
+    number.len() >= 2 && number.bytes().all(|byte| byte.is_ascii_digit()) && rest.ends_with(".log")
 }
 
 /// A folder that is not there yet: `oroshi-results/keepalive-20260521-101500`.
@@ -165,39 +209,6 @@ fn stamp(unix_s: u64) -> String {
     format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
 }
 
-/// How it ended as far as comparing went: 0 when there is something to tell; otherwise a code and why.
-pub(super) fn outcome(result: &LabResult) -> (u8, Option<&'static str>) {
-    let cells = &result.cells;
-    let compared = cells.iter().flat_map(|cell| &cell.comparisons).any(|comparison| comparison.ratio.is_some());
-    let asked = cells.iter().any(|cell| cell.variants.len() > 1);
-    let measured = cells.iter().any(|cell| !cell.runs.is_empty());
-    if compared || (!asked && measured) {
-        return (0, None);
-    }
-    let variants_failed = |cell: &CellResult| cell.variants.iter().any(|variant| variant.failed.is_some());
-    if cells.iter().any(variants_failed) {
-        (1, Some("error: nothing could be compared: variants failed"))
-    } else if result.cut_short {
-        (interrupt::EXIT_CODE, Some("ended by Ctrl-C before there was enough to compare"))
-    } else {
-        (1, Some("error: nothing could be compared; the report says why"))
-    }
-}
-
-/// The primary metric's verdicts beside the first of each group, with where they came out.
-pub(super) fn judged(result: &LabResult) -> Vec<(Verdict, String)> {
-    let Some(primary) = result.metrics.first() else { return Vec::new() };
-    let sweep = result.sweep.as_ref().map(|sweep| (sweep.label.as_str(), sweep.values.as_slice()));
-    let mut judged = Vec::new();
-    for cell in &result.cells {
-        let name = cell_name(&cell.group, cell.point, sweep);
-        let place = if name.is_empty() { name } else { format!("{name}: ") };
-        let on_first = cell.comparisons.iter().filter(|c| c.metric == primary.metric && c.base == 0);
-        judged.extend(on_first.map(|c| (c.verdict, format!("{place}{}", c.words))));
-    }
-    judged
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,54 +223,77 @@ mod tests {
         assert!(fresh_folder("x").starts_with("oroshi-results"));
     }
 
+    fn files(folder: &Path) -> Vec<String> {
+        let mut files: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        files.sort();
+        files
+    }
+
     #[test]
-    fn a_result_is_kept_and_read_again() {
+    fn a_result_takes_the_place_of_an_earlier_one_and_of_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
-        let result = sample::two();
-        let kept = store(&result, folder.path()).unwrap();
-        for path in [folder.path(), &kept.data] {
-            let read = load(path).unwrap();
-            assert_eq!(serde_json::to_value(&read).unwrap(), serde_json::to_value(&result).unwrap());
+        let place = folder.path().join("a/b");
+        let store = |log: &str| {
+            let made = Place::make(place.clone()).unwrap();
+            fs::write(made.output().join(log), "a line").unwrap();
+            made.store(&sample::two()).unwrap()
+        };
+        let kept = store("01-one.log");
+        assert_eq!(files(&place), [OUTPUT, PAGE, DATA]);
+        let read: LabResult = serde_json::from_slice(&fs::read(&kept.data).unwrap()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), serde_json::to_value(sample::two()).unwrap());
+        assert!(fs::read_to_string(&kept.page).unwrap().contains(&sample::two().title));
+        // What somebody else has put there is left alone.
+        for name in ["mine.log", "1-x.log", "02-notes.txt"] {
+            fs::write(place.join(OUTPUT).join(name), "mine").unwrap();
         }
-        assert!(fs::read_to_string(&kept.page).unwrap().contains(&result.title));
-        fs::write(&kept.data, "{\"schema\": \"oroshi-lab/99.0\"}").unwrap();
-        assert!(load(folder.path()).unwrap_err().to_string().contains("99.0"));
-        fs::write(&kept.data, "{\"schema\": \"oroshi-bench/1.0\"}").unwrap();
-        assert!(load(folder.path()).unwrap_err().to_string().contains("is no result"));
-        assert!(matches!(load(Path::new("/nonexistent")), Err(ResultsError::Read { .. })));
+        fs::write(place.join("notes.txt"), "mine").unwrap();
+        store("01-two.log");
+        assert_eq!(files(&place.join(OUTPUT)), ["01-two.log", "02-notes.txt", "1-x.log", "mine.log"]);
+        assert_eq!(files(&place), ["notes.txt", OUTPUT, PAGE, DATA]);
     }
 
     #[test]
-    fn a_result_without_a_comparison_is_a_failure_of_something() {
-        let mut result = sample::two();
-        let code = |result: &LabResult| outcome(result).0;
-        let failure = oroshi_lab::result::Failure { block: 4, why: "it ended".into(), output: Vec::new() };
-        result.cells[0].variants[1].failed = Some(failure);
-        assert_eq!(code(&result), 0, "it had been compared before");
-        result.cells[0].comparisons.clear();
-        assert_eq!(code(&result), 1);
-        result.cells[0].variants[1].failed = None;
-        assert_eq!(code(&result), 1, "latencies at different rates, say");
-        result.cut_short = true;
-        assert_eq!(code(&result), 130);
-        result.cells[0].variants.truncate(1);
-        assert_eq!(
-            code(&result),
-            if result.cells[0].runs.is_empty() { 130 } else { 0 },
-            "there was nothing to compare"
-        );
+    fn without_a_new_result_the_earlier_one_stays_and_nothing_is_left_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("x");
+        let made = Place::make(place.clone()).unwrap();
+        fs::write(made.output().join("01-one.log"), "a line").unwrap();
+        drop(made);
+        assert!(!place.exists());
+        let made = Place::make(place.clone()).unwrap();
+        fs::write(made.output().join("01-one.log"), "a line").unwrap();
+        let kept = made.store(&sample::two()).unwrap();
+        let before = fs::read(&kept.data).unwrap();
+        let cancelled = Place::make(place.clone()).unwrap();
+        fs::write(cancelled.output().join("01-two.log"), "a line").unwrap();
+        drop(cancelled);
+        assert_eq!(files(&place), [OUTPUT, PAGE, DATA]);
+        assert_eq!(files(&place.join(OUTPUT)), ["01-one.log"]);
+        assert_eq!(fs::read(&kept.data).unwrap(), before);
     }
 
     #[test]
-    fn verdicts_say_where_they_came_out() {
-        let result = sample::groups();
-        let judged = judged(&result);
-        let expected: usize = result
-            .cells
-            .iter()
-            .map(|cell| cell.comparisons.iter().filter(|c| c.base == 0 && c.metric == result.metrics[0].metric).count())
-            .sum();
-        assert_eq!(judged.len(), expected);
-        assert!(judged[0].1.starts_with(&format!("{}: ", result.cells[0].group)), "{judged:?}");
+    fn what_is_no_result_is_not_written_over() {
+        for (name, text) in [
+            (DATA, "{}"),
+            (DATA, "no JSON"),
+            (DATA, "{\"schema\": \"oroshi-bench/1.0\"}"),
+            (PAGE, "<p>mine"),
+            ("output/01-precious.log", "mine"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, text).unwrap();
+            let error = Place::make(folder.path().to_owned()).unwrap_err();
+            let words = error.to_string();
+            assert!(error.exit_code() == 2 && words.contains("is in the way") && words.contains("--out"), "{words}");
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+            assert_eq!(files(folder.path()).len(), 1);
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(matches!(Place::make(file.path().to_owned()), Err(ResultsError::InTheWay { .. })));
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Described {
     pub(super) server: Server,
     /// Why it cannot be started here.
     pub(super) lacks: Option<String>,
+    /// What else must be there.
+    pub(super) requires: Vec<String>,
     /// Names that URLs may use, each with a value to try them with; `None`: what it listens at is not understood.
     pub(super) names: Option<Values>,
 }
@@ -50,7 +52,7 @@ impl Described {
             stop: Stop::default(),
             stop_timeout: STOP_TIMEOUT,
         };
-        Self { server, lacks: None, names: None }
+        Self { server, lacks: None, requires: Vec::new(), names: None }
     }
 }
 
@@ -99,20 +101,21 @@ pub(super) fn describe(table: &Table<'_, '_>, name: &str, around: Surroundings<'
         stop: table.get("stop").and_then(|value| value.read(read_stop)).unwrap_or_default(),
         stop_timeout: table.get("stop-timeout").and_then(|value| timeout(&value)).unwrap_or(STOP_TIMEOUT),
     };
-    let lacks = lacks(table, around.machine).or_else(|| find_program(&mut server.start, around.machine));
-    Some(Described { server, lacks, names })
+    let lacks = find_program(&mut server.start, &server.env, around.machine);
+    Some(Described { server, lacks, requires: requires(table), names })
 }
 
-/// What a table requires and this machine has not.
-pub(super) fn lacks(table: &Table<'_, '_>, machine: &Machine) -> Option<String> {
-    let required = table.get("requires")?.texts()?;
-    required.iter().find_map(|requirement| machine.lacks(requirement))
+/// What a table says must be there.
+pub(super) fn requires(table: &Table<'_, '_>) -> Vec<String> {
+    table.get("requires").and_then(|value| value.texts()).unwrap_or_default()
 }
 
-/// Why a command's program cannot be found. Where it is found but not by its name, the path takes its place.
-pub(super) fn find_program(words: &mut [String], machine: &Machine) -> Option<String> {
+/// Why a command's program cannot be found, with these variables set for it. Where it is found but not by its name, the path
+/// takes its place.
+pub(super) fn find_program(words: &mut [String], env: &[(String, String)], machine: &Machine) -> Option<String> {
     let program = words.first_mut().filter(|program| !program.contains('/') && !program.contains("{{"))?;
-    match machine.program(program) {
+    let path = env.iter().rev().find(|variable| variable.0 == "PATH").map(|variable| variable.1.as_str());
+    match machine.program(program, path) {
         Program::Named => None,
         Program::At(path) => {
             *program = path.to_string_lossy().into_owned();

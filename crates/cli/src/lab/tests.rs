@@ -6,6 +6,7 @@ use std::time::Duration;
 use oroshi_bench::Load as Rhythm;
 use oroshi_lab::Metric;
 use oroshi_lab::plan::{Command, Load, Ready, Stop};
+use oroshi_net::Shutdown;
 
 use super::document::Mistake;
 use super::experiment::{Reading, Source, Unreadable, Wishes, read};
@@ -23,7 +24,8 @@ fn sound(text: &str) -> Reading {
 
 #[track_caller]
 fn asked(text: &str, wishes: &Wishes) -> Reading {
-    read(source(text, Some(Path::new("."))), wishes, &Machine::this()).unwrap_or_else(|error| panic!("{error:?}"))
+    let machine = Machine::tried_out(Shutdown::new());
+    read(source(text, Some(Path::new("."))), wishes, &machine).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
 #[track_caller]
@@ -395,6 +397,69 @@ url = "http://h/"
 }
 
 #[test]
+fn commands_are_tried_for_what_is_asked_for_alone_and_not_for_a_file_with_mistakes() {
+    let folder = tempfile::tempdir().unwrap();
+    let touch = |name: &str| format!("requires = \"sh -c 'touch {}'\"", folder.path().join(name).display());
+    let text = format!(
+        "title = \"x\"\n[[server]]\nname = \"s\"\nstart = \"sh\"\n{}\n[[server]]\nname = \"t\"\nstart = \"sh\"\n{}\n\
+         [[variant]]\nname = \"a\"\nserver = \"s\"\nurl = \"http://h/\"\n{}\n\
+         [[variant]]\nname = \"b\"\nserver = \"t\"\nurl = \"http://h/\"\n{}\n",
+        touch("of-s"),
+        touch("of-t"),
+        touch("of-a"),
+        touch("of-b")
+    );
+    let ran = || {
+        let mut ran: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        ran.sort();
+        ran
+    };
+    let machine = || Machine::tried_out(Shutdown::new());
+    let wrong = text.clone() + "urll = 1\n";
+    assert!(read(source(&wrong, None), &Wishes::default(), &machine()).is_err());
+    assert!(ran().is_empty(), "{:?}", ran());
+    for quick in [false, true] {
+        let only = Wishes { only: vec!["b".into()], quick, ..Wishes::default() };
+        read(source(&text, None), &only, &machine()).unwrap();
+        assert_eq!(ran(), ["of-b", "of-t"]);
+    }
+    read(source(&text, None), &Wishes::default(), &machine()).unwrap();
+    assert_eq!(ran(), ["of-a", "of-b", "of-s", "of-t"]);
+}
+
+#[test]
+fn what_only_a_servers_own_path_finds_is_there() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("only-there");
+    std::fs::write(&program, "").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = folder.path().display();
+    let server = format!("start = \"only-there\"\nenv.PATH = \"{path}\"");
+    let load = format!("load = {{ command = \"only-there\", env.PATH = \"{path}\", figures.rps = '(x)' }}");
+    for text in [small("", &server), small("", &load)] {
+        assert_eq!(sound(&text).experiment.skipped, []);
+        let without = sound(&text.replace(&path.to_string(), "/nonexistent")).experiment;
+        assert_eq!(without.skipped[0].why, "only-there is not installed");
+    }
+}
+
+#[test]
+fn what_may_be_secret_is_not_repeated() {
+    let top = "[load]\nheader = [\"Authorization: Bearer s3cret\"]\nbody = \"s3cret\"";
+    let experiment = sound(&small(top, "start = \"sh\"\nenv.TOKEN = \"s3cret\"")).experiment;
+    let source = experiment.source.unwrap();
+    assert!(!source.contains("s3cret") && source.contains("\"Authorization: ***\""), "{source}");
+    let cell = &experiment.cells[0];
+    assert_eq!(cell.servers[0].env[0].1, "s3cret", "to the server it is given");
+    assert_eq!(bench(&cell.variants[0].load).headers[0].1, "Bearer s3cret");
+    let load = "load = { command = \"sh -H 'X-Key: s3cret'\", figures.rps = '(x)' }";
+    let variant = &sound(&small("", load)).experiment.cells[0].variants[0];
+    assert_eq!(variant.load_words, "sh -H 'X-Key: ***', after 250ms of warm-up");
+    assert_eq!(command(&variant.load).words[2], "X-Key: s3cret");
+}
+
+#[test]
 fn a_program_as_load_is_told_connections_and_whole_seconds() {
     let text = r#"
 title = "Generators"
@@ -421,7 +486,17 @@ url = "http://h/"
     let cell = &sound(&text.replace(" {{socket.x}}", "")).experiment.cells[0];
     let load = command(&cell.variants[0].load);
     assert_eq!(load.words, ["sh", "-c", "load -c30 -d2", "{{url}}"]);
-    assert_eq!(cell.variants[0].load_words, "sh -c 'load -c30 -d2' {{url}}");
+    assert_eq!(cell.variants[0].load_words, "sh -c 'load -c30 -d2' {{url}}, after 250ms of warm-up");
+    let warmup = load.warmup.as_ref().unwrap();
+    let (connections, duration) = (warmup.connections, warmup.duration);
+    assert_eq!((connections, duration, warmup.warmup), (30, Some(Duration::from_millis(250)), Duration::ZERO));
+    let reading = sound(&text.replace(" {{socket.x}}", "").replace("requests =", "warmup = \"2s\"\nrequests ="));
+    let warmed = command(&reading.experiment.cells[0].variants[0].load);
+    assert_eq!(warmed.warmup.as_ref().and_then(|warmup| warmup.duration), Some(Duration::from_secs(2)), "its own");
+    assert_eq!(reading.blocks, [Duration::from_secs(4) + Duration::from_millis(1750)]);
+    let cold = sound(&text.replace(" {{socket.x}}", "").replace("connections = 30", "warmup = \"0s\"")).experiment;
+    let cold = &cold.cells[0].variants[0];
+    assert!(command(&cold.load).warmup.is_none() && !cold.load_words.contains("warm-up"), "{cold:?}");
     assert_eq!(load.env, [("SECONDS".to_owned(), "2".to_owned())]);
     let figures: Vec<_> = load.figures.iter().map(|f| (f.metric, f.scale)).collect();
     assert_eq!(figures, [(Metric::Rps, 1.0), (Metric::P99, 1e6), (Metric::Mean, 1e9)]);
@@ -439,8 +514,8 @@ fn a_quick_look_is_short_in_every_way() {
     assert_eq!((rules.max_time, experiment.quick), (Some(Duration::from_secs(45)), true));
     // 6 variants in 5 blocks within 30 s.
     let draft = bench(&experiment.cells[0].variants[0].load);
-    assert_eq!((draft.duration, draft.warmup), (Some(Duration::from_millis(850)), Duration::from_millis(100)));
-    assert!(experiment.cells[0].variants[0].load_words.contains("850ms after 100ms"));
+    assert_eq!((draft.duration, draft.warmup), (Some(Duration::from_millis(800)), Duration::from_millis(100)));
+    assert!(experiment.cells[0].variants[0].load_words.contains("800ms after 100ms"));
     let many = (0..60).map(|i| format!("[[variant]]\nname = \"{i}\"\nurl = \"http://h/\"\n")).collect::<String>();
     let least = quick(&small("[load]\nstages = \"1s:10,2s:20\"", &many), Wishes::default());
     let draft = bench(&least.cells[0].variants[0].load);

@@ -10,7 +10,6 @@ use super::Error;
 use super::experiment::Reading;
 use super::find::Found;
 use super::server::shown;
-use crate::lab_text::cell_name;
 use crate::paint::Paint;
 use crate::table::wrap;
 
@@ -19,8 +18,8 @@ const WIDTH: usize = 100;
 /// Width of the names on the left.
 const NAME: usize = 10;
 
-/// What an experiment would do.
-pub(super) fn check(file: &str, reading: &Reading, paint: Paint) -> String {
+/// What an experiment would do. `untried`: commands that must succeed for it.
+pub(super) fn check(file: &str, reading: &Reading, untried: &[String], paint: Paint) -> String {
     let experiment = &reading.experiment;
     let mut text = paint.bold(&experiment.title) + "\n";
     if !experiment.question.is_empty() {
@@ -32,8 +31,10 @@ pub(super) fn check(file: &str, reading: &Reading, paint: Paint) -> String {
     text += &row("Rules", &rules(experiment));
     text += &row("CPUs", &cpus(experiment));
     text += &row("Takes", &takes(reading));
+    for command in untried {
+        text += &row("Requires", &format!("`{command}`, which would be tried: what needs it is skipped if it fails"));
+    }
     let sweep = experiment.sweep.as_ref();
-    let named = sweep.map(|sweep| (sweep.label.as_str(), sweep.values.as_slice()));
     // The points of a group differ in little: each is named, the first one shown.
     let mut shown: Vec<&str> = Vec::new();
     for cell in &experiment.cells {
@@ -41,7 +42,7 @@ pub(super) fn check(file: &str, reading: &Reading, paint: Paint) -> String {
             continue;
         }
         shown.push(&cell.group);
-        let name = cell_name(&cell.group, cell.point, named);
+        let name = experiment.cell_name(cell);
         text.push('\n');
         if !name.is_empty() {
             text += &(paint.bold(&name) + "\n");

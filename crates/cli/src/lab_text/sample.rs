@@ -187,6 +187,8 @@ pub(crate) fn variant(name: &str, start: Option<&str>, rps: f64, slowness: f64) 
         load: "10 connections, closed loop, 1s after 250ms of warm-up".into(),
         figures: figures.into(),
         failed: None,
+        program: None,
+        load_program: None,
     }
 }
 

@@ -8,7 +8,7 @@ use oroshi_lab::{LabResult, Metric};
 use oroshi_stats::compare::{Interval, Verdict};
 use oroshi_words::units;
 
-use super::{WIDTH, asked, in_colour, name_of, pair};
+use super::{WIDTH, asked, in_colour, pair};
 use crate::paint::Paint;
 use crate::table::{columns, wrap};
 
@@ -66,8 +66,8 @@ pub(super) fn summary(result: &LabResult, paint: Paint) -> String {
         .cells
         .iter()
         .map(|cell| {
-            let told = told(cell, primary.metric).into_iter().filter(|c| c.base == 0);
-            (name_of(cell, result), told.map(|c| (pair(cell, c), c)).collect())
+            let told = told(cell, primary.metric).into_iter().filter(|c| c.base == cell.base());
+            (result.cell_name(cell), told.map(|c| (pair(cell, c), c)).collect())
         })
         .collect();
     let pairs: BTreeSet<&str> = rows.iter().flat_map(|(_, told)| told).map(|(pair, _)| pair.as_str()).collect();
@@ -315,7 +315,11 @@ pub(super) fn value(metric: Metric, value: f64) -> String {
 
 /// How far an interval reaches to its farther side, as a percentage of the estimate.
 fn reach(interval: &Interval) -> String {
-    units::percent(interval.half_width_share())
+    match interval.half_width_share() {
+        share if share <= 1.0 => units::percent(share),
+        // With three blocks it may be thousands, which says no more.
+        _ => "> 100 %".into(),
+    }
 }
 
 /// `x 1.171`.

@@ -15,6 +15,9 @@ const SAME_RATE: f64 = 0.02;
 /// A timetable was kept when this share of what was due was answered.
 const KEPT: f64 = 0.99;
 
+/// With a greater share of errors a server is quick to fail, and that is no figure of its work.
+const FAILING: f64 = 0.05;
+
 /// One variant's runs in one cell.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts<'a> {
@@ -27,6 +30,8 @@ pub(crate) struct Facts<'a> {
     /// Runs of which it is known who was at its limit, and those in which it was the generator.
     pub(crate) graded: usize,
     pub(crate) generator_bound: usize,
+    /// Errors per request.
+    errors: f64,
     /// Why the server's CPU time and memory are not known.
     server_unknown: Option<&'a str>,
 }
@@ -54,6 +59,8 @@ impl<'a> Facts<'a> {
             timetable: Timetable::of(&records),
             graded: records.len(),
             generator_bound: records.iter().filter(at_limit).count(),
+            errors: records.iter().map(|record| record.errors).sum::<u64>() as f64
+                / records.iter().map(|record| record.requests.started).sum::<u64>().max(1) as f64,
             server_unknown: records.iter().find_map(|record| record.server_unknown.as_deref()),
         }
     }
@@ -77,6 +84,15 @@ impl<'a> Timetable<'a> {
         };
         Some(Self { load, due: rate, kept: answered as f64 >= KEPT * due as f64 })
     }
+}
+
+/// Why nothing that requests cost or took is compared: too many of one side's were errors.
+pub(super) fn failing(base: &Facts<'_>, variant: &Facts<'_>) -> Option<String> {
+    let facts = [base, variant].into_iter().find(|facts| facts.errors > FAILING)?;
+    let (name, share) = (facts.name, units::percent(facts.errors));
+    Some(format!(
+        "{share} of the requests to {name} ended in errors, and failing is not the work that is compared: mend it, or say with a check what is right"
+    ))
 }
 
 /// What two loads say of the requests per second.
@@ -112,13 +128,24 @@ pub(super) fn timetables(base: &Facts<'_>, variant: &Facts<'_>) -> Timetables {
     }
 }
 
-/// Whether two sides answered at the same rate, or both kept one timetable; if not, why their latencies cannot be compared. `ratio` is that of their rates.
+/// Whether two sides answered at the same rate, or both kept one timetable; if not, or if both were overloaded, why their latencies
+/// cannot be compared. `ratio` is that of their rates.
 ///
 /// # Errors
 /// The reason, in words.
 pub(crate) fn same_rate(ratio: Option<f64>, base: &Facts<'_>, variant: &Facts<'_>) -> Result<(), String> {
     const ADVICE: &str =
         "run both at the same one (--rate 1k, or --rate 60% of what the slower can; in a file, rate = \"60%\")";
+    if let (Some(one), Some(other)) = (&base.timetable, &variant.timetable)
+        && !one.kept
+        && !other.kept
+    {
+        return Err(format!(
+            "neither kept its timetable ({}/s were due), so both were overloaded, and requests waited the longer the longer the run \
+             was: lower the rate",
+            units::number(one.due.max(other.due))
+        ));
+    }
     match ratio {
         // Of a short run one answer more or less is some percent, but what was asked of both was the same.
         _ if matches!(timetables(base, variant), Timetables::Kept { .. }) => Ok(()),

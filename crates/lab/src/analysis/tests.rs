@@ -22,8 +22,9 @@ fn runs(blocks: usize, levels: &[&[(Metric, f64)]]) -> Vec<Run> {
 }
 
 fn compared(variants: &[&str], metrics: &[Metric], runs: &[Run]) -> Vec<Comparison> {
-    let names = names(variants);
-    comparisons(&Asked { names: &names, metrics, smallest_effect: 0.03, stopped_when_precise: false }, runs)
+    let (names, alive) = (names(variants), vec![true; variants.len()]);
+    let asked = Asked { names: &names, alive: &alive, metrics, smallest_effect: 0.03, stopped_when_precise: false };
+    comparisons(&asked, runs)
 }
 
 fn with_load(mut runs: Vec<Run>, variant: usize, load: &Load, grade: &str) -> Vec<Run> {
@@ -53,6 +54,29 @@ fn a_difference_is_found_and_said_for_each_metric() {
         words[2]
     );
     assert!(!words[0].contains("rests on"), "ten blocks are not few: {}", words[0]);
+}
+
+#[test]
+fn a_server_that_is_quick_to_fail_is_not_faster() {
+    let levels: [&[(Metric, f64)]; 2] =
+        [&[(Metric::Rps, 1000.0), (Metric::Memory, 1e6)], &[(Metric::Rps, 9000.0), (Metric::Memory, 1e6)]];
+    let mut runs =
+        with_load(with_load(runs(5, &levels), 0, &Load::Closed, "server-bound"), 1, &Load::Closed, "server-bound");
+    for (variant, errors, verdict) in
+        [(1, 40, Verdict::Faster), (1, 60, Verdict::NotCompared), (0, 60, Verdict::NotCompared)]
+    {
+        for run in &mut runs {
+            run.record.as_mut().unwrap().errors = if run.variant == variant { errors } else { 0 };
+        }
+        let found = compared(&["slow", "broken"], &[Metric::Rps, Metric::Memory], &runs);
+        assert_eq!(found[0].verdict, verdict, "{}", found[0].words);
+        assert!(
+            verdict != Verdict::NotCompared || found[0].words.contains("6.0 % of the requests to"),
+            "{}",
+            found[0].words
+        );
+        assert_ne!(found[1].verdict, Verdict::NotCompared, "memory has nothing to do with it");
+    }
 }
 
 #[test]
@@ -198,9 +222,30 @@ fn the_primary_metric_is_not_corrected_for_the_others() {
 
 #[test]
 fn many_variants_are_compared_with_the_first_alone() {
-    assert_eq!(pairs(4).len(), 6);
-    assert_eq!(pairs(5), [(0, 1), (0, 2), (0, 3), (0, 4)]);
-    assert!(pairs(1).is_empty() && pairs(0).is_empty());
+    assert_eq!(pairs(&[true; 4]).len(), 6);
+    assert_eq!(pairs(&[true; 5]), [(0, 1), (0, 2), (0, 3), (0, 4)]);
+    assert!(pairs(&[true]).is_empty() && pairs(&[]).is_empty());
+}
+
+#[test]
+fn of_many_variants_the_first_that_did_not_fail_is_a_base() {
+    let alive = [false, true, true, true, true];
+    assert_eq!(pairs(&alive), [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)]);
+    assert_eq!(pairs(&[false; 5]), pairs(&[true; 5]));
+    let level = [(Metric::Rps, 1000.0)];
+    let mut runs = runs(10, &[&level[..]; 5]);
+    runs.retain(|run| run.variant != 0);
+    assert!(
+        precision(Metric::Rps, &runs, &alive).is_some_and(|precision| precision < 0.1),
+        "there is a pair to end on"
+    );
+    let names = names(&["failed", "A", "B", "C", "D"]);
+    let metrics = [Metric::Rps];
+    let asked =
+        Asked { names: &names, alive: &alive, metrics: &metrics, smallest_effect: 0.03, stopped_when_precise: false };
+    let compared = comparisons(&asked, &runs);
+    let ratios: Vec<_> = compared.iter().filter(|c| c.ratio.is_some()).map(|c| (c.base, c.variant)).collect();
+    assert_eq!(ratios, [(1, 2), (1, 3), (1, 4)]);
 }
 
 #[test]
@@ -219,8 +264,37 @@ fn precision_is_that_of_the_widest_pair_among_those_alive() {
 #[test]
 fn a_variant_s_own_figures_are_those_that_its_runs_have() {
     let level = [(Metric::Rps, 1000.0), (Metric::LoadCpu, 5e3)];
-    let found = figures(&runs(5, &[&level]), 0);
+    let found = figures(&runs(5, &[&level]), 0, false);
     assert_eq!(found.keys().copied().collect::<Vec<_>>(), [Metric::Rps, Metric::LoadCpu]);
     assert!((found[&Metric::Rps].estimate / 1000.0 - 1.0).abs() < 0.01);
-    assert!(figures(&runs(2, &[&level]), 0).is_empty());
+    assert!(figures(&runs(2, &[&level]), 0, false).is_empty());
+}
+
+#[test]
+fn the_figure_that_ended_a_cell_reaches_further_to_make_up_for_it() {
+    let level = [(Metric::Rps, 1000.0)];
+    let runs = runs(5, &[&level]);
+    let width = |stopped| figures(&runs, 0, stopped)[&Metric::Rps].half_width_share();
+    assert_eq!(Some(width(true)), precision(Metric::Rps, &runs, &[true]), "what the cell ended on is what is told");
+    assert!(width(false) < width(true));
+}
+
+#[test]
+fn two_that_both_fell_behind_their_timetable_are_not_compared_in_latency() {
+    let (a, b) = ([(Metric::Rps, 600.0), (Metric::P99, 2e8)], [(Metric::Rps, 602.0), (Metric::P99, 1e8)]);
+    let rate = Load::rate(1000.0, Spacing::Constant, 0);
+    let mut runs = with_load(with_load(runs(10, &[&a, &b]), 0, &rate, "server-bound"), 1, &rate, "server-bound");
+    for record in runs.iter_mut().filter_map(|run| run.record.as_mut()) {
+        record.requests.completed = 600;
+    }
+    let found = compared(&["A", "B"], &[Metric::P99, Metric::Rps], &runs);
+    assert_eq!((found[0].verdict, found[0].ratio), (Verdict::NotCompared, None));
+    let words = &found[0].words;
+    assert!(words.contains("both were overloaded") && words.contains("lower the rate"), "{words}");
+    assert_eq!(found[1].verdict, Verdict::Equivalent, "what each carried can be compared: {}", found[1].words);
+    // One that fell behind is another matter: the rates tell.
+    for record in runs.iter_mut().filter(|run| run.variant == 1).filter_map(|run| run.record.as_mut()) {
+        record.requests.completed = 1000;
+    }
+    assert!(compared(&["A", "B"], &[Metric::P99], &runs)[0].ratio.is_some());
 }

@@ -7,8 +7,8 @@ use oroshi_bench::record::PlanRecord;
 use oroshi_bench::{Load, Record};
 use oroshi_words::units;
 
-use super::Saved;
-use crate::result::LabResult;
+use super::{Saved, same_cell};
+use crate::result::{LabResult, Program, VariantResult};
 
 /// All of it, the gravest first.
 pub(super) fn of(saved: &Saved, today: &LabResult) -> Vec<String> {
@@ -105,24 +105,45 @@ fn plans(saved: &LabResult, today: &LabResult) -> Vec<String> {
         caveats.push("the saved result was ended before its time".to_owned());
     }
     let mut seen = BTreeSet::new();
-    let both = today.cells.iter().zip(&saved.cells).flat_map(|(new, old)| {
+    let cells = today.cells.iter().filter_map(|new| Some((new, same_cell(saved, today, new)?)));
+    let both = cells.flat_map(|(new, old)| {
         new.variants.iter().filter_map(|new| Some((new, old.variants.iter().find(|old| old.name == new.name)?)))
     });
     for (new, old) in both {
-        let start = |variant: &crate::result::VariantResult| variant.start.clone().unwrap_or_default();
+        let start = |variant: &VariantResult| variant.start.clone().unwrap_or_default();
         let differences = [
             differs("load", Some(&old.load), Some(&new.load)),
             differs("start command", Some(&start(old)), Some(&start(new))),
             differs("URLs", Some(&old.urls.join(" ")), Some(&new.urls.join(" "))),
         ];
-        for difference in differences.into_iter().flatten() {
-            let text = format!("{}: not the same {difference}", new.name);
+        let programs = [(&old.program, &new.program), (&old.load_program, &new.load_program)];
+        let programs = programs.into_iter().filter_map(|(old, new)| other_program(old.as_ref()?, new.as_ref()?));
+        let differences = differences.into_iter().flatten().map(|difference| format!("not the same {difference}"));
+        for difference in differences.chain(programs) {
+            let text = format!("{}: {difference}", new.name);
             if seen.insert(text.clone()) {
                 caveats.push(text);
             }
         }
     }
     caveats
+}
+
+/// How one program is another file than it was.
+fn other_program(old: &Program, new: &Program) -> Option<String> {
+    if old == new {
+        return None;
+    }
+    if old.path != new.path {
+        return differs("program", Some(&old.path), Some(&new.path)).map(|text| format!("not the same {text}"));
+    }
+    let [then, today] = [old.bytes, new.bytes].map(units::count);
+    let how = if old.bytes == new.bytes {
+        format!("it was written anew since, and has {today} bytes as then")
+    } else {
+        format!("{then} bytes then, {today} today")
+    };
+    Some(format!("{} is another file than then ({how})", new.path))
 }
 
 /// What differs between the loads of single runs, and of today's.

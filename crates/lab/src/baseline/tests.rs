@@ -4,7 +4,7 @@ use oroshi_bench::environment::{Cpu, Environment};
 use oroshi_bench::{Load, Spacing};
 
 use super::*;
-use crate::result::{MetricRecord, RulesRecord, SCHEMA, SweepRecord};
+use crate::result::{MetricRecord, Program, RulesRecord, SCHEMA, SweepRecord};
 use crate::sample::{cell, noise, record, run};
 
 fn result(cells: Vec<CellResult>) -> LabResult {
@@ -174,4 +174,50 @@ fn it_can_be_written_as_json() {
     let keys: Vec<_> = json["comparisons"][0].as_object().unwrap().keys().cloned().collect();
     assert_eq!(BTreeMap::from_iter(keys.into_iter().map(|key| (key, ()))).len(), 6);
     assert_eq!(json["comparisons"][0]["verdict"], "equivalent");
+}
+
+#[test]
+fn plans_are_compared_for_the_cells_that_are_the_same() {
+    let place = |group: &str, load: &str| {
+        let mut cell = CellResult { group: group.into(), ..at(&[("unix", 1000.0)]) };
+        cell.variants[0].load = load.into();
+        cell
+    };
+    let saved = result(vec![place("puma", "10 connections"), place("nginx", "500 connections")]);
+    let today = result(vec![place("nginx", "500 connections"), place("puma", "10 connections")]);
+    let found = against(&Saved::Lab(saved), &today);
+    assert!(!found.caveats.iter().any(|text| text.contains("load")), "{:?}", found.caveats);
+}
+
+#[test]
+fn another_file_of_the_program_is_a_caveat() {
+    let program = |path: &str, bytes, modified_unix_s| Some(Program { path: path.into(), bytes, modified_unix_s });
+    let with = |server: Option<Program>, load: Option<Program>| {
+        let mut result = result(vec![at(&[("unix", 1000.0)])]);
+        (result.cells[0].variants[0].program, result.cells[0].variants[0].load_program) = (server, load);
+        result
+    };
+    let said = |then: LabResult, today: LabResult| against(&Saved::Lab(then), &today).caveats.split_off(1);
+    let same = || with(program("/bin/nginx", 1_000_000, 1.5e9), program("/bin/wrk", 5000, 1.4e9));
+    assert_eq!(said(same(), same()), Vec::<String>::new());
+    assert_eq!(said(with(None, None), same()), Vec::<String>::new(), "what is not known does not differ");
+    let newer = with(program("/bin/nginx", 1_000_001, 1.6e9), program("/bin/wrk", 5000, 1.6e9));
+    assert_eq!(
+        said(same(), newer),
+        [
+            "unix: /bin/nginx is another file than then (1,000,000 bytes then, 1,000,001 today)",
+            "unix: /bin/wrk is another file than then (it was written anew since, and has 5,000 bytes as then)",
+        ]
+    );
+    let elsewhere = with(program("/opt/nginx", 1_000_000, 1.5e9), None);
+    assert_eq!(said(same(), elsewhere), ["unix: not the same program (/bin/nginx then, /opt/nginx today)"]);
+}
+
+#[test]
+fn a_variant_that_was_run_until_it_was_precise_reaches_further() {
+    let width = |ended: Ended| {
+        let alone = || result(vec![CellResult { ended, ..at(&[("unix", 1000.0)]) }]);
+        against(&Saved::Lab(alone()), &alone()).comparisons[0].ratio.unwrap().half_width_share()
+    };
+    assert!(width(Ended::Precise) > width(Ended::MaxBlocks));
 }

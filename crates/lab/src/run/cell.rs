@@ -4,13 +4,13 @@ use super::Stage;
 use super::measure::{Measured, Order, measure};
 use super::servers::{Servers, Stopped};
 use super::stop::{self, Progress};
-use crate::analysis::{self, Asked};
+use crate::analysis::{self, Asked, Facts, no_figure};
 use crate::doubts::Look;
 use crate::follow::Event;
 use crate::metric::Metric;
 use crate::order::order;
-use crate::plan::{Cell, Load, Variant};
-use crate::result::{CellResult, Ended, Failure, Run, VariantResult};
+use crate::plan::{Cell, LEAST_BLOCKS, Load, Variant};
+use crate::result::{CellResult, Ended, Failure, Program, Run, VariantResult};
 
 /// Carries out a cell. Its servers are gone when this returns.
 pub(super) fn carry_out(stage: &mut Stage<'_>, index: usize) -> CellResult {
@@ -22,6 +22,7 @@ pub(super) fn carry_out(stage: &mut Stage<'_>, index: usize) -> CellResult {
         cell,
         servers: Servers::default(),
         failed: vec![None; cell.variants.len()],
+        load_programs: vec![None; cell.variants.len()],
         runs: Vec::new(),
         rate: None,
         blocks: 0,
@@ -37,6 +38,8 @@ struct Turns<'a> {
     cell: &'a Cell,
     servers: Servers,
     failed: Vec<Option<Failure>>,
+    /// Files of the load programs.
+    load_programs: Vec<Option<Program>>,
     runs: Vec<Run>,
     rate: Option<f64>,
     /// Blocks in which every variant that had not failed was measured.
@@ -69,7 +72,8 @@ impl Turns<'_> {
                     continue;
                 }
                 let at_s = stage.elapsed().as_secs_f64();
-                if let Some(measured) = self.measure(stage, variant, Some(block))? {
+                if let Some(mut measured) = self.measure(stage, variant, Some(block))? {
+                    self.load_programs[variant] = measured.program.take();
                     self.runs.push(as_run(measured, variant, block, session, place, at_s));
                     self.tell(stage, variant);
                     place += 1;
@@ -77,6 +81,7 @@ impl Turns<'_> {
             }
             self.enough()?;
             self.blocks += 1;
+            self.give_up_the_blind(stage, block)?;
             let over = deadline.is_some_and(|deadline| stage.elapsed() >= deadline);
             if let Some(ended) = stop::ended(rules, self.blocks, self.precision(experiment.metrics[0]), over) {
                 return Ok(ended);
@@ -139,7 +144,7 @@ impl Turns<'_> {
         stage.event(Event::Run { cell: self.index, variant, block });
         let asked = &self.cell.variants[variant];
         let server = asked.server.and_then(|index| Some((self.servers.get(index)?, &self.cell.servers[index])));
-        let order = Order { cell: self.index, variant: asked, server, rate: self.rate };
+        let order = Order { cell: self.index, index: variant, variant: asked, server, rate: self.rate };
         let look = Look::begin();
         let measured = measure(stage, order);
         stage.runs += 1;
@@ -206,6 +211,25 @@ impl Turns<'_> {
         Ok(())
     }
 
+    /// Gives up the variants none of whose runs has the primary figure: however many follow, nothing would be known of them, and the
+    /// cell would never be precise.
+    fn give_up_the_blind(&mut self, stage: &mut Stage<'_>, block: usize) -> Result<(), Ended> {
+        if self.blocks != LEAST_BLOCKS {
+            return Ok(());
+        }
+        let primary = stage.experiment.metrics[0];
+        for (index, variant) in self.cell.variants.iter().enumerate() {
+            let mut runs = self.runs.iter().filter(|run| run.variant == index);
+            if self.failed[index].is_some() || runs.any(|run| run.figures.contains_key(&primary)) {
+                continue;
+            }
+            let why = no_figure(primary, &Facts::of(&variant.name, &self.runs, index));
+            let why = format!("{} is compared first, and after {LEAST_BLOCKS} blocks {why}", primary.label());
+            self.give_up(stage, index, block, Stopped::failed(why))?;
+        }
+        self.enough()
+    }
+
     fn give_up(&mut self, stage: &mut Stage<'_>, variant: usize, block: usize, stopped: Stopped) -> Result<(), Ended> {
         let Stopped::Failed { why, output } = stopped else { return Err(Ended::Interrupted) };
         let name = &self.cell.variants[variant].name;
@@ -230,7 +254,7 @@ impl Turns<'_> {
         alive.any(|(variant, _)| for_all || variant.server == Some(server))
     }
 
-    /// An error once there is nothing left to compare.
+    /// An error once there is nothing left to compare: of two that did not fail, one has the other as its base.
     fn enough(&self) -> Result<(), Ended> {
         let alive = self.failed.iter().filter(|failed| failed.is_none()).count();
         if alive >= self.failed.len().min(2) && alive > 0 { Ok(()) } else { Err(Ended::Failed) }
@@ -239,20 +263,26 @@ impl Turns<'_> {
     fn conclude(self, stage: &Stage<'_>, ended: Ended) -> CellResult {
         let experiment = stage.experiment;
         let names: Vec<String> = self.cell.variants.iter().map(|variant| variant.name.clone()).collect();
+        let alive: Vec<bool> = self.failed.iter().map(Option::is_none).collect();
         let asked = Asked {
             names: &names,
+            alive: &alive,
             metrics: &experiment.metrics,
             smallest_effect: experiment.rules.smallest_effect,
             stopped_when_precise: ended == Ended::Precise,
         };
         let comparisons = analysis::comparisons(&asked, &self.runs);
-        let variants = self.cell.variants.iter().zip(self.failed).enumerate();
-        let variant = |(index, (variant, failed)): (usize, (&Variant, Option<Failure>))| VariantResult {
+        let alone = self.cell.variants.len() == 1;
+        let variants = self.cell.variants.iter().zip(self.failed).zip(self.load_programs).enumerate();
+        type Of<'a> = ((&'a Variant, Option<Failure>), Option<Program>);
+        let variant = |(index, ((variant, failed), load_program)): (usize, Of<'_>)| VariantResult {
             name: variant.name.clone(),
             urls: variant.urls.clone(),
             start: variant.server.map(|server| shell_words::join(&self.cell.servers[server].start)),
             load: variant.load_words.clone(),
-            figures: analysis::figures(&self.runs, index),
+            program: variant.server.and_then(|server| self.servers.program(server).cloned()),
+            load_program,
+            figures: analysis::figures(&self.runs, index, alone && ended == Ended::Precise),
             failed,
         };
         CellResult {

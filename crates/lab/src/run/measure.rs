@@ -8,12 +8,13 @@ use oroshi_bench::watch::{Clocks, ServerUsage, Watch};
 use oroshi_bench::{Draft, Failure, Load as Loop, Observer, Progress, Record, RunError, Spacing, Watching};
 use oroshi_net::Endpoint;
 
-use super::servers::{LINES, Stopped, gone, output_file};
+use super::servers::{LINES, Stopped, Writer, gone, output_file};
 use super::{Stage, in_words, pick, verify};
 use crate::doubts::megahertz;
 use crate::metric::Metric;
 use crate::plan::{Command, Load, Server, Variant};
-use crate::result::CommandRun;
+use crate::program;
+use crate::result::{CommandRun, Program};
 use crate::serving::{self, Launch, Running};
 use crate::template::{Values, fill};
 
@@ -23,6 +24,8 @@ const SAMPLE: Duration = Duration::from_secs(1);
 /// What is to be run.
 pub(super) struct Order<'a> {
     pub(super) cell: usize,
+    /// An index into the cell's variants.
+    pub(super) index: usize,
     pub(super) variant: &'a Variant,
     /// The server, where it is ours, and what was asked of it.
     pub(super) server: Option<(&'a mut Running, &'a Server)>,
@@ -38,6 +41,8 @@ pub(super) struct Measured {
     pub(super) shift: Option<String>,
     pub(super) record: Option<Box<Record>>,
     pub(super) command: Option<CommandRun>,
+    /// The file of the load program.
+    pub(super) program: Option<Program>,
     /// The CPUs' clock just before the measured part, MHz.
     pub(super) clock: Option<f64>,
     /// Names of the server's processes, if they are not ours and were found.
@@ -54,11 +59,7 @@ pub(super) fn measure(stage: &mut Stage<'_>, order: Order<'_>) -> Result<Measure
 
 fn bench(stage: &mut Stage<'_>, mut draft: Draft, order: Order<'_>) -> Result<Measured, Stopped> {
     let Order { variant, mut server, rate, .. } = order;
-    let values = server.as_ref().map_or(&stage.values, |(running, _)| running.values());
-    draft.urls = variant.urls.iter().map(|url| endpoint(url, values)).collect::<Result<_, _>>()?;
-    if let Some(cpus) = &stage.experiment.load_cpus {
-        draft.cpus = Some(cpus.clone());
-    }
+    aim(stage, &mut draft, variant, server.as_ref())?;
     if let (Watching::Auto, Some((running, _))) = (draft.watch, &server) {
         draft.watch = Watching::Pid(running.pid());
     }
@@ -74,6 +75,7 @@ fn bench(stage: &mut Stage<'_>, mut draft: Draft, order: Order<'_>) -> Result<Me
         inner: stage.follow.bench(),
         server: server.as_mut().map(|(running, _)| &mut **running),
         clock: None,
+        warm_up: false,
     };
     let ran = oroshi_bench::run(plan, &mut watcher);
     let clock = watcher.clock.or_else(megahertz);
@@ -109,14 +111,64 @@ fn bench(stage: &mut Stage<'_>, mut draft: Draft, order: Order<'_>) -> Result<Me
         warnings: verify::warnings(&record),
         shift: verify::shift(&record),
         record: Some(Box::new(record)),
-        command: None,
         clock,
         servers,
+        ..Measured::default()
     })
 }
 
+/// Gives a load its URLs and CPUs.
+fn aim(
+    stage: &Stage<'_>,
+    draft: &mut Draft,
+    variant: &Variant,
+    server: Option<&(&mut Running, &Server)>,
+) -> Result<(), Stopped> {
+    let values = server.map_or(&stage.values, |(running, _)| running.values());
+    draft.urls = variant.urls.iter().map(|url| endpoint(url, values)).collect::<Result<_, _>>()?;
+    if let Some(cpus) = &stage.experiment.load_cpus {
+        draft.cpus = Some(cpus.clone());
+    }
+    Ok(())
+}
+
+/// Our own load before a program's: what it finds is thrown away. That it could not be made, or that nothing was answered, is a
+/// warning and no more, as it is the program that measures.
+fn warm_up(
+    stage: &mut Stage<'_>,
+    draft: &Draft,
+    variant: &Variant,
+    mut server: Option<&mut (&mut Running, &Server)>,
+) -> Result<Vec<String>, Stopped> {
+    let mut draft = Draft { warmup: Duration::ZERO, watch: Watching::None, ..draft.clone() };
+    let aimed = aim(stage, &mut draft, variant, server.as_deref());
+    let ran = match aimed.and_then(|()| draft.plan().map_err(|problems| Stopped::failed(in_words(&problems)))) {
+        Ok(plan) => {
+            let server = server.as_mut().map(|(running, _)| &mut **running);
+            let mut watcher = Watcher { inner: stage.follow.bench(), server, clock: None, warm_up: true };
+            oroshi_bench::run(plan, &mut watcher).map_err(|error| in_words(&error))
+        }
+        Err(Stopped::Failed { why, .. }) => Err(why),
+        Err(Stopped::Cancelled) => return Err(Stopped::Cancelled),
+    };
+    if let Some((running, server)) = &mut server
+        && let Some(gone) = gone(running, server)
+    {
+        return Err(gone);
+    }
+    if stage.cancelled() {
+        return Err(Stopped::Cancelled);
+    }
+    let why = ran.map_or_else(Some, |record| verify::failure(&record));
+    Ok(why.map(|why| format!("the server was not warm when its load began: {why}")).into_iter().collect())
+}
+
 fn program(stage: &mut Stage<'_>, command: &Command, order: Order<'_>) -> Result<Measured, Stopped> {
-    let Order { cell, variant, mut server, .. } = order;
+    let Order { cell, index, variant, mut server, .. } = order;
+    let warnings = match &command.warmup {
+        Some(draft) => warm_up(stage, draft, variant, server.as_mut())?,
+        None => Vec::new(),
+    };
     let mut values = server.as_ref().map_or(&stage.values, |(running, _)| running.values()).clone();
     if let Some(url) = variant.urls.first() {
         values.set("url", filled(url, &values)?);
@@ -124,7 +176,7 @@ fn program(stage: &mut Stage<'_>, command: &Command, order: Order<'_>) -> Result
     let words = command.words.iter().map(|word| filled(word, &values)).collect::<Result<Vec<_>, _>>()?;
     let env = command.env.iter().map(|(name, value)| Ok((name.clone(), filled(value, &values)?)));
     let env = env.collect::<Result<Vec<_>, Stopped>>()?;
-    let output = output_file(stage, cell, &format!("{}-load", variant.name));
+    let output = output_file(stage, cell, Writer::Load(index));
     let launch = Launch {
         keeper: &stage.tools.keeper,
         cpus: stage.experiment.load_cpus.as_ref(),
@@ -182,7 +234,9 @@ fn program(stage: &mut Stage<'_>, command: &Command, order: Order<'_>) -> Result
     let clock = megahertz();
     Ok(Measured {
         figures,
+        warnings,
         clock,
+        program: words.first().and_then(|word| program::find(word, &env, &folder)),
         servers: server.is_some().then(Vec::new),
         command: Some(CommandRun {
             words,
@@ -214,10 +268,15 @@ struct Watcher<'a> {
     inner: &'a mut dyn Observer,
     server: Option<&'a mut Running>,
     clock: Option<f64>,
+    /// All of it goes before what is measured.
+    warm_up: bool,
 }
 
 impl Observer for Watcher<'_> {
     fn progress(&mut self, progress: &Progress) {
+        if self.warm_up {
+            return self.inner.progress(&Progress { stage: BenchStage::WarmUp, ..progress.clone() });
+        }
         // The CPUs have work by now, and nothing is measured yet.
         if progress.stage == BenchStage::WarmUp {
             self.clock = megahertz();

@@ -111,6 +111,7 @@ mod tests {
             env: Vec::new(),
             figures,
             requests: requests.map(|pattern| Regex::new(pattern).unwrap()),
+            warmup: None,
             timeout: Duration::from_secs(60),
         }
     }

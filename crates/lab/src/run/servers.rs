@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::{Stage, in_words};
 use crate::follow::Event;
 use crate::plan::{Cell, Server};
+use crate::result::Program;
 use crate::serving::{Launch, Running, StartError};
 
 /// Lines of a server's output that go with its end.
@@ -34,32 +35,57 @@ impl Stopped {
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     running: Vec<Option<Running>>,
+    /// What was started, the last time.
+    programs: Vec<Option<Program>>,
 }
 
 impl Servers {
-    /// Starts one server, after it was stopped if it is up.
+    /// Starts one server, after it was stopped if it is up. One that ends before it is ready gets a second try in another place: its port
+    /// may have been taken after it was found free.
     pub(super) fn start(&mut self, stage: &mut Stage<'_>, cell: usize, index: usize) -> Result<(), Stopped> {
         let servers = &stage.experiment.cells[cell].servers;
         self.stop(stage, cell, index);
         self.running.resize_with(servers.len(), || None);
+        self.programs.resize_with(servers.len(), || None);
         let server = &servers[index];
         stage.event(Event::Starting { server: &server.name });
-        let output = output_file(stage, cell, &server.name);
-        let launch = Launch {
-            keeper: &stage.tools.keeper,
-            cpus: stage.experiment.server_cpus.as_ref(),
-            output: &output,
-            values: &stage.values,
-        };
-        match Running::start(server, &launch, &mut || stage.follow.cancelled()) {
-            Ok(running) => self.running[index] = Some(running),
-            Err(StartError::Cancelled) => return Err(Stopped::Cancelled),
-            Err(error) => {
-                let why = format!("its server {} did not start: {}", server.name, in_words(&error));
-                return Err(Stopped::Failed { why, output: error.output().to_vec() });
+        let output = output_file(stage, cell, Writer::Server(index));
+        let mut first = None;
+        let error = loop {
+            let launch = Launch {
+                keeper: &stage.tools.keeper,
+                cpus: stage.experiment.server_cpus.as_ref(),
+                output: &output,
+                values: &stage.values,
+            };
+            let error = match Running::start(server, &launch, &mut || stage.follow.cancelled()) {
+                Ok(running) => {
+                    if let Some(error) = first {
+                        stage.trouble(format!("{} was started twice: {}", server.name, in_words(&error)));
+                    }
+                    self.programs[index] = running.program().cloned();
+                    self.running[index] = Some(running);
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let (error, end) = error.split();
+            if let Some(end) = end {
+                stage.trouble(format!("{}: {}", server.name, in_words(&end)));
             }
-        }
-        Ok(())
+            match error {
+                StartError::Cancelled => return Err(Stopped::Cancelled),
+                error @ StartError::Ended { .. } if first.is_none() => first = Some(error),
+                error => break error,
+            }
+        };
+        let why = format!("its server {} did not start: {}", server.name, in_words(&error));
+        Err(Stopped::Failed { why, output: error.output().to_vec() })
+    }
+
+    /// What was started as this server, if it ever was.
+    pub(super) fn program(&self, index: usize) -> Option<&Program> {
+        self.programs.get(index)?.as_ref()
     }
 
     /// Ends one server, if it is up.
@@ -98,9 +124,50 @@ pub(super) fn gone(running: &mut Running, server: &Server) -> Option<Stopped> {
     Some(Stopped::Failed { why, output: running.last_lines(LINES) })
 }
 
+/// Who writes into a file of its own, by its index in the cell.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Writer {
+    Server(usize),
+    /// The load program of a variant.
+    Load(usize),
+}
+
 /// Where a server, or a load program, writes to: `01-nginx.log`.
-pub(super) fn output_file(stage: &Stage<'_>, cell: usize, name: &str) -> PathBuf {
+pub(super) fn output_file(stage: &Stage<'_>, cell: usize, writer: Writer) -> PathBuf {
+    let names = output_names(&stage.experiment.cells[cell]);
+    let index = match writer {
+        Writer::Server(index) => index,
+        Writer::Load(index) => stage.experiment.cells[cell].servers.len() + index,
+    };
+    stage.tools.output.join(format!("{:02}-{}.log", cell + 1, names[index]))
+}
+
+/// Names fit for files, all different: those of the servers, then those of the variants' loads.
+fn output_names(cell: &Cell) -> Vec<String> {
     let safe = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' };
-    let name: String = name.chars().map(safe).collect();
-    stage.tools.output.join(format!("{:02}-{name}.log", cell + 1))
+    let servers = cell.servers.iter().map(|server| server.name.clone());
+    let loads = cell.variants.iter().map(|variant| format!("{}-load", variant.name));
+    let mut names: Vec<String> = Vec::new();
+    for name in servers.chain(loads) {
+        let name: String = name.chars().map(safe).collect();
+        let numbered = (2..).map(|number| format!("{name}-{number}"));
+        names.extend(std::iter::once(name.clone()).chain(numbered).find(|name| !names.contains(name)));
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::experiment;
+
+    #[test]
+    fn no_two_write_into_one_file() {
+        let mut cell = experiment().cells.remove(0);
+        let server = cell.servers[0].clone();
+        let servers = ["a/b", "a_b", "a b", "x-load"].map(|name| Server { name: name.into(), ..server.clone() });
+        cell.servers = servers.to_vec();
+        cell.variants[0].name = "x".into();
+        assert_eq!(output_names(&cell), ["a_b", "a_b-2", "a_b-3", "x-load", "x-load-2", "B-load"]);
+    }
 }

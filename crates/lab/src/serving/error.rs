@@ -58,6 +58,12 @@ pub enum StartError {
         /// The last lines of its output.
         output: Vec<String>,
     },
+    /// End whatever answers there, or take another address: `{{port}}` is a free one.
+    #[error("{url} answers before the server was started: that is another server")]
+    Taken {
+        /// With everything filled in.
+        url: String,
+    },
     /// The server's output says why.
     #[error("the server ended before it was ready: {how}")]
     Ended {
@@ -79,6 +85,14 @@ pub enum StartError {
     /// The process above the server did not do its work.
     #[error(transparent)]
     Keeper(#[from] KeeperError),
+    /// Correct the first; what was begun did not end as it should either, so look for what it left behind.
+    #[error("{start}; {end}")]
+    AndEnd {
+        /// Why it was not started.
+        start: Box<Self>,
+        /// What did not go well afterwards.
+        end: StopError,
+    },
 }
 
 impl StartError {
@@ -87,7 +101,17 @@ impl StartError {
     pub fn output(&self) -> &[String] {
         match self {
             Self::Setup { output, .. } | Self::Ended { output, .. } | Self::NotReady { output, .. } => output,
+            Self::AndEnd { start, .. } => start.output(),
             _ => &[],
+        }
+    }
+
+    /// Why it was not started, and apart from that what did not go well afterwards.
+    #[must_use]
+    pub fn split(self) -> (Self, Option<StopError>) {
+        match self {
+            Self::AndEnd { start, end } => (*start, Some(end)),
+            start => (start, None),
         }
     }
 }

@@ -61,7 +61,7 @@ impl Output {
     pub(super) fn last_lines(&self, count: usize) -> Vec<String> {
         let text = self.tail(MOST as usize);
         let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(count)..].iter().map(|line| (*line).to_owned()).collect()
+        lines[lines.len().saturating_sub(count)..].iter().map(|line| printable(line)).collect()
     }
 
     fn read(&self, from: u64, most: u64) -> io::Result<Vec<u8>> {
@@ -71,6 +71,16 @@ impl Output {
         file.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
+}
+
+/// A line without what a terminal would take for commands.
+fn printable(line: &str) -> String {
+    let letter = |letter: char| match letter {
+        '\t' => " ".to_owned(),
+        letter if letter.is_control() => letter.escape_default().to_string(),
+        letter => letter.to_string(),
+    };
+    line.chars().map(letter).collect()
 }
 
 #[cfg(test)]
@@ -102,6 +112,8 @@ mod tests {
         assert_eq!(output.tail(17), "ready at 80\nthree");
         assert_eq!(output.tail(3), "ree");
         assert_eq!(output.tail(999), "one\nready at 80\nthree");
+        file.write_all(b"\n\x1b[31mred\tone\x07").unwrap();
+        assert_eq!(output.last_lines(1), ["\\u{1b}[31mred one\\u{7}"]);
         output.look_from_now();
         file.write_all(b"\nready\n").unwrap();
         assert!(output.has_line(&ready).unwrap());

@@ -35,7 +35,7 @@ fn levels(view: &View<'_>, metric: &MetricRecord) -> Markup {
     let chart = html! {
         div.rows {
             @for cell in cells() {
-                @if view.result.cells.len() > 1 { div.group { (view.cell_name(cell)) } }
+                @if view.result.cells.len() > 1 { div.group { (view.result.cell_name(cell)) } }
                 @for variant in &cell.variants {
                     div.row {
                         div.name { (variant.name) }

@@ -27,7 +27,7 @@ pub(super) fn left_out(view: &View<'_>) -> Markup {
         }
         @for (cell, variant) in failed {
             @if let Some(failure) = &variant.failed {
-                @let name = view.cell_name(cell);
+                @let name = view.result.cell_name(cell);
                 div.failure {
                     p {
                         strong { @if !name.is_empty() { (name) ": " } (variant.name) } " failed in block " (failure.block + 1) ": " (failure.why)
@@ -91,7 +91,7 @@ pub(super) fn section(view: &View<'_>) -> Markup {
         h3 { "How each comparison ended" }
         ul {
             @for cell in &result.cells {
-                @let name = view.cell_name(cell);
+                @let name = view.result.cell_name(cell);
                 li {
                     @if !name.is_empty() { (name) ": " }
                     (units::plural(cell.blocks as u64, "block")) ", " (ended(cell.ended))
@@ -129,7 +129,7 @@ pub(super) fn again(result: &LabResult) -> Markup {
     html! {
         (command(&result.rerun))
         @if let Some(source) = &result.source {
-            p.small { "The file, word for word:" }
+            p.small { "The file, without what may be secret in it:" }
             (folded(&format!("{}.toml", result.name), &html! { pre { code { (source) } } }))
         }
     }

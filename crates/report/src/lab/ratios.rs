@@ -52,7 +52,7 @@ pub(super) fn section(view: &View<'_>) -> Markup {
 fn by_cell<'a>(view: &View<'_>, found: &[Found<'a>]) -> Vec<(String, Vec<Found<'a>>)> {
     let mut groups: Vec<(String, Vec<Found<'a>>)> = Vec::new();
     for one in found {
-        let name = view.cell_name(one.cell);
+        let name = view.result.cell_name(one.cell);
         match groups.last_mut() {
             Some((last, group)) if *last == name => group.push(*one),
             _ => groups.push((name, vec![*one])),

@@ -21,7 +21,7 @@ pub(super) fn section(view: &View<'_>) -> Markup {
 }
 
 fn of_cell(view: &View<'_>, cell: &CellResult) -> Markup {
-    let name = view.cell_name(cell);
+    let name = view.result.cell_name(cell);
     let metrics: Vec<&MetricRecord> = view
         .result
         .metrics

@@ -19,7 +19,7 @@ pub(super) fn summary(view: &View<'_>) -> Markup {
         div.verdict {
             @match view.result.cells.as_slice() {
                 [] => p.first { "Nothing was compared." },
-                [only] => (sentences(&of_primary(only))),
+                [only] => (sentences(only.base(), &of_primary(only))),
                 cells => {
                     (counts(view, primary.metric, cells))
                     @match &view.result.sweep {
@@ -57,8 +57,8 @@ fn word(metric: Metric, verdict: Verdict) -> &'static str {
 }
 
 /// Those against the first variant in large, the others below.
-fn sentences(comparisons: &[Comparison]) -> Markup {
-    let (first, others): (Vec<&Comparison>, Vec<&Comparison>) = comparisons.iter().partition(|c| c.base == 0);
+fn sentences(base: usize, comparisons: &[Comparison]) -> Markup {
+    let (first, others): (Vec<&Comparison>, Vec<&Comparison>) = comparisons.iter().partition(|c| c.base == base);
     html! {
         @if comparisons.is_empty() { p.first { "Nothing was compared." } }
         @for comparison in first { p.first { (comparison.words) "." } }
@@ -141,8 +141,8 @@ fn matrix(view: &View<'_>, primary: &MetricRecord, cells: &[CellResult]) -> Mark
         }
     }
     let rows = cells.iter().map(|cell| {
-        let base = View::name(cell, 0);
-        let mut row: Vec<Cell> = vec![html! { (view.cell_name(cell)) span.small { " beside " (base) } }];
+        let base = View::name(cell, cell.base());
+        let mut row: Vec<Cell> = vec![html! { (view.result.cell_name(cell)) span.small { " beside " (base) } }];
         row.extend(variants.iter().map(|name| match against(primary.metric, cell, name) {
             Some(comparison) => ratio_and_verdict(comparison),
             None => html! { "–" },
@@ -162,7 +162,9 @@ fn ratio_and_verdict(comparison: &Comparison) -> Markup {
 
 /// A variant beside the first one of its cell.
 fn against<'a>(metric: Metric, cell: &'a CellResult, variant: &str) -> Option<&'a Comparison> {
-    cell.comparisons.iter().find(|c| c.metric == metric && c.base == 0 && View::name(cell, c.variant) == variant)
+    cell.comparisons
+        .iter()
+        .find(|c| c.metric == metric && c.base == cell.base() && View::name(cell, c.variant) == variant)
 }
 
 /// The names of those that are compared with the first variant of their cell, base first, each pair once.
@@ -182,7 +184,7 @@ fn against_first<'a>(
     cells: impl IntoIterator<Item = &'a CellResult>,
 ) -> impl Iterator<Item = (&'a CellResult, &'a Comparison)> {
     cells.into_iter().flat_map(move |cell| {
-        cell.comparisons.iter().filter(move |c| c.metric == metric && c.base == 0).map(move |c| (cell, c))
+        cell.comparisons.iter().filter(move |c| c.metric == metric && c.base == cell.base()).map(move |c| (cell, c))
     })
 }
 

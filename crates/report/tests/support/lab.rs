@@ -172,6 +172,8 @@ fn cell(seed: u64, group: &str, point: Option<usize>, variants: &[(&str, f64)], 
         load: "20 connections, 1s".into(),
         figures: figures(index),
         failed: None,
+        program: None,
+        load_program: None,
     });
     let mut comparisons = Vec::new();
     for metric in METRICS {

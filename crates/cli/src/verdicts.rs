@@ -1,0 +1,266 @@
+//! What `compare` and `lab run` conclude from a result: whether everything could be compared, `--fail-if`, the exit code.
+
+use std::io;
+use std::str::FromStr;
+
+use oroshi_lab::LabResult;
+use oroshi_lab::baseline::Against;
+use oroshi_stats::compare::Verdict;
+use oroshi_words::nearest;
+
+use crate::paint::Paint;
+use crate::{interrupt, say};
+
+/// A --fail-if condition held.
+const EXIT_CONDITION: u8 = 3;
+
+/// Says which conditions held, and whether something failed or could not be compared, and gives the exit code for it. That
+/// something is missing counts for more than what was found of the rest. It is said on standard error, so that the report is the
+/// same with and without.
+pub(crate) fn judge(result: &LabResult, against: Option<&Against>, conditions: &[Condition]) -> u8 {
+    let paint = Paint::on(&io::stderr());
+    let judged = judged(result, against);
+    let missing = missing(result, against, &judged, conditions);
+    let mut code = 0;
+    for condition in conditions {
+        let (name, held) = (condition.name(), condition.held(&judged));
+        if held.is_empty() {
+            say(&match missing {
+                None => format!("{}  --fail-if {name}", paint.green("passed")),
+                Some(_) => format!("{}  --fail-if {name}: not everything was compared", paint.yellow("unknown")),
+            });
+        }
+        for words in held {
+            say(&format!("{}  --fail-if {name}: {words}", paint.red("FAILED")));
+            code = EXIT_CONDITION;
+        }
+    }
+    match missing {
+        Some((missing, words)) => {
+            say(&words);
+            missing
+        }
+        None => code,
+    }
+}
+
+/// What there should be and is not: an exit code, and words.
+fn missing(
+    result: &LabResult,
+    against: Option<&Against>,
+    judged: &[(Verdict, String)],
+    conditions: &[Condition],
+) -> Option<(u8, String)> {
+    let variants = result.cells.iter().flat_map(|cell| cell.variants.iter().map(move |variant| (cell, variant)));
+    let failed = variants.filter(|(_, variant)| variant.failed.is_some());
+    let failed: Vec<String> = failed.map(|(cell, v)| placed(&result.cell_name(cell), &v.name)).collect();
+    if !failed.is_empty() {
+        return Some((1, format!("error: {} failed", failed.join(", "))));
+    }
+    // A variant alone is only measured.
+    let asked = against.is_some() || !conditions.is_empty() || result.cells.iter().any(|cell| cell.variants.len() > 1);
+    let compared = |(verdict, _): &(Verdict, String)| *verdict != Verdict::NotCompared;
+    let there = match asked {
+        // A point of a sweep at which nothing can be said does not take the others' worth away.
+        true if conditions.is_empty() && against.is_none() => judged.iter().any(compared),
+        true => !judged.is_empty() && judged.iter().all(compared),
+        false => result.cells.iter().any(|cell| !cell.runs.is_empty()),
+    };
+    match (there, result.cut_short) {
+        (true, _) => None,
+        (false, true) => Some((interrupt::EXIT_CODE, "ended by Ctrl-C before there was enough to compare".into())),
+        (false, false) => Some((1, "error: not everything could be compared; the report says why".into())),
+    }
+}
+
+/// What conditions are about: the primary metric's verdicts on each later one beside the first, with where they came out; or on
+/// today's beside those that were saved.
+fn judged(result: &LabResult, against: Option<&Against>) -> Vec<(Verdict, String)> {
+    let Some(primary) = result.metrics.first().map(|m| m.metric) else { return Vec::new() };
+    if let Some(against) = against {
+        let rows = against.comparisons.iter().filter(|row| row.metric == primary);
+        return rows.map(|row| (row.verdict, row.words.clone())).collect();
+    }
+    let mut judged = Vec::new();
+    for cell in &result.cells {
+        let name = result.cell_name(cell);
+        let on_first = cell.comparisons.iter().filter(|c| c.metric == primary && c.base == cell.base());
+        judged.extend(on_first.map(|c| (c.verdict, placed(&name, &c.words))));
+    }
+    judged
+}
+
+fn placed(cell: &str, words: &str) -> String {
+    if cell.is_empty() { words.to_owned() } else { format!("{cell}: {words}") }
+}
+
+/// A verdict that is not wanted, on any of the later ones beside the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    /// One is worse.
+    Slower,
+    /// One is better.
+    Faster,
+    /// One is worse or better.
+    Different,
+    /// Of one it is not known.
+    Undecided,
+}
+
+impl Condition {
+    const ALL: [(&'static str, Self); 4] = [
+        ("slower", Self::Slower),
+        ("faster", Self::Faster),
+        ("different", Self::Different),
+        ("undecided", Self::Undecided),
+    ];
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|known| known.1 == self).map_or("", |known| known.0)
+    }
+
+    fn is(self, verdict: Verdict) -> bool {
+        match self {
+            Self::Slower => verdict == Verdict::Slower,
+            Self::Faster => verdict == Verdict::Faster,
+            Self::Different => matches!(verdict, Verdict::Slower | Verdict::Faster),
+            Self::Undecided => matches!(verdict, Verdict::Undecided | Verdict::NotCompared),
+        }
+    }
+
+    /// The sentences for which it holds.
+    fn held(self, judged: &[(Verdict, String)]) -> Vec<&str> {
+        judged.iter().filter(|(verdict, _)| self.is(*verdict)).map(|(_, words)| words.as_str()).collect()
+    }
+}
+
+impl FromStr for Condition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.iter().find(|known| known.0 == text).map(|known| known.1).ok_or_else(|| {
+            let names = Self::ALL.map(|known| known.0);
+            let near = nearest(text, names).map(|near| format!(" (did you mean {near}?)")).unwrap_or_default();
+            format!("`{text}` is no verdict{near}: expected one of {}", names.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oroshi_lab::Metric;
+    use oroshi_lab::baseline::AgainstRow;
+    use oroshi_lab::result::Failure;
+
+    use super::*;
+    use crate::lab_text::sample;
+
+    fn against(verdicts: &[Verdict]) -> Against {
+        let row = |verdict: &Verdict| AgainstRow {
+            variant: "A".into(),
+            metric: Metric::Rps,
+            ratio: None,
+            p: None,
+            verdict: *verdict,
+            words: format!("{verdict:?}"),
+        };
+        let other = AgainstRow { metric: Metric::P99, ..row(&Verdict::Slower) };
+        Against { comparisons: verdicts.iter().map(row).chain([other]).collect(), caveats: Vec::new() }
+    }
+
+    #[test]
+    fn names_read_as_conditions() {
+        for (name, condition) in Condition::ALL {
+            assert_eq!((name.parse(), condition.name()), (Ok(condition), name));
+        }
+        assert!("slow".parse::<Condition>().unwrap_err().contains("did you mean slower?"));
+    }
+
+    #[test]
+    fn each_condition_holds_for_its_verdicts() {
+        use Verdict::{Equivalent, Faster, NotCompared, Slower, Undecided};
+        let all = [Faster, Slower, Equivalent, Undecided, NotCompared];
+        let judged: Vec<_> = all.into_iter().zip(["f", "s", "e", "u", "n"].map(str::to_owned)).collect();
+        let held = |condition: Condition| condition.held(&judged).concat();
+        let conditions = Condition::ALL.map(|known| held(known.1));
+        assert_eq!(conditions, ["s", "f", "fs", "un"]);
+    }
+
+    #[test]
+    fn only_the_primary_metric_beside_the_first_counts() {
+        let many = sample::many();
+        assert_eq!(judged(&many, None).len(), 4, "one for each later variant");
+        let mut two = sample::two();
+        two.cells[0].comparisons[0].verdict = Verdict::Equivalent;
+        let verdicts: Vec<Verdict> = judged(&two, None).into_iter().map(|j| j.0).collect();
+        assert_eq!(verdicts, [Verdict::Equivalent], "the others are not asked");
+        two.cells[0].comparisons[0].base = 1;
+        assert!(judged(&two, None).is_empty());
+    }
+
+    #[test]
+    fn with_a_baseline_it_is_about_today_against_then() {
+        let against = against(&[Verdict::Faster, Verdict::Undecided]);
+        let two = sample::two();
+        let verdicts: Vec<Verdict> = judged(&two, Some(&against)).into_iter().map(|j| j.0).collect();
+        assert_eq!(verdicts, [Verdict::Faster, Verdict::Undecided]);
+    }
+
+    #[test]
+    fn verdicts_say_where_they_came_out() {
+        let judged = judged(&sample::groups(), None);
+        assert_eq!(judged.len(), 2);
+        assert!(judged[0].1.starts_with("kept connections: number 1"), "{judged:?}");
+    }
+
+    fn code(change: impl FnOnce(&mut LabResult), conditions: &[Condition]) -> u8 {
+        let mut result = sample::two();
+        change(&mut result);
+        judge(&result, None, conditions)
+    }
+
+    fn fails(result: &mut LabResult) {
+        let failure = Failure { block: 4, why: "it ended".into(), output: Vec::new() };
+        result.cells[0].variants[1].failed = Some(failure);
+    }
+
+    #[test]
+    fn conditions_and_failures_have_their_codes() {
+        use Condition::{Different, Slower, Undecided};
+        assert_eq!(code(|_| (), &[]), 0);
+        assert_eq!(code(|_| (), &[Slower, Undecided]), 0, "it is faster");
+        assert_eq!(code(|_| (), &[Slower, Different]), 3);
+        assert_eq!(code(fails, &[]), 1, "whatever had been compared before");
+        assert_eq!(code(fails, &[Slower]), 1, "a set-up that failed has not passed");
+        assert_eq!(code(fails, &[Different]), 1, "of one that failed nothing is proven");
+        let nothing = |result: &mut LabResult| sample::not_compared(&mut result.cells[0].comparisons[0], "");
+        assert_eq!((code(nothing, &[]), code(nothing, &[Slower])), (1, 1), "latencies at different rates, say");
+        let early = |result: &mut LabResult| {
+            nothing(result);
+            result.cut_short = true;
+        };
+        assert_eq!(code(early, &[]), 130);
+        assert_eq!(code(|result| result.cut_short = true, &[]), 0, "what there was is enough");
+        // One group of two was compared, the other one was not.
+        let partly = |result: &mut LabResult| {
+            *result = sample::groups();
+            sample::not_compared(&mut result.cells[1].comparisons[0], "");
+        };
+        assert_eq!(code(partly, &[Slower]), 1);
+    }
+
+    #[test]
+    fn a_variant_alone_is_only_measured() {
+        let alone = |result: &mut LabResult| {
+            result.cells[0].variants.truncate(1);
+            result.cells[0].comparisons.clear();
+        };
+        assert_eq!(code(alone, &[]), 0);
+        assert_eq!(code(alone, &[Condition::Slower]), 1, "nothing was compared that could have passed");
+        let never = |result: &mut LabResult| {
+            alone(result);
+            result.cells[0].runs.clear();
+        };
+        assert_eq!(code(never, &[]), 1);
+    }
+}
