@@ -263,7 +263,7 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     let result = measure(experiment, place.output(), shutdown)?;
     let kept = place.store(&result)?;
     print(&lab_text::report(&result, Paint::on(&io::stdout())))?;
-    print(&format!("\nReport    {}\nResult    {}\n", kept.page.display(), kept.data.display()))?;
+    print(&format!("\nResult    {}\nReport    {}\n", kept.data.display(), kept.page.display()))?;
     Ok(ExitCode::from(verdicts::judge(&result, None, &conditions)))
 }
 
