@@ -9,6 +9,7 @@ mod args;
 mod read;
 mod variants;
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -108,6 +109,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let (experiment, output) = args.read(&oroshi.to_string_lossy(), rerun).map_err(Error::Usage)?;
     // Whatever cannot be read or written is better known before the runs than after them.
     let saved = output.baseline.as_deref().map(saved).transpose()?;
+    if let Some(Saved::Lab(then)) = &saved {
+        share_a_name(then, &experiment).map_err(|what| Error::Usage(vec![what]))?;
+    }
     let file = output.file.as_deref().map(bench::open).transpose()?;
     let html = output.html.as_deref().map(bench::open).transpose()?;
 
@@ -184,6 +188,21 @@ impl OutputFolder {
             self.folder.keep();
         }
     }
+}
+
+/// An error when none of today's set-ups has the name of a saved one: nothing would be compared with it.
+fn share_a_name(then: &LabResult, today: &Experiment) -> Result<(), String> {
+    let then: BTreeSet<&str> = then.cells.iter().flat_map(|cell| &cell.variants).map(|v| v.name.as_str()).collect();
+    let today: Vec<&str> = today.cells.iter().flat_map(|cell| &cell.variants).map(|v| v.name.as_str()).collect();
+    if today.iter().any(|name| then.contains(name)) {
+        return Ok(());
+    }
+    let saved = then.iter().copied().collect::<Vec<_>>().join(", ");
+    let first = then.first().copied().unwrap_or("NAME");
+    Err(format!(
+        "--baseline: {} is not among what is saved there ({saved}): expected one of those names, as in {first}=URL",
+        today.join(", ")
+    ))
 }
 
 /// Reads a saved result.

@@ -201,6 +201,11 @@ fn a_saved_result_is_a_baseline_with_caveats() {
     assert!(value["against"]["caveats"].as_array().is_some_and(|caveats| !caveats.is_empty()));
     assert!(std::fs::read_to_string(&page).unwrap().starts_with("<!DOCTYPE html>"));
 
+    // Names are known before anything is run.
+    let unknown = format!("then={}", target.url());
+    oroshi(&["compare", "--baseline", &saved, &unknown])
+        .said(2, &["then is not among what is saved there (now, other)"]);
+
     // One saved run has no interval.
     let one = path("one.json");
     assert_eq!(bench(&["-n", "20", "--format", "json", "-o", &one, target.url()]).code, Some(0));
