@@ -1,4 +1,4 @@
-//! `oroshi target`: the server that load is pointed at in self-tests and demos. It answers the same to everything, in
+//! `oroshi target`: the server that load is pointed at in self-tests and experiments. It answers the same to everything, in
 //! ways that can be set and counted.
 //!
 //! [`Args`] is what was typed, `plan` makes sense of it, `responder` answers, with `answers` written out beforehand and
