@@ -1,0 +1,1 @@
+//! A LuaJIT state for one thread.

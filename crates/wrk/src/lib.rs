@@ -1,0 +1,1 @@
+//! wrk's Lua API, as the script of a load.
