@@ -1,6 +1,7 @@
 //! One connection, from its first request to its end: the hot path.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,10 +9,13 @@ use std::task::{Context, Poll, ready};
 use oroshi_http1::{DecodeError, Framing, ResponseDecoder, ResponseEvent};
 use oroshi_net::{Stream, monotonic_ns};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
-use crate::check::Checking;
-use crate::core::{Core, OriginState, Phase, Take, Ticket};
+use crate::answer::Answer;
+use crate::batch::{Batch, Made};
+use crate::core::{Core, OriginState, Outgoing, Phase, Take, Ticket};
 use crate::failure::Failure;
+use crate::tally::Times;
 
 /// Pieces of requests that one write can carry.
 const WRITE_BATCH: usize = 64;
@@ -19,7 +23,7 @@ const WRITE_BATCH: usize = 64;
 /// A request on its way.
 struct InFlight {
     ticket: Ticket,
-    request: usize,
+    request: Asked,
     /// It says `Connection: close`.
     last: bool,
     /// When the slot set about it: connecting, if it had to, is part of carrying it.
@@ -28,13 +32,21 @@ struct InFlight {
     sent: Option<u64>,
 }
 
-/// The answer that is being read.
-#[derive(Default)]
-struct Answer {
-    begun: bool,
-    status: u16,
-    /// Whether the connection can be used after it.
-    reusable: bool,
+/// Where the bytes of a request are.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// Among the origin's.
+    Planned(usize),
+    /// In the connection's batch.
+    Made(Made),
+}
+
+/// The pause that a script wants before each batch of requests.
+enum Pause {
+    /// The script has not been asked yet.
+    ToAsk,
+    Until(Pin<Box<Sleep>>),
+    Over,
 }
 
 /// One connection, from its first request to its end.
@@ -47,13 +59,17 @@ pub(crate) struct Connection<'c> {
     /// Bytes of an incomplete head, chunk line or trailer.
     kept: Vec<u8>,
     in_flight: VecDeque<InFlight>,
+    /// What a script made for this connection; empty without one.
+    batch: Batch,
+    pause: Pause,
     /// How many of `in_flight` are written to the last byte, and how many bytes of the one after them.
     written: usize,
     offset: usize,
     /// Requests that were given to this connection.
     given: u64,
     answer: Answer,
-    checking: Checking,
+    /// How long connecting took, until the first request has borne it; nanoseconds.
+    connect_ns: u64,
     /// Nothing has been written yet.
     fresh: bool,
     /// TLS holds records that the socket had no room for.
@@ -69,10 +85,18 @@ pub(crate) struct Connection<'c> {
 }
 
 /// Requests to be sent again, on another connection: the server announced that it would not answer them.
-pub(crate) type Carried = VecDeque<Ticket>;
+pub(crate) type Carried = VecDeque<(Ticket, Outgoing)>;
 
 impl<'c> Connection<'c> {
-    pub(crate) fn new(core: &'c Core, id: usize, origin: &'c OriginState, stream: Stream, carried: Carried) -> Self {
+    /// `connect_ns`: how long connecting took, nanoseconds.
+    pub(crate) fn new(
+        core: &'c Core,
+        id: usize,
+        origin: &'c OriginState,
+        stream: Stream,
+        connect_ns: u64,
+        carried: Carried,
+    ) -> Self {
         let mut connection = Self {
             core,
             id,
@@ -81,11 +105,13 @@ impl<'c> Connection<'c> {
             decoder: ResponseDecoder::default(),
             kept: Vec::new(),
             in_flight: VecDeque::with_capacity(core.rules.pipeline.min(WRITE_BATCH)),
+            batch: Batch::default(),
+            pause: Pause::ToAsk,
             written: 0,
             offset: 0,
             given: 0,
             answer: Answer::default(),
-            checking: Checking::default(),
+            connect_ns,
             fresh: true,
             unflushed: false,
             closing: false,
@@ -93,15 +119,23 @@ impl<'c> Connection<'c> {
             spare: false,
             now: None,
         };
-        for ticket in carried {
-            connection.give(ticket, origin.next_request(), monotonic_ns());
+        for (ticket, request) in carried {
+            connection.give(ticket, &request, monotonic_ns());
         }
         connection
     }
 
     /// Gives it a request, on which the slot has worked since `began`.
+    pub(crate) fn give(&mut self, ticket: Ticket, request: &Outgoing, began: u64) {
+        let request = match request {
+            Outgoing::Planned(request) => Asked::Planned(*request),
+            Outgoing::Made(made, bytes) => Asked::Made(self.batch.adopt(bytes, made)),
+        };
+        self.take(ticket, request, began);
+    }
+
     #[inline]
-    pub(crate) fn give(&mut self, ticket: Ticket, request: usize, began: u64) {
+    fn take(&mut self, ticket: Ticket, request: Asked, began: u64) {
         self.given += 1;
         let last = self.given >= self.core.rules.per_connection;
         self.closing |= last;
@@ -156,26 +190,97 @@ impl<'c> Connection<'c> {
 
     /// Takes as many requests as the connection may carry.
     #[inline]
-    fn fill(&mut self, cx: &Context<'_>) {
+    fn fill(&mut self, cx: &mut Context<'_>) {
+        if self.core.script.is_some() && (self.core.delays() || self.core.makes_requests()) {
+            return self.fill_as_scripted(cx);
+        }
         while !self.closing && self.in_flight.len() < self.core.rules.pipeline {
-            let (core, now) = (self.core, &mut self.now);
-            let take = core.take_ticket(self.id, cx, || *now.get_or_insert_with(monotonic_ns));
-            match take {
-                Take::Now(ticket) => {
+            match self.ticket(cx) {
+                Some(ticket) => {
                     let began = self.now();
-                    self.give(ticket, self.origin.next_request(), began);
+                    self.take(ticket, Asked::Planned(self.origin.next_request()), began);
                 }
-                Take::Wait => return,
-                Take::Over => self.closing = true,
+                None => return,
             }
         }
     }
 
-    /// The bytes of a request: its head's piece and its body's.
+    /// The right to send one more request, if there is one now.
     #[inline]
-    fn pieces_of(&self, flight: &InFlight) -> [&'c [u8]; 2] {
-        let request = &self.origin.requests[flight.request];
-        [if flight.last { &request.last } else { &request.keep }, &request.body]
+    fn ticket(&mut self, cx: &Context<'_>) -> Option<Ticket> {
+        let (core, now) = (self.core, &mut self.now);
+        match core.take_ticket(self.id, cx, || *now.get_or_insert_with(monotonic_ns)) {
+            Take::Now(ticket) => Some(ticket),
+            Take::Wait => None,
+            Take::Over => {
+                self.closing = true;
+                None
+            }
+        }
+    }
+
+    /// Takes the next batch of requests once the one before it is answered, and the pause before it is over.
+    fn fill_as_scripted(&mut self, cx: &mut Context<'_>) {
+        let core = self.core;
+        if self.closing || !self.in_flight.is_empty() || core.phase.get() == Phase::Connecting {
+            return;
+        }
+        if core.delays() && self.pause(cx).is_pending() {
+            return;
+        }
+        let Some(ticket) = self.ticket(cx) else { return };
+        self.pause = Pause::ToAsk;
+        if !core.makes_requests() {
+            self.take_at(ticket, Asked::Planned(self.origin.next_request()));
+            while !self.closing && self.in_flight.len() < core.rules.pipeline {
+                let Some(ticket) = self.ticket(cx) else { return };
+                self.take_at(ticket, Asked::Planned(self.origin.next_request()));
+            }
+            return;
+        }
+        if !core.make_requests(&mut self.batch) {
+            self.closing = true;
+            return;
+        }
+        if core.rules.per_connection == self.given + 1 {
+            self.batch.close_after_the_only();
+        }
+        // Making the request took its time.
+        self.now = None;
+        self.take_at(ticket, Asked::Made(self.batch.requests[0]));
+        for i in 1..self.batch.requests.len() {
+            let Some(ticket) = self.ticket(cx) else { return };
+            self.take_at(ticket, Asked::Made(self.batch.requests[i]));
+        }
+    }
+
+    /// In a closed loop a request that a script had to be asked for is due when the script is done.
+    fn take_at(&mut self, ticket: Ticket, request: Asked) {
+        let now = self.now();
+        let ticket = if self.core.rules.open { ticket } else { Ticket { due: now, free: now } };
+        self.take(ticket, request, now);
+    }
+
+    /// Waits for as long as the script wants.
+    fn pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match &mut self.pause {
+                Pause::Over => return Poll::Ready(()),
+                Pause::Until(sleep) => {
+                    ready!(sleep.as_mut().poll(cx));
+                    self.now = None;
+                    self.pause = Pause::Over;
+                }
+                Pause::ToAsk => {
+                    self.pause = match self.core.ask_for_pause() {
+                        Some(pause) if pause.is_zero() => Pause::Over,
+                        Some(pause) => Pause::Until(Box::pin(tokio::time::sleep(pause))),
+                        // The script is over, and so is what would have come after the pause.
+                        None => Pause::Over,
+                    }
+                }
+            }
+        }
     }
 
     /// Writes what is not yet written, as far as the kernel takes it.
@@ -183,7 +288,7 @@ impl<'c> Connection<'c> {
     fn write(&mut self, cx: &mut Context<'_>) {
         let now = self.now();
         while self.written < self.in_flight.len() {
-            let [head, body] = self.pieces_of(&self.in_flight[self.written]);
+            let [head, body] = pieces(self.origin, &self.batch, &self.in_flight[self.written]);
             let (first, second) = match self.offset.checked_sub(head.len()) {
                 None => (&head[self.offset..], body),
                 Some(into_body) => (&body[into_body..], &[][..]),
@@ -199,7 +304,9 @@ impl<'c> Connection<'c> {
                 Pin::new(&mut self.stream).poll_write(cx, first)
             } else {
                 let mut slices = [IoSlice::new(&[]); WRITE_BATCH];
-                let later = self.in_flight.iter().skip(self.written + 1).flat_map(|flight| self.pieces_of(flight));
+                let (origin, batch) = (self.origin, &self.batch);
+                let later = self.in_flight.iter().skip(self.written + 1);
+                let later = later.flat_map(|flight| pieces(origin, batch, flight));
                 let pieces = [first, second].into_iter().chain(later).filter(|piece| !piece.is_empty());
                 let n = slices.iter_mut().zip(pieces).map(|(to, piece)| *to = IoSlice::new(piece)).count();
                 Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..n])
@@ -254,7 +361,7 @@ impl<'c> Connection<'c> {
         tally.bytes_written += n as u64;
         self.offset += n;
         while self.written < self.in_flight.len() && self.offset > 0 {
-            let length: usize = self.pieces_of(&self.in_flight[self.written]).iter().map(|piece| piece.len()).sum();
+            let length = pieces(self.origin, &self.batch, &self.in_flight[self.written]).map(<[u8]>::len).iter().sum();
             let flight = &mut self.in_flight[self.written];
             if flight.sent.is_none() {
                 flight.sent = Some(now);
@@ -322,26 +429,28 @@ impl<'c> Connection<'c> {
     /// Takes answers off `input`; true when the connection cannot be used after the last one.
     #[inline]
     fn decode(&mut self, input: &mut &[u8], now: u64) -> Result<bool, DecodeError> {
+        let core = self.core;
         loop {
             if !self.answer.begun && !input.is_empty() {
                 // Bytes before any request was sent are for the decoder to refuse: it expects nothing.
                 if let Some(InFlight { sent: Some(sent), ticket, request, .. }) = self.in_flight.front() {
-                    self.decoder.expect(self.origin.requests[*request].expect);
-                    self.answer = Answer { begun: true, status: 0, reusable: false };
-                    if ticket.due >= self.core.measure_from.get() {
-                        self.core.tally.borrow_mut().clocks.first_byte.record(now.saturating_sub(*sent));
+                    self.decoder.expect(match request {
+                        Asked::Planned(request) => self.origin.requests[*request].expect,
+                        Asked::Made(made) => made.expect,
+                    });
+                    let wait = now.saturating_sub(*sent);
+                    self.answer.begin(wait);
+                    if ticket.due >= core.measure_from.get() {
+                        core.tally.borrow_mut().clocks.first_byte.record(wait);
                     }
                 }
             }
-            match self.decoder.decode(&self.core.rules.limits, input)? {
+            match self.decoder.decode(&core.rules.limits, input)? {
                 None => return Ok(false),
-                Some(ResponseEvent::Informational(_) | ResponseEvent::Trailers(_)) => {}
+                Some(ResponseEvent::Informational(_)) => {}
+                Some(ResponseEvent::Trailers(trailers)) => self.answer.trailers(core, trailers),
                 Some(ResponseEvent::Head(head)) => {
-                    self.answer.status = head.status;
-                    self.answer.reusable = head.keep_alive;
-                    if !self.core.rules.checks.is_empty() {
-                        self.checking.begin(&self.core.rules.checks, head.status);
-                    }
+                    self.answer.head(core, &head);
                     // An upgrade that was asked for is an answer; what follows is no longer HTTP.
                     if head.framing == Framing::Tunnel {
                         self.answer.reusable = false;
@@ -351,8 +460,8 @@ impl<'c> Connection<'c> {
                     }
                 }
                 Some(ResponseEvent::Data(data)) => {
-                    if !self.core.rules.checks.is_empty() {
-                        self.checking.data(&self.core.rules.checks, data);
+                    if !self.answer.data(core, data) {
+                        self.closing = true;
                     }
                 }
                 Some(ResponseEvent::End) => {
@@ -372,45 +481,66 @@ impl<'c> Connection<'c> {
         // An answer that came before its request was written whole leaves the rest of it unwritable.
         let whole = self.written > 0;
         self.written = self.written.saturating_sub(1);
-        let checked = core.rules.checks.is_empty() || self.checking.holds(&core.rules.checks);
         let sent = flight.sent.unwrap_or(now);
         let (service, response) = (now.saturating_sub(sent), now.saturating_sub(flight.ticket.due));
-        // Where the plan says which statuses are right, it decides.
-        let failed = if self.answer.status >= 400 && !core.rules.status_checked {
-            Some(Failure::Status)
-        } else if !checked {
-            Some(Failure::Check)
-        } else {
-            None
-        };
+        let failed = self.answer.failure(core);
+        let measured = flight.ticket.due >= core.measure_from.get();
         {
             let mut tally = core.tally.borrow_mut();
             tally.answered += 1;
-            if flight.ticket.due >= core.measure_from.get() {
+            if measured {
                 tally.completed += 1;
                 tally.clocks.service.record(service);
                 tally.clocks.response.record(response);
                 tally.statuses[usize::from(self.answer.status.min(999))] += 1;
+                tally.answers.body_bytes += self.answer.body_bytes;
+                tally.answers.kept += u64::from(self.answer.reusable);
+                tally.answers.other_lengths += u64::from(self.answer.is_of_other_length(core));
                 if let Some(failure) = failed {
                     tally.failures.add(failure);
                 }
             }
             let mut interval = core.interval.borrow_mut();
             interval.requests += 1;
-            interval.errors += u64::from(failed.is_some() && flight.ticket.due >= core.measure_from.get());
+            interval.errors += u64::from(failed.is_some() && measured);
             interval.service.record(service);
             if let Some(full) = &mut interval.full {
                 full.0.record(service);
                 full.1.record(response);
             }
         }
+        if core.rules.connection_times || core.rules.each_request {
+            self.note_connection_times(sent, service, measured);
+        }
+        let goes_on = self.answer.tell_script(core);
         let next = self.in_flight.front().and_then(|f| f.sent);
         core.slots[self.id].deadline.set(next.map_or(u64::MAX, |sent| sent + core.rules.timeout));
         // After a failed write, what was written before it may still be answered.
         let answers_more = !self.write_failed || self.written > 0;
-        let usable = self.answer.reusable && whole && !flight.last && answers_more;
+        let usable = self.answer.reusable && whole && !flight.last && answers_more && goes_on;
         self.answer.begun = false;
         !usable
+    }
+
+    /// What a request took that was sent at `sent`, connecting included.
+    #[cold]
+    fn note_connection_times(&mut self, sent: u64, service: u64, measured: bool) {
+        let core = self.core;
+        let connect = std::mem::take(&mut self.connect_ns);
+        if !measured {
+            return;
+        }
+        let total = connect + service;
+        if core.rules.connection_times {
+            let mut tally = core.tally.borrow_mut();
+            let times = tally.connection_times.get_or_insert_default();
+            times.connect.record(connect);
+            times.total.record(total);
+        }
+        if core.rules.each_request {
+            let began = sent.saturating_sub(connect);
+            core.interval.borrow_mut().each.push(Times { began, connect, wait: self.answer.wait, total });
+        }
     }
 
     /// The server closed.
@@ -443,7 +573,12 @@ impl<'c> Connection<'c> {
         if self.write_failed && !announced && !self.in_flight.is_empty() {
             return self.fail(Failure::Write);
         }
-        self.in_flight.drain(..).map(|flight| flight.ticket).collect()
+        let batch = &self.batch;
+        let again = |flight: InFlight| match flight.request {
+            Asked::Planned(request) => (flight.ticket, Outgoing::Planned(request)),
+            Asked::Made(made) => (flight.ticket, Outgoing::Made(made, batch.bytes_of(&made).into())),
+        };
+        self.in_flight.drain(..).map(again).collect()
     }
 
     /// Everything in flight fails by one name.
@@ -480,6 +615,24 @@ impl<'c> Connection<'c> {
             cut_off(self.core, flight.ticket, flight.sent, now);
         }
         Carried::new()
+    }
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        self.answer.forget_body(self.core);
+    }
+}
+
+/// The bytes of a request: its head's piece and its body's.
+#[inline]
+fn pieces<'b>(origin: &'b OriginState, batch: &'b Batch, flight: &InFlight) -> [&'b [u8]; 2] {
+    match &flight.request {
+        Asked::Planned(request) => {
+            let request = &origin.requests[*request];
+            [if flight.last { &request.last } else { &request.keep }, &request.body]
+        }
+        Asked::Made(made) => [batch.bytes_of(made), &[]],
     }
 }
 

@@ -10,10 +10,14 @@ use oroshi_http1::Limits;
 use oroshi_net::{Connector, Peer};
 use tokio::sync::Notify;
 
+use crate::answer::First;
 use crate::arrivals::Arrivals;
+use crate::batch::{Batch, Made};
 use crate::check::Check;
 use crate::failure::Failure;
 use crate::request::Request;
+use crate::script::{Heard, ScriptError, Wanted};
+use crate::scripting::Scripting;
 use crate::tally::{Interval, Tally};
 
 /// The answer's head may be this large; bodies are never held.
@@ -39,6 +43,14 @@ pub(crate) struct Ticket {
     pub(crate) due: u64,
     /// Since when the connection that carries it has been free to do so.
     pub(crate) free: u64,
+}
+
+/// A request to be sent: one of the plan's, or one that a script made.
+#[derive(Clone, Debug)]
+pub(crate) enum Outgoing {
+    Planned(usize),
+    /// Where it stands in its bytes, and those.
+    Made(Made, Box<[u8]>),
 }
 
 /// The answer to a connection that asks for a ticket.
@@ -149,6 +161,8 @@ pub(crate) struct Rules {
     pub(crate) status_checked: bool,
     pub(crate) limits: Limits,
     pub(crate) interval_histograms: bool,
+    pub(crate) connection_times: bool,
+    pub(crate) each_request: bool,
     pub(crate) open: bool,
 }
 
@@ -158,6 +172,9 @@ pub(crate) struct Core {
     pub(crate) rules: Rules,
     pub(crate) origins: Vec<OriginState>,
     pub(crate) slots: Vec<Slot>,
+    pub(crate) script: Option<Scripting>,
+    /// Shared by all cores.
+    pub(crate) first: Arc<First>,
     pub(crate) scratch: RefCell<Box<[u8]>>,
     pub(crate) tally: RefCell<Tally>,
     pub(crate) interval: RefCell<Interval>,
@@ -180,16 +197,27 @@ pub(crate) struct Core {
     pub(crate) progress: Notify,
     pub(crate) attempted: Cell<usize>,
     pub(crate) ended: Cell<usize>,
+    /// The script wants no more, or failed.
+    pub(crate) halted: Cell<bool>,
 }
 
 impl Core {
-    pub(crate) fn new(mut rules: Rules, origins: Vec<OriginState>, slots: usize, source: Source) -> Rc<Self> {
+    pub(crate) fn new(
+        mut rules: Rules,
+        origins: Vec<OriginState>,
+        slots: usize,
+        source: Source,
+        script: Option<Scripting>,
+        first: Arc<First>,
+    ) -> Rc<Self> {
         rules.limits.head_bytes = HEAD_LIMIT;
         let interval = Interval::new(rules.interval_histograms);
         Rc::new(Self {
             rules,
             origins,
             slots: (0..slots).map(|_| Slot::new()).collect(),
+            script,
+            first,
             scratch: RefCell::new(vec![0; SCRATCH].into_boxed_slice()),
             tally: RefCell::default(),
             interval: RefCell::new(interval),
@@ -205,6 +233,7 @@ impl Core {
             progress: Notify::new(),
             attempted: Cell::new(0),
             ended: Cell::new(0),
+            halted: Cell::new(false),
         })
     }
 
@@ -224,6 +253,7 @@ impl Core {
         if let Source::Open(arrivals) = &mut *self.source.borrow_mut() {
             arrivals.end_at(until);
         }
+        let requests = if self.halted.get() { Some(0) } else { requests };
         self.budget.set(requests.unwrap_or(u64::MAX));
         if requests == Some(0) {
             self.wake_all();
@@ -430,6 +460,64 @@ impl Core {
         if let (Some(ticket), Failure::ConnectTimeout | Failure::ConnectBacklog) = (ticket, failure) {
             tally.clocks.response.record_censored(oroshi_net::monotonic_ns().saturating_sub(ticket.due));
         }
+    }
+
+    /// Whether requests are made by a script, batch by batch.
+    #[inline]
+    pub(crate) fn makes_requests(&self) -> bool {
+        self.script.as_ref().is_some_and(Scripting::makes_requests)
+    }
+
+    /// Whether a script wants pauses.
+    #[inline]
+    pub(crate) fn delays(&self) -> bool {
+        self.script.as_ref().is_some_and(|script| script.terms.delays)
+    }
+
+    /// What a script wants to know of answers.
+    #[inline]
+    pub(crate) fn hears(&self) -> Option<Wanted> {
+        self.script.as_ref()?.hears()
+    }
+
+    /// Has the script make the next batch of requests. False when that ended the core's part of the run.
+    pub(crate) fn make_requests(&self, batch: &mut Batch) -> bool {
+        self.heed(|script| script.request(batch, self.rules.per_connection, self.rules.open)).is_some()
+    }
+
+    /// The pause before the next batch; `None` when the core's part of the run has ended.
+    pub(crate) fn ask_for_pause(&self) -> Option<std::time::Duration> {
+        self.heed(Scripting::delay)
+    }
+
+    /// Tells the script of an answer. False when that ended the core's part of the run.
+    #[cold]
+    pub(crate) fn tell_script(&self, answer: &Heard) -> bool {
+        self.heed(|script| script.response(answer)).is_some()
+    }
+
+    /// Counts what is kept of a body for the script. False when that ended the core's part of the run.
+    pub(crate) fn holds_bodies_of(&self, bytes: usize) -> bool {
+        let fits = |script: &Scripting| if script.keep(bytes) { Ok(()) } else { Err(script.bodies_too_large()) };
+        self.script.is_none() || self.heed(fits).is_some()
+    }
+
+    pub(crate) fn holds_no_body_of(&self, bytes: usize) {
+        if let Some(script) = &self.script {
+            script.keep_no_more(bytes);
+        }
+    }
+
+    /// Calls the script, and ends the core's part of the run if it fails or says stop.
+    fn heed<T>(&self, call: impl FnOnce(&Scripting) -> Result<T, ScriptError>) -> Option<T> {
+        let script = self.script.as_ref()?;
+        let result = call(script);
+        if result.is_err() || script.stopped() {
+            self.halted.set(true);
+            self.budget.set(0);
+            self.progress.notify_one();
+        }
+        result.map_err(|error| script.fail(error)).ok()
     }
 
     /// The earliest deadline of all slots; those that have passed are marked and woken.

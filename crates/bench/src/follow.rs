@@ -1,5 +1,7 @@
 //! Following a run while it lasts: the workers' reports become a time series, and an observer is told.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
@@ -10,7 +12,8 @@ use oroshi_stats::{Latency, Point, Series, Sketch};
 use crate::heat::heat;
 use crate::plan::Plan;
 use crate::record::{PointRecord, SeriesRecord};
-use crate::tally::Interval;
+use crate::script::ScriptError;
+use crate::tally::{Interval, Times};
 use crate::watch::{Clocks, Watch};
 use crate::worker::{Report, Shared, TICK};
 
@@ -22,6 +25,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// that looking never costs more than this part of a core.
 const LOOK: Duration = Duration::from_millis(250);
 const LOOK_PART: u32 = 200;
+/// How long a call into a script may go on after the run was given up.
+const CALL_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Where a run stands, a few times per second.
 #[derive(Clone, Debug)]
@@ -77,6 +82,19 @@ impl SecondHistograms {
     }
 }
 
+/// One completed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestTimes {
+    /// When it was sent; for the first request of a connection, as much earlier as connecting took.
+    pub began: SystemTime,
+    /// Connecting, TLS handshake included; 0 on a connection that was used before. Nanoseconds.
+    pub connect_ns: u64,
+    /// From sending it until the answer's first byte, nanoseconds.
+    pub wait_ns: u64,
+    /// All of it, until the answer's last byte, nanoseconds.
+    pub total_ns: u64,
+}
+
 /// Somebody who follows a run.
 pub trait Observer {
     /// Called about ten times per second.
@@ -86,6 +104,11 @@ pub trait Observer {
     /// Called once per second, a second later, when the plan keeps interval histograms.
     fn second(&mut self, histograms: &SecondHistograms) {
         let _ = histograms;
+    }
+    /// Completed requests of the measured part, when the plan wants each, in the order in which they began. Called as soon as no
+    /// earlier one can be missing, and at the end.
+    fn requests(&mut self, times: &[RequestTimes]) {
+        let _ = times;
     }
     /// Asked about ten times per second: whether the run should end now.
     fn cancelled(&mut self) -> bool {
@@ -119,6 +142,11 @@ pub(crate) struct Listener {
     second: SecondHistograms,
     closed: Option<SecondHistograms>,
     ended: usize,
+    /// Completed requests that are not handed over yet, the earliest first, and when each worker last reported.
+    each: BinaryHeap<Reverse<Times>>,
+    reported: Vec<u64>,
+    /// The same moment on the monotonic clock and on the wall's.
+    wall: (u64, SystemTime),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -167,10 +195,13 @@ impl Listener {
             second: SecondHistograms::since(Duration::ZERO),
             closed: None,
             ended: 0,
+            each: BinaryHeap::new(),
+            reported: vec![start; threads],
+            wall: (monotonic_ns(), SystemTime::now()),
         }
     }
 
-    /// Until the workers have ended, or for the length of the warm-up.
+    /// Until the workers have ended, or for the length of the warm-up. Fails when a call into the script cannot be ended.
     pub(crate) fn listen(
         &mut self,
         reports: &Receiver<Report>,
@@ -178,11 +209,12 @@ impl Listener {
         observer: &mut dyn Observer,
         warmup: Option<Duration>,
         mut watch: Option<&mut Watch>,
-    ) {
+    ) -> Result<(), ScriptError> {
         self.begun = Instant::now();
         (self.errors, self.done) = (0, 0);
         self.recent.clear();
         let (mut told, mut next_look) = (self.begun, LOOK);
+        let mut stopped = None;
         loop {
             let elapsed = self.begun.elapsed();
             let mut patience = warmup.map_or(TICK, |w| w.saturating_sub(elapsed).min(TICK));
@@ -190,15 +222,30 @@ impl Listener {
                 patience = patience.min(next_look.saturating_sub(elapsed));
             }
             match reports.recv_timeout(patience) {
-                Ok(report) => self.hear(report, observer),
+                Ok(report) => {
+                    self.hear(report, observer);
+                    self.hand_over(observer, &shared.plan);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
             if self.ended == shared.plan.threads || warmup.is_some_and(|w| self.begun.elapsed() >= w) {
-                return;
+                return Ok(());
             }
             if observer.cancelled() {
                 shared.stop.store(true, Ordering::Relaxed);
+            }
+            if let Some(script) = &shared.plan.script {
+                if shared.stop.load(Ordering::Relaxed) {
+                    let since = stopped.get_or_insert_with(Instant::now);
+                    // A call that is under way would end by itself, were it one that ends.
+                    if since.elapsed() > CALL_PATIENCE {
+                        script.interrupt();
+                    }
+                }
+                if let Some(error) = script.stuck() {
+                    return Err(error);
+                }
             }
             if told.elapsed() >= TICK {
                 told = Instant::now();
@@ -222,6 +269,8 @@ impl Listener {
             *ends = (ends.0.min(begin), ends.1.max(end));
         }
         self.alive[report.worker] = Some(report.alive);
+        self.reported[report.worker] = report.until;
+        self.each.extend(std::mem::take(&mut report.interval.each).into_iter().map(Reverse));
         let full = report.interval.full.take();
         let mut point = PointData::of(report.interval);
         self.errors += point.errors;
@@ -252,6 +301,32 @@ impl Listener {
                     self.tell(observer, before);
                 }
             }
+        }
+    }
+
+    /// Hands over the requests before which no other can have begun that is still to come.
+    fn hand_over(&mut self, observer: &mut dyn Observer, plan: &Plan) {
+        if self.each.is_empty() {
+            return;
+        }
+        // Connecting and the answer have a timeout each, which is noticed within a tick.
+        let longest = 2 * (plan.timeout + TICK).as_nanos() as u64;
+        let all_ended = self.ended == self.reported.len();
+        let until =
+            if all_ended { u64::MAX } else { self.reported.iter().min().map_or(0, |t| t.saturating_sub(longest)) };
+        let mut ready = Vec::new();
+        while let Some(Reverse(times)) = self.each.peek()
+            && times.began < until
+        {
+            let Times { began, connect, wait, total } = *times;
+            let (mono, wall) = self.wall;
+            let began = wall + Duration::from_nanos(began.saturating_sub(mono))
+                - Duration::from_nanos(mono.saturating_sub(began));
+            ready.push(RequestTimes { began, connect_ns: connect, wait_ns: wait, total_ns: total });
+            self.each.pop();
+        }
+        if !ready.is_empty() {
+            observer.requests(&ready);
         }
     }
 

@@ -7,14 +7,17 @@
 //! in this order:
 //!
 //! 1. [`plan`]: what was asked for. [`request`] and [`check`]: what is sent, and what must come back.
-//! 2. [`arrivals`]: when requests are due in an open loop.
+//! 2. [`arrivals`]: when requests are due in an open loop. [`script`]: a program that decides what is sent; `scripting`, `batch`: how it is
+//!    heeded.
 //! 3. `worker`: one core from start to end. `core`: what its connections share. `slot`: the place of
-//!    a connection. `connection`: one connection's life, the hot path.
+//!    a connection. `connection`: one connection's life, the hot path; `answer`: what it is reading.
 //! 4. [`failure`] and [`tally`]: what is counted.
 //! 5. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts (`heat`: its latencies). [`watch`] and [`environment`]: the server's side and the machine's.
 //! 6. [`record`] and [`grade`]: what is said afterwards.
 
+mod answer;
 pub mod arrivals;
+mod batch;
 pub mod check;
 mod connection;
 mod core;
@@ -29,6 +32,7 @@ pub mod record;
 pub mod request;
 pub mod run;
 pub mod script;
+mod scripting;
 mod slot;
 pub mod tally;
 pub mod watch;
@@ -37,9 +41,9 @@ mod worker;
 pub use arrivals::{Arrivals, Spacing, Stage};
 pub use check::Check;
 pub use failure::{Failure, FailureCounts};
-pub use follow::{Observer, Progress, SecondHistograms};
+pub use follow::{Observer, Progress, RequestTimes, SecondHistograms};
 pub use grade::{Bottleneck, Grade};
 pub use plan::{ConnectTo, Draft, Load, Plan, Problems, Watching};
 pub use record::Record;
-pub use run::{RunError, run};
+pub use run::{RunError, run, run_then};
 pub use script::{CoreScript, Heard, Script, ScriptError, Terms, Wanted};

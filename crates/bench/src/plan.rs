@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::arrivals::{Spacing, Stage};
 use crate::check::Check;
 use crate::request::{Request, RequestError};
+use crate::script::Script;
 
 /// A load as the user described it: typed, not yet checked for sense. `Default` is wrk's: 2 threads, 10 connections, 10 s.
 #[derive(Clone, Debug)]
@@ -63,6 +64,12 @@ pub struct Draft {
     pub watch: Watching,
     /// Also keep per-second histograms for an HdrHistogram log.
     pub interval_histograms: bool,
+    /// Also take, per request, the time that connecting took and the whole ([`Record::connection_times`](crate::Record)).
+    pub connection_times: bool,
+    /// Also hand every completed request to the observer.
+    pub each_request: bool,
+    /// Who makes the requests, instead of `method`, `headers` and `body`; there is one URL then.
+    pub script: Option<Arc<dyn Script>>,
 }
 
 impl Default for Draft {
@@ -90,6 +97,9 @@ impl Default for Draft {
             checks: Vec::new(),
             watch: Watching::Auto,
             interval_histograms: false,
+            connection_times: false,
+            each_request: false,
+            script: None,
         }
     }
 }
@@ -213,6 +223,12 @@ pub struct Plan {
     pub watch: Watching,
     /// Keep per-second histograms.
     pub interval_histograms: bool,
+    /// Take each request's connecting time and its whole.
+    pub connection_times: bool,
+    /// Hand every completed request to the observer.
+    pub each_request: bool,
+    /// Who makes the requests, if not the origin's list.
+    pub script: Option<Arc<dyn Script>>,
 }
 
 /// One place to connect to, and what is asked there.
@@ -262,6 +278,11 @@ pub enum Problem {
         /// Distinct places to connect to.
         origins: usize,
     },
+    /// A script makes requests for one URL: leave out the others.
+    #[error(
+        "a script makes the requests for one URL, and there are {0}: give one, and set wrk.path in the script for others"
+    )]
+    ScriptUrls(usize),
     /// Choose one of the two.
     #[error("{0} and {1} exclude each other")]
     Exclusive(&'static str, &'static str),
@@ -288,6 +309,9 @@ impl Draft {
         let mut problems = Vec::new();
         if self.urls.is_empty() {
             problems.push(Problem::NoUrl);
+        }
+        if self.script.is_some() && self.urls.len() > 1 {
+            problems.push(Problem::ScriptUrls(self.urls.len()));
         }
         let zeros = [
             ("the number of connections", self.connections == 0),
@@ -371,6 +395,9 @@ impl Draft {
             checks: self.checks,
             watch: self.watch,
             interval_histograms: self.interval_histograms,
+            connection_times: self.connection_times,
+            each_request: self.each_request,
+            script: self.script,
         })
     }
 
@@ -434,7 +461,9 @@ impl Plan {
         ConnectorOptions {
             sources: self.sources.clone(),
             // Nothing unacknowledged stands in the way of a connection's only request, if it fits one segment.
-            nodelay: !self.connects_per_request() || origin.requests.iter().any(|r| r.size() > 1400),
+            nodelay: !self.connects_per_request()
+                || self.script.is_some()
+                || origin.requests.iter().any(|r| r.size() > 1400),
             tls: origin.tls.clone(),
             ..ConnectorOptions::default()
         }

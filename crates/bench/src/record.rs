@@ -13,7 +13,7 @@ use crate::tally::Clocks;
 use crate::watch::ServerUsage;
 
 /// Version of the schema: the first number changes when a field changes meaning or goes, the second when one comes.
-pub const SCHEMA: &str = "oroshi-bench/1.1";
+pub const SCHEMA: &str = "oroshi-bench/1.2";
 
 /// A run and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,6 +43,12 @@ pub struct Record {
     pub statuses: BTreeMap<u16, u64>,
     /// What became of the connections.
     pub connections: Connections,
+    /// What the answers were like; empty in records before 1.2.
+    #[serde(default)]
+    pub answers: Answers,
+    /// Each request's connecting time and its whole, when they were asked for.
+    #[serde(default)]
+    pub connection_times: Option<ConnectionTimesRecord>,
     /// How it went over time.
     pub series: SeriesRecord,
     /// The load's own side.
@@ -84,6 +90,9 @@ pub struct PlanRecord {
     pub requests_per_connection: Option<u64>,
     /// Requests in flight per connection.
     pub pipeline: usize,
+    /// The script that made the requests, where there was one.
+    #[serde(default)]
+    pub script: Option<String>,
 }
 
 /// One place that was connected to.
@@ -95,7 +104,7 @@ pub struct OriginRecord {
     pub scheme: String,
     /// Connections that went there.
     pub connections: usize,
-    /// The first line of each request, at most a hundred of them.
+    /// The first line of each request, at most a hundred of them; of a script's, the first one that it made.
     pub requests: Vec<String>,
     /// Size of the first request, bytes.
     pub request_bytes: usize,
@@ -176,6 +185,41 @@ pub struct Connections {
     pub fewest_alive: usize,
     /// Idle ones up at the end, of `plan.hold`.
     pub held_at_end: usize,
+}
+
+/// What the whole answers of the measured part were like.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answers {
+    /// The `Server` header of the run's first answer.
+    pub server: Option<String>,
+    /// Length of that answer's body, bytes; of this section everything is about bodies with their chunks put together.
+    pub first_body_bytes: Option<u64>,
+    /// Bytes of all bodies.
+    pub body_bytes: u64,
+    /// Answers whose body is not as long as the first one's.
+    pub other_lengths: u64,
+    /// Answers after which the server leaves the connection open.
+    pub kept: u64,
+    /// TLS as the first connection negotiated it.
+    pub tls: Option<TlsRecord>,
+}
+
+/// What a TLS connection is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsRecord {
+    /// Its version: `TLSv1.3`.
+    pub protocol: String,
+    /// Its cipher suite: `TLS_AES_256_GCM_SHA384`.
+    pub cipher: String,
+}
+
+/// Times of requests rather than of connections, one of each per completed request.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConnectionTimesRecord {
+    /// Connecting, TLS handshake included, for the first request of a connection; 0 for those after it.
+    pub connect: ClockRecord,
+    /// That and the service time.
+    pub total: ClockRecord,
 }
 
 /// The time series.
@@ -266,6 +310,7 @@ impl PlanRecord {
             timeout_s: plan.timeout.as_secs_f64(),
             requests_per_connection: if plan.connects_per_request() { Some(1) } else { plan.requests_per_connection },
             pipeline: plan.pipeline,
+            script: plan.script.as_ref().map(|script| script.name()),
         }
     }
 }

@@ -6,6 +6,8 @@ use oroshi_http1::encode::{self, EncodeError};
 use oroshi_http1::{Expect, Version};
 use oroshi_net::Endpoint;
 
+use crate::batch::{Batch, BatchError};
+
 /// A body up to this length stands in one piece with its head; a longer one is kept once, for all requests and threads.
 const JOINED: usize = 4096;
 
@@ -112,6 +114,21 @@ impl Request {
         };
         let body = if joined { Arc::default() } else { Arc::clone(body) };
         Ok(Self { keep, last, body, expect, closes })
+    }
+
+    /// The one request in `bytes`, as a script made it.
+    pub(crate) fn made(bytes: Vec<u8>, per_connection: Option<u64>) -> Result<Self, BatchError> {
+        let mut batch = Batch { bytes, requests: Vec::new() };
+        batch.divide()?;
+        let [made] = batch.requests[..] else { return Err(BatchError::Several) };
+        let keep = batch.bytes_of(&made).into();
+        let last = if per_connection.is_some() {
+            batch.close_after_the_only();
+            batch.bytes_of(&batch.requests[0]).into()
+        } else {
+            Arc::clone(&keep)
+        };
+        Ok(Self { keep, last, body: Arc::default(), expect: made.expect, closes: made.closes })
     }
 
     /// Length of the longer of the two, body included, in bytes.

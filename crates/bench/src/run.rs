@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,8 +19,11 @@ use crate::follow::{Listener, Observer};
 use crate::grade::{Evidence, ServerEvidence, grade};
 use crate::plan::{Load, Origin, Plan, Watching};
 use crate::ports;
-use crate::record::{Connections, Generator, PlanRecord, Rates, Record, Requests, SCHEMA};
-use crate::tally::Tally;
+use crate::record::{
+    Answers, ConnectionTimesRecord, Connections, Generator, PlanRecord, Rates, Record, Requests, SCHEMA,
+};
+use crate::script::ScriptError;
+use crate::tally::{ConnectionTimes, Tally};
 use crate::watch::{Clocks, ServerUsage, Watch};
 use crate::worker::{Outcome, Shared, work};
 
@@ -60,6 +63,9 @@ pub enum RunError {
     /// The kernel gave no timer.
     #[error("a timer could not be made")]
     Timer(#[source] io::Error),
+    /// The script is wrong, or failed while requests flowed: the text has its file and line.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
     /// `--watch PID` names no process that can be watched.
     #[error("cannot watch process {pid}: {why}")]
     Watch {
@@ -75,6 +81,15 @@ pub enum RunError {
 /// # Errors
 /// When it cannot begin: a name, a port, a socket, a limit. Once requests flow, whatever happens is in the record.
 pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> {
+    run_then(plan, observer, |_| {})
+}
+
+/// Carries out a plan, and calls `after` with the record while the cores' parts of the plan's script can still be asked for their
+/// values.
+///
+/// # Errors
+/// As [`run`]; `after` is not called then.
+pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Record)) -> Result<Record, RunError> {
     let wanted = plan.connections + plan.hold + DESCRIPTORS_PER_THREAD * plan.threads;
     ensure_descriptors(wanted as u64)?;
     let mut warnings: Vec<String> = ports::forecast(&plan).into_iter().collect();
@@ -98,9 +113,11 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
         stop: AtomicBool::new(false),
         prepared: AtomicUsize::new(0),
         server: watch.as_ref().map_or_else(Vec::new, Watch::pids),
+        first: Arc::default(),
         plan,
     });
     let (sender, reports) = channel();
+    let (outcome_sender, outcomes) = channel();
     let options = CoresOptions {
         cpus: shared.plan.cpus.clone(),
         event_interval: Some(1024),
@@ -108,18 +125,36 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
     };
     let cores = {
         let shared = Arc::clone(&shared);
-        Cores::start(&options, move |core| work(Arc::clone(&shared), core.index, sender.clone()))?
+        Cores::start(&options, move |core| {
+            work(Arc::clone(&shared), core.index, sender.clone(), outcome_sender.clone())
+        })?
+    };
+    // Once all is said and done, or cannot be: the threads end.
+    let script = shared.plan.script.clone();
+    let end = || {
+        if let Some(script) = &script {
+            script.release();
+        }
+        cores.join()
     };
     while shared.prepared.load(Ordering::Relaxed) < threads {
         if observer.cancelled() {
             shared.stop.store(true, Ordering::Relaxed);
+            if let Some(script) = &script {
+                script.interrupt();
+            }
+        }
+        if let Some(error) = script.as_ref().and_then(|script| script.stuck()) {
+            return Err(error.into());
         }
         std::thread::sleep(LOOK);
     }
-    if shared.stop.load(Ordering::Relaxed) && observer.cancelled() {
+    if shared.stop.load(Ordering::Relaxed) {
         shared.meet();
-        cores.join()?;
-        return Err(RunError::Cancelled);
+        end()?;
+        // The first to fail is the one that knows why.
+        let failed = outcomes.try_iter().find_map(|(_, outcome)| outcome.err());
+        return Err(if observer.cancelled() { RunError::Cancelled } else { failed.unwrap_or(RunError::Cancelled) });
     }
     let started = SystemTime::now();
     // Taken while the workers wait: in a run without warm-up nothing of it is missed.
@@ -127,13 +162,17 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
     let start = shared.meet();
     let mut listener = Listener::new(threads, start);
     if !warmup.is_zero() {
-        listener.listen(&reports, &shared, observer, Some(warmup), watch.as_mut());
+        listener.listen(&reports, &shared, observer, Some(warmup), watch.as_mut())?;
         machine = Machine::begin(watch.as_mut());
     }
-    listener.listen(&reports, &shared, observer, None, watch.as_mut());
+    listener.listen(&reports, &shared, observer, None, watch.as_mut())?;
     let mut machine = machine.finish(watch.as_mut(), &listener.clocks);
     drop(reports);
-    let outcomes = cores.join()?.into_iter().collect::<Result<Vec<Outcome>, RunError>>()?;
+    let outcomes = match collect(&outcomes, threads) {
+        Ok(outcomes) => outcomes,
+        // Without its outcome a thread has panicked, which the join tells.
+        Err(error) => return Err(end().err().map(RunError::from).or(error).unwrap_or(RunError::Cancelled)),
+    };
     listener.last_second(observer);
     if machine.server.is_none() && server_unknown.is_none() {
         server_unknown = Some("its processes ended during the run".into());
@@ -145,7 +184,28 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
         warnings.push("ended early: no connection could be made any more".into());
     }
     let plan = &shared.plan;
-    Ok(assemble(plan, &outcomes, &listener, machine.server, server_unknown, started, environment, warnings))
+    let mut record =
+        assemble(plan, &outcomes, &listener, machine.server, server_unknown, started, environment, warnings);
+    let first = &shared.first;
+    record.answers.server = first.server.get().cloned().flatten();
+    record.answers.first_body_bytes = first.body_bytes.get().copied();
+    record.answers.tls = first.tls.get().cloned();
+    after(&record);
+    end()?;
+    Ok(record)
+}
+
+/// What all workers have at the end, in their order; an error that one had, or none if one has gone without a word.
+fn collect(
+    outcomes: &Receiver<(usize, Result<Outcome, RunError>)>,
+    threads: usize,
+) -> Result<Vec<Outcome>, Option<RunError>> {
+    let mut all: Vec<Option<Outcome>> = (0..threads).map(|_| None).collect();
+    for _ in 0..threads {
+        let (index, outcome) = outcomes.recv().map_err(|_| None)?;
+        all[index] = Some(outcome.map_err(Some)?);
+    }
+    Ok(all.into_iter().flatten().collect())
 }
 
 /// What is known before the run: where to connect, and who listens there.
@@ -328,10 +388,17 @@ fn assemble(
         connections: plan.connections,
     };
     let alive_at_end = outcomes.iter().map(|o| o.alive).sum();
+    let mut plan_record = PlanRecord::of(plan);
+    if plan.script.is_some()
+        && let Some(origin) = plan_record.origins.first_mut()
+    {
+        let first = outcomes.iter().find_map(|outcome| outcome.first_request.clone());
+        (origin.requests, origin.request_bytes) = first.map(|(line, bytes)| (vec![line], bytes)).unwrap_or_default();
+    }
     Record {
         schema: SCHEMA.to_owned(),
         started_unix_s: started.duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64()),
-        plan: PlanRecord::of(plan),
+        plan: plan_record,
         elapsed_s,
         cut_short: outcomes.iter().any(|o| o.stopped_early),
         requests: Requests {
@@ -360,6 +427,16 @@ fn assemble(
             fewest_alive: listener.fewest_alive.unwrap_or(alive_at_end),
             held_at_end: outcomes.iter().map(|o| o.held).sum(),
         },
+        answers: Answers {
+            body_bytes: tally.answers.body_bytes,
+            other_lengths: tally.answers.other_lengths,
+            kept: tally.answers.kept,
+            ..Answers::default()
+        },
+        connection_times: tally.connection_times.map(|times| {
+            let ConnectionTimes { connect, total } = *times;
+            ConnectionTimesRecord { connect: connect.into(), total: total.into() }
+        }),
         series: listener.series(),
         generator: Generator {
             cpu_us_per_request: (tally.answered > 0).then(|| cpu as f64 / 1e3 / tally.answered as f64),

@@ -10,6 +10,9 @@ use oroshi_net::Peer;
 
 /// A script, as all cores of a run share it.
 pub trait Script: fmt::Debug + Send + Sync {
+    /// What messages and records call it: its file's name, `counter.lua`.
+    fn name(&self) -> String;
+
     /// Brings up the part of core `core`, on that core's thread and before its first connection. It may block: the parts come up
     /// one after the other. `peers` is where connections would go: addresses that answered, at least one.
     ///
@@ -64,7 +67,7 @@ pub trait CoreScript: fmt::Debug {
     fn place(&self, function: &str) -> String;
 
     /// The core's part is over; its values may still be asked for. Blocks until [`Script::release`].
-    fn leave(self: Box<Self>);
+    fn leave(&mut self);
 }
 
 /// What a core's part of a script takes part in.
@@ -72,7 +75,7 @@ pub trait CoreScript: fmt::Debug {
 pub struct Terms {
     /// Where this core's connections go, instead of all the addresses in turn.
     pub peer: Option<Peer>,
-    /// The one request (or batch of them) that is always sent, if it is always the same: then nothing is called per request.
+    /// The one request that is always sent, if it is always the same: then nothing is called per request.
     pub request: Option<Vec<u8>>,
     /// Whether [`CoreScript::delay`] is to be called.
     pub delays: bool,

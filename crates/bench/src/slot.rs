@@ -1,18 +1,19 @@
 //! One slot: it makes a connection, lets it serve its time, and makes the next one, until the run is over.
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use oroshi_net::{ConnectError, Connected, monotonic_ns};
+use oroshi_net::{ConnectError, Connected, Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::connection::{Connection, cut_off};
-use crate::core::{Core, OriginState, Phase, Take, Ticket};
+use crate::batch::Batch;
+use crate::connection::{Carried, Connection, cut_off};
+use crate::core::{Core, OriginState, Outgoing, Phase, Take, Ticket};
 use crate::failure::Failure;
+use crate::record::TlsRecord;
 
 /// Pause after an attempt to connect that came to nothing; it doubles up to the second value while that goes on.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
@@ -20,7 +21,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_
 /// Fills slot `id` with connections to `origin` until the run is over.
 pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
     let mut backoff = BACKOFF.0;
-    let mut carried = VecDeque::new();
+    let mut carried = Carried::new();
     let mut attempted = core.rules.connect_per_request;
     if attempted {
         core.count_attempt();
@@ -29,8 +30,8 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
         let first = if !carried.is_empty() {
             None
         } else if core.rules.connect_per_request {
-            match next_ticket(&core, id).await {
-                Some(ticket) => Some(ticket),
+            match next_request(&core, id, &core.origins[origin]).await {
+                Some(first) => Some(first),
                 None => break,
             }
         } else if core.exhausted() {
@@ -39,11 +40,15 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
             None
         };
         // In a closed loop the ticket is of this moment.
-        let began = first.filter(|_| !core.rules.open).map_or_else(monotonic_ns, |ticket| ticket.due);
+        let closed_loop = first.as_ref().filter(|_| !core.rules.open);
+        let began = closed_loop.map_or_else(monotonic_ns, |(ticket, _)| ticket.due);
         let place = &core.origins[origin];
         // A request that has its connection to itself goes out with it.
-        let request = first.map(|_| place.next_request());
-        let bytes = request.map_or(&[][..], |r| &place.requests[r].last);
+        let bytes = match &first {
+            Some((_, Outgoing::Planned(request))) => &place.requests[*request].last,
+            Some((_, Outgoing::Made(_, bytes))) => &bytes[..],
+            None => &[],
+        };
         let connected = connect(&core, id, place, bytes, began).await;
         if !attempted {
             attempted = true;
@@ -54,9 +59,12 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
             Ok(connected) => {
                 count_connection(&core, &connected);
                 core.alive.set(core.alive.get() + 1);
-                let mut connection = Connection::new(&core, id, place, connected.stream, std::mem::take(&mut carried));
-                if let (Some(ticket), Some(request)) = (first, request) {
-                    connection.give(ticket, request, began);
+                let connecting = connected.connect + connected.tls.unwrap_or_default();
+                let connect_ns = connecting.as_nanos() as u64;
+                let carried_here = std::mem::take(&mut carried);
+                let mut connection = Connection::new(&core, id, place, connected.stream, connect_ns, carried_here);
+                if let Some((ticket, request)) = &first {
+                    connection.give(*ticket, request, began);
                     connection.wrote(connected.sent, connected.at);
                 }
                 carried = poll_fn(|cx| connection.poll(cx)).await;
@@ -70,11 +78,12 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
             }
             Err(Unconnected::Failed(failure)) => {
                 // A request that was waiting for this connection fails with it.
-                core.connect_failed(first.or_else(|| carried.pop_front()), failure, true);
+                let waiting = first.or_else(|| carried.pop_front()).map(|(ticket, _)| ticket);
+                core.connect_failed(waiting, failure, true);
                 true
             }
             Err(Unconnected::Over) => {
-                if let Some(ticket) = first {
+                if let Some((ticket, _)) = first {
                     cut_off(&core, ticket, None, core.over_since.get());
                 }
                 false
@@ -87,7 +96,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
             backoff = BACKOFF.0;
         }
     }
-    for ticket in carried {
+    for (ticket, _) in carried {
         cut_off(&core, ticket, None, core.over_since.get());
     }
     core.ended.set(core.ended.get() + 1);
@@ -142,6 +151,50 @@ pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
     }
     core.ended.set(core.ended.get() + 1);
     core.progress.notify_one();
+}
+
+/// Waits, without a connection, for a ticket and what to send with it.
+async fn next_request(core: &Core, id: usize, origin: &OriginState) -> Option<(Ticket, Outgoing)> {
+    if core.delays() {
+        started(core, id).await;
+        tokio::select! {
+            () = tokio::time::sleep(core.ask_for_pause()?) => {}
+            () = over(core, id) => return None,
+        }
+    }
+    let mut ticket = next_ticket(core, id).await?;
+    if !core.makes_requests() {
+        return Some((ticket, Outgoing::Planned(origin.next_request())));
+    }
+    let mut batch = Batch::default();
+    if !core.make_requests(&mut batch) {
+        return None;
+    }
+    batch.close_after_the_only();
+    if !core.rules.open {
+        let now = monotonic_ns();
+        ticket = Ticket { due: now, free: now };
+    }
+    let made = batch.requests[0];
+    Some((ticket, Outgoing::Made(made, batch.bytes.into())))
+}
+
+/// Waits for the first request to be allowed.
+async fn started(core: &Core, id: usize) {
+    poll_fn(|cx| {
+        core.slots[id].enrol(cx);
+        if core.phase.get() == Phase::Connecting { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+}
+
+/// Waits for the end of the run.
+async fn over(core: &Core, id: usize) {
+    poll_fn(|cx| {
+        core.slots[id].enrol(cx);
+        if core.phase.get() == Phase::Over { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 /// Waits for a ticket without a connection.
@@ -202,6 +255,14 @@ async fn connect(
 }
 
 fn count_connection(core: &Core, connected: &Connected) {
+    if let Stream::Tls(session) = &connected.stream
+        && core.first.tls.get().is_none()
+        && let (Some(protocol), Some(cipher)) = (session.version(), session.cipher_suite())
+    {
+        // rustls's names, in OpenSSL's spelling: TLSv1_3, TLS13_AES_256_GCM_SHA384.
+        let (protocol, cipher) = (protocol.replace('_', "."), cipher.replace("TLS13_", "TLS_"));
+        let _ = core.first.tls.set(TlsRecord { protocol, cipher });
+    }
     let mut tally = core.tally.borrow_mut();
     tally.opened += 1;
     tally.clocks.connect.record(connected.connect.as_nanos() as u64);

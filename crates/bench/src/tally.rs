@@ -66,8 +66,32 @@ pub struct Tally {
     pub closed_by_server: u64,
     /// The clocks.
     pub clocks: Clocks,
+    /// What the answers were like.
+    pub answers: AnswerCounts,
+    /// Per request, when the plan wants it: connecting and the whole.
+    pub connection_times: Option<Box<ConnectionTimes>>,
     /// How late the core's own timer fired: what a busy core adds to every figure.
     pub lag: Latency,
+}
+
+/// What whole answers were like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnswerCounts {
+    /// Bytes of their bodies, chunks put together.
+    pub body_bytes: u64,
+    /// Those whose body is not as long as that of the run's first answer.
+    pub other_lengths: u64,
+    /// Those after which the server leaves the connection open.
+    pub kept: u64,
+}
+
+/// Times that only a request has, not a connection: what `ab` shows. In nanoseconds, one of each per completed request.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionTimes {
+    /// Connecting, TLS handshake included, for the first request of a connection; 0 for those after it.
+    pub connect: Latency,
+    /// That and the service time.
+    pub total: Latency,
 }
 
 impl Default for Tally {
@@ -87,6 +111,8 @@ impl Default for Tally {
             opened: 0,
             closed_by_server: 0,
             clocks: Clocks::default(),
+            answers: AnswerCounts::default(),
+            connection_times: None,
             lag: Latency::default(),
         }
     }
@@ -111,6 +137,14 @@ impl Tally {
         self.opened += other.opened;
         self.closed_by_server += other.closed_by_server;
         self.clocks.merge(&other.clocks);
+        self.answers.body_bytes += other.answers.body_bytes;
+        self.answers.other_lengths += other.answers.other_lengths;
+        self.answers.kept += other.answers.kept;
+        if let Some(times) = &other.connection_times {
+            let to = self.connection_times.get_or_insert_default();
+            to.connect.merge(&times.connect);
+            to.total.merge(&times.total);
+        }
         self.lag.merge(&other.lag);
     }
 
@@ -130,6 +164,17 @@ pub(crate) struct Interval {
     pub(crate) service: Sketch,
     /// Full histograms of service and response time, when a log of them is wanted.
     pub(crate) full: Option<Box<(Latency, Latency)>>,
+    /// Every completed request of the measured part, when they are wanted one by one.
+    pub(crate) each: Vec<Times>,
+}
+
+/// One completed request: when, on the monotonic clock, it began, and how long its parts took; nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Times {
+    pub(crate) began: u64,
+    pub(crate) connect: u64,
+    pub(crate) wait: u64,
+    pub(crate) total: u64,
 }
 
 impl Interval {
@@ -140,6 +185,7 @@ impl Interval {
             bytes: 0,
             service: Sketch::default(),
             full: full.then(|| Box::new((Latency::default(), Latency::default()))),
+            each: Vec::new(),
         }
     }
 }

@@ -10,11 +10,15 @@ use oroshi_http1::Limits;
 use oroshi_net::clock::{cpu_ns_of, thread_cpu_ns};
 use oroshi_net::{Connector, Peer, Timer, monotonic_ns};
 
+use crate::answer::First;
 use crate::arrivals::Arrivals;
 use crate::check::Check;
 use crate::core::{Core, OriginState, Phase, Rules, Source};
 use crate::plan::{Load, Plan, shares};
+use crate::request::Request;
 use crate::run::RunError;
+use crate::script::ScriptError;
+use crate::scripting::Scripting;
 use crate::slot::{fill_slot, hold};
 use crate::tally::{Interval, Tally};
 
@@ -43,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     /// The server's processes, as far as they are known.
     pub(crate) server: Vec<u32>,
+    /// What whichever core is first finds out.
+    pub(crate) first: Arc<First>,
 }
 
 impl Shared {
@@ -88,22 +94,49 @@ pub(crate) struct Outcome {
     pub(crate) stopped_early: bool,
     /// It ended early because the server was gone.
     pub(crate) gave_up: bool,
+    /// A script's first request: its first line, and its length in bytes.
+    pub(crate) first_request: Option<(String, usize)>,
 }
 
+/// Where workers put what they have at the end: before a script's part of one is asked for its values.
+pub(crate) type Outcomes = Sender<(usize, Result<Outcome, RunError>)>;
+
 /// Carries out worker `index`'s share.
-pub(crate) async fn work(shared: Arc<Shared>, index: usize, reports: Sender<Report>) -> Result<Outcome, RunError> {
-    let (timer, dispatch_timer) = match Timer::new().and_then(|timer| Ok((timer, Timer::new()?))) {
-        Ok(timers) => timers,
+pub(crate) async fn work(shared: Arc<Shared>, index: usize, reports: Sender<Report>, outcomes: Outcomes) {
+    let prepared = Timer::new()
+        .and_then(|timer| Ok((timer, Timer::new()?)))
+        .map_err(RunError::Timer)
+        .and_then(|timers| Ok((timers, Share::new(&shared, index).map_err(RunError::Script)?)));
+    let ((timer, dispatch_timer), share) = match prepared {
+        Ok(prepared) => prepared,
         Err(error) => {
             // The others wait for this one, and then need not go on.
             shared.stop.store(true, Ordering::Relaxed);
+            let _ = outcomes.send((index, Err(error)));
             shared.prepared.fetch_add(1, Ordering::Relaxed);
             shared.meet();
-            return Err(RunError::Timer(error));
+            return;
         }
     };
-    let share = Share::new(&shared, index);
-    share.open_connections(&shared).await;
+    let core = Rc::clone(&share.core);
+    let outcome = carry_out(&shared, share, timer, dispatch_timer, &reports).await;
+    drop(reports);
+    // Nobody listens any more only when the run is being given up.
+    let _ = outcomes.send((index, outcome));
+    drop(outcomes);
+    if let Some(script) = &core.script {
+        script.leave();
+    }
+}
+
+async fn carry_out(
+    shared: &Shared,
+    share: Share,
+    timer: Timer,
+    dispatch_timer: Timer,
+    reports: &Sender<Report>,
+) -> Result<Outcome, RunError> {
+    share.open_connections(shared).await;
     shared.prepared.fetch_add(1, Ordering::Relaxed);
     // Blocking the thread is right: nothing is to happen before everybody is here.
     let start = shared.meet();
@@ -112,11 +145,15 @@ pub(crate) async fn work(shared: Arc<Shared>, index: usize, reports: Sender<Repo
     if core.rules.open {
         tokio::task::spawn_local(dispatch(Rc::clone(&core), dispatch_timer));
     }
-    let outcome = share.keep_time(&shared, start, timer, &reports).await;
+    let outcome = share.keep_time(shared, start, timer, reports).await;
     while core.ended.get() < core.slots.len() {
         core.progress.notified().await;
     }
-    Ok(Outcome { tally: core.tally.take(), ..outcome })
+    if let Some(error) = core.script.as_ref().and_then(Scripting::take_error) {
+        return Err(RunError::Script(error));
+    }
+    let first_request = core.script.as_ref().and_then(Scripting::first);
+    Ok(Outcome { tally: core.tally.take(), first_request, ..outcome })
 }
 
 /// Gives arrivals to free connections when they are due.
@@ -146,8 +183,9 @@ struct Share {
 }
 
 impl Share {
-    fn new(shared: &Shared, index: usize) -> Self {
+    fn new(shared: &Shared, index: usize) -> Result<Self, ScriptError> {
         let plan = &shared.plan;
+        let script = script_of(shared, index)?;
         // Connections are dealt out like cards, so that each worker has its share of each origin.
         let dealt = |total: usize, weights: &[usize]| -> Vec<usize> {
             let counts = shares(total, weights);
@@ -170,16 +208,20 @@ impl Share {
                 Source::Open(Arrivals::stages(stages, part, *spacing, seed).phase(phase))
             }
         };
+        let fixed = script.as_ref().and_then(|(_, request)| request.as_ref());
+        let peer = script.as_ref().and_then(|(script, _)| script.terms.peer.as_ref());
         let origins = plan
             .origins
             .iter()
             .zip(&shared.peers)
             .map(|(origin, peers)| {
                 let connector = Connector::new(plan.connector_options(origin));
-                OriginState::new(connector, peers.clone(), origin.requests.clone(), index)
+                let peers = peer.map_or_else(|| peers.clone(), |peer| vec![peer.clone()]);
+                let requests = fixed.map_or_else(|| origin.requests.clone(), |request| vec![request.clone()]);
+                OriginState::new(connector, peers, requests, index)
             })
             .collect();
-        let connect_per_request = plan.connects_per_request();
+        let connect_per_request = plan.connects_per_request() || fixed.is_some_and(|request| request.closes);
         let rules = Rules {
             timeout: nanos(plan.timeout),
             pipeline: plan.pipeline,
@@ -189,10 +231,13 @@ impl Share {
             status_checked: plan.checks.iter().any(|check| matches!(check, Check::Status(_))),
             limits: Limits::default(),
             interval_histograms: plan.interval_histograms,
+            connection_times: plan.connection_times,
+            each_request: plan.each_request,
             open: plan.load != Load::Closed,
         };
-        let core = Core::new(rules, origins, slots.len() + held.len(), source);
-        Self { core, index, slots, held, requests }
+        let script = script.map(|(script, _)| script);
+        let core = Core::new(rules, origins, slots.len() + held.len(), source, script, Arc::clone(&shared.first));
+        Ok(Self { core, index, slots, held, requests })
     }
 
     /// Starts every slot, a few at a time, and waits until each has connected or failed to, or the timeout has passed.
@@ -252,6 +297,9 @@ impl Share {
                 };
                 let end = plan.duration.map_or(u64::MAX, |d| from + nanos(d));
                 core.measure(from, end, self.requests);
+                if let Some(script) = &core.script {
+                    script.begin(plan.duration.map(|_| end));
+                }
                 let server = shared.server.iter().map(|pid| cpu_ns_of(*pid)).collect();
                 measured = Some(Measured { from, end, cpu: thread_cpu_ns(), server });
                 reported = from;
@@ -259,6 +307,9 @@ impl Share {
             let end = measured.as_ref().map_or(u64::MAX, |m| m.end);
             // Held connections end with the phase only: what has ended earlier is load, out of requests.
             if now >= end || core.ended.get() >= self.slots.len() && measured.is_some() {
+                break false;
+            }
+            if core.halted.get() {
                 break false;
             }
             if shared.stop.load(Ordering::Relaxed) {
@@ -293,6 +344,9 @@ impl Share {
         });
         let both_ends = |(pid, before): (&u32, &Option<u64>)| Some((*pid, (*before)?, cpu_ns_of(*pid)?));
         let server = shared.server.iter().zip(&measured.server).filter_map(both_ends).collect();
+        if core.script.as_ref().is_some_and(Scripting::has_failed) {
+            shared.stop.store(true, Ordering::Relaxed);
+        }
         let (alive, held) = (core.alive.get(), core.held.get());
         self.send(reports, reported, now, measured.from < now, Some(server));
         core.finish(now);
@@ -304,6 +358,7 @@ impl Share {
             held,
             stopped_early,
             gave_up,
+            first_request: None,
         }
     }
 
@@ -328,6 +383,32 @@ impl Share {
         // Nobody listens any more only when the run is being given up.
         let _ = reports.send(Report { until, length, worker, interval, alive, measured, last, server });
     }
+}
+
+/// Brings up core `index`'s part of the script, with the one request that it always sends, if there is only one.
+fn script_of(shared: &Shared, index: usize) -> Result<Option<(Scripting, Option<Request>)>, ScriptError> {
+    let plan = &shared.plan;
+    let Some(script) = &plan.script else { return Ok(None) };
+    let part = script.enter(index, &shared.peers[0])?;
+    let terms = part.terms();
+    let script = Scripting::new(part, terms);
+    let refuse = |function, what: &str| Err(script.error(function, what.to_owned()));
+    if script.terms.delays && plan.load != Load::Closed {
+        return refuse(
+            "delay",
+            "delay() and an open loop (--rate, --stages) both say when a request is due: leave one out",
+        );
+    }
+    if script.makes_requests() && plan.pipeline > 1 {
+        return refuse(
+            "request",
+            "request() itself says how many requests go out at once, by returning them one after the other: leave out --pipeline",
+        );
+    }
+    let Some(bytes) = script.terms.request.clone() else { return Ok(Some((script, None))) };
+    let request = Request::made(bytes, plan.requests_per_connection).map_err(|error| script.unusable(error))?;
+    script.note_first(&request.keep);
+    Ok(Some((script, Some(request))))
 }
 
 /// When a connection was last up.

@@ -193,6 +193,11 @@ impl TlsStream {
         self.session().protocol_version().map(|version| format!("{version:?}"))
     }
 
+    /// The cipher suite agreed on, for example `TLS13_AES_256_GCM_SHA384`; None before the handshake's end.
+    pub fn cipher_suite(&self) -> Option<String> {
+        self.session().negotiated_cipher_suite().map(|suite| format!("{:?}", suite.suite()))
+    }
+
     /// Whether the handshake took up an earlier session instead of checking certificates anew.
     pub fn is_resumed(&self) -> bool {
         self.session().handshake_kind() == Some(rustls::HandshakeKind::Resumed)

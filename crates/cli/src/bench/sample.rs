@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use oroshi_bench::environment::{Cpu, Environment};
 use oroshi_bench::record::{
-    ClockRecord, ClockRecords, Connections, Generator, HeatRecord, OriginRecord, PlanRecord, PointRecord, Rates,
+    Answers, ClockRecord, ClockRecords, Connections, Generator, HeatRecord, OriginRecord, PlanRecord, PointRecord, Rates,
     Requests, SCHEMA, SeriesRecord,
 };
 use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerSample, ServerUsage};
@@ -64,6 +64,8 @@ pub(crate) fn closed() -> Record {
             fewest_alive: 97,
             held_at_end: 0,
         },
+        answers: Answers::default(),
+        connection_times: None,
         series: SeriesRecord { width_s: 0.1, points: points.collect(), heat: Some(heat()) },
         generator: Generator {
             thread_cpu: vec![0.05, 0.04],
@@ -163,6 +165,7 @@ fn plan(load: Load, threads: usize, connections: usize, seconds: f64) -> PlanRec
         timeout_s: 2.0,
         requests_per_connection: None,
         pipeline: 1,
+        script: None,
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use oroshi_bench::environment::{Cpu, DescriptorLimit, Environment, Sysctl};
 use oroshi_bench::record::{
-    ClockRecords, Connections, Generator, HeatRecord, OriginRecord, PlanRecord, PointRecord, Rates, Requests, SCHEMA,
+    Answers, ClockRecords, Connections, Generator, HeatRecord, OriginRecord, PlanRecord, PointRecord, Rates, Requests, SCHEMA,
     SeriesRecord,
 };
 use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerSample, ServerUsage};
@@ -110,6 +110,8 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
         errors: 15,
         statuses: BTreeMap::from([(200, answered - 7), (502, 7)]),
         connections: Connections { opened: 115, closed_by_server: 0, alive_at_end: 100, fewest_alive: 94, held_at_end: 0 },
+        answers: Answers::default(),
+        connection_times: None,
         series: SeriesRecord { width_s, points, heat: Some(heat) },
         generator: Generator {
             thread_cpu: vec![0.41],
@@ -209,6 +211,7 @@ pub fn plan(load: Load) -> PlanRecord {
         timeout_s: 2.0,
         requests_per_connection: None,
         pipeline: 1,
+        script: None,
     }
 }
 

@@ -1,0 +1,134 @@
+//! A core's side of its part of a script: when it is called, and what becomes of what it says.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use crate::batch::{Batch, BatchError};
+use crate::script::{CoreScript, Heard, ScriptError, Terms, Wanted};
+
+/// Bodies that are kept for a script on one core at a time, bytes.
+const BODIES: usize = 256 * 1024 * 1024;
+
+/// A core's part of a script while requests flow.
+#[derive(Debug)]
+pub(crate) struct Scripting {
+    part: RefCell<Box<dyn CoreScript>>,
+    pub(crate) terms: Terms,
+    /// Bytes of bodies that are kept now.
+    bodies: Cell<usize>,
+    /// What ended the core's part of the run.
+    error: RefCell<Option<ScriptError>>,
+    /// The first request: its first line and its length.
+    first: RefCell<Option<(String, usize)>>,
+}
+
+impl Scripting {
+    pub(crate) fn new(part: Box<dyn CoreScript>, terms: Terms) -> Self {
+        let (bodies, error, first) = (Cell::new(0), RefCell::default(), RefCell::default());
+        Self { part: RefCell::new(part), terms, bodies, error, first }
+    }
+
+    pub(crate) fn begin(&self, end: Option<u64>) {
+        self.part.borrow_mut().begin(end);
+    }
+
+    /// Whether `request` is called for each batch.
+    #[inline]
+    pub(crate) fn makes_requests(&self) -> bool {
+        self.terms.request.is_none()
+    }
+
+    /// Fills `batch` with the next requests, for a connection that carries `per_connection`.
+    pub(crate) fn request(&self, batch: &mut Batch, per_connection: u64, open: bool) -> Result<(), ScriptError> {
+        batch.clear();
+        self.part.borrow_mut().request(&mut batch.bytes)?;
+        batch.divide().map_err(|error| self.unusable(error))?;
+        let several = batch.requests.len();
+        if several > 1 && (per_connection != u64::MAX || open) {
+            let (what, step) = if open {
+                ("an open loop (--rate, --stages) sends each when it is due", "--rate")
+            } else {
+                ("connections carry a limited number of requests", "--close or --requests-per-connection")
+            };
+            let what =
+                format!("request() returned {several} requests at once, and {what}: return one, or leave out {step}");
+            return Err(self.error("request", what));
+        }
+        if self.first.borrow().is_none() {
+            self.note_first(batch.bytes_of(&batch.requests[0]));
+        }
+        Ok(())
+    }
+
+    /// Calls `delay`.
+    pub(crate) fn delay(&self) -> Result<Duration, ScriptError> {
+        self.part.borrow_mut().delay()
+    }
+
+    /// Calls `response`.
+    pub(crate) fn response(&self, answer: &Heard) -> Result<(), ScriptError> {
+        self.part.borrow_mut().response(answer)
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.part.borrow().stopped()
+    }
+
+    #[inline]
+    pub(crate) fn hears(&self) -> Option<Wanted> {
+        self.terms.responses
+    }
+
+    /// Counts bytes of a body that is kept; false when they are too many.
+    pub(crate) fn keep(&self, bytes: usize) -> bool {
+        self.bodies.set(self.bodies.get() + bytes);
+        self.bodies.get() <= BODIES
+    }
+
+    pub(crate) fn keep_no_more(&self, bytes: usize) {
+        self.bodies.set(self.bodies.get().saturating_sub(bytes));
+    }
+
+    pub(crate) fn bodies_too_large(&self) -> ScriptError {
+        let most = BODIES / (1024 * 1024);
+        let what = format!(
+            "answers that response() is to see have bodies of more than {most} MiB in all on one thread: leave out its third \
+             parameter, or use fewer connections"
+        );
+        self.error("response", what)
+    }
+
+    pub(crate) fn unusable(&self, error: BatchError) -> ScriptError {
+        self.error("request", format!("request() returned {error}"))
+    }
+
+    pub(crate) fn error(&self, function: &str, what: String) -> ScriptError {
+        ScriptError { place: self.part.borrow().place(function), what }
+    }
+
+    /// Remembers what ended it; the first error counts.
+    pub(crate) fn fail(&self, error: ScriptError) {
+        self.error.borrow_mut().get_or_insert(error);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.error.borrow().is_some()
+    }
+
+    pub(crate) fn take_error(&self) -> Option<ScriptError> {
+        self.error.take()
+    }
+
+    pub(crate) fn note_first(&self, bytes: &[u8]) {
+        let line = bytes.split(|&byte| byte == b'\r').next().unwrap_or_default();
+        *self.first.borrow_mut() = Some((String::from_utf8_lossy(line).into_owned(), bytes.len()));
+    }
+
+    pub(crate) fn first(&self) -> Option<(String, usize)> {
+        self.first.borrow().clone()
+    }
+
+    pub(crate) fn leave(&self) {
+        self.part.borrow_mut().leave();
+    }
+}
