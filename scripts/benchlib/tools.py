@@ -1,6 +1,7 @@
 """The load generators: where they are, and how each is told to do the same work."""
 
 import os
+import pathlib
 import shlex
 import shutil
 import subprocess
@@ -12,7 +13,13 @@ CASES = {
     "tcp-new": "TCP, a connection per request",
     "unix-kept": "unix socket, connections kept",
     "unix-new": "unix socket, a connection per request",
+    "lua-static": "TCP, kept; a script that sets method, headers and body",
+    "lua-request": "TCP, kept; a script whose request() calls wrk.format",
+    "lua-response": "TCP, kept; a script whose response() takes status, headers and body",
 }
+
+PLAIN = ("tcp-kept", "tcp-new", "unix-kept", "unix-new")
+SCRIPTED = ("lua-static", "lua-request", "lua-response")
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,12 @@ class Load:
     @property
     def close(self) -> bool:
         return self.case.endswith("new")
+
+    @property
+    def script(self) -> list:
+        """The flags that have a script run, for tools that take wrk's."""
+        name = self.case.removeprefix("lua-")
+        return [] if name == self.case else ["-s", str(pathlib.Path(__file__).resolve().parent / "lua" / f"{name}.lua")]
 
     @property
     def url(self) -> str:
@@ -59,9 +72,9 @@ class Tool:
 def find(oroshi, floor):
     """The tools that are here, and for each that is not, why: ([Tool], {name: why})."""
     known = [
-        ("floor", shlex.split(floor), tuple(CASES), _floor, [], (0, 1, 2), None),
+        ("floor", shlex.split(floor), PLAIN, _floor, [], (0, 1, 2), None),
         ("oroshi", [oroshi], tuple(CASES), _oroshi, ["--version"], (0,), ["--version"]),
-        ("wrk", ["wrk"], ("tcp-kept", "tcp-new"), _wrk, ["-v"], (0, 1), ["-v"]),
+        ("wrk", ["wrk"], ("tcp-kept", "tcp-new", *SCRIPTED), _wrk, ["-v"], (0, 1), ["-v"]),
         ("ab", ["ab"], ("tcp-kept", "tcp-new"), _ab, ["-V"], (0,), ["-V"]),
         ("h2load", ["h2load"], ("tcp-kept", "unix-kept"), _h2load, ["--version"], (0,), ["--version"]),
     ]
@@ -98,12 +111,14 @@ def _oroshi(load):
     where = ["-P", load.socket] * load.unix + [load.url]
     # The others do not look after the server; what that costs, once per run, is not a request's.
     same = ["--watch", "none"]
-    return ["bench", "-t1", f"-c{load.connections}", f"-d{load.seconds}s", *["--close"] * load.close, *same, *_JSON, *where]
+    close = ["--close"] * load.close
+    kind = ["bench", "-t1", f"-c{load.connections}", f"-d{load.seconds}s", *close, *load.script]
+    return [*kind, *same, *_JSON, *where]
 
 
 def _wrk(load):
     close = ["-H", "Connection: close"] * load.close
-    return ["-t1", f"-c{load.connections}", f"-d{load.seconds}s", *close, load.url]
+    return ["-t1", f"-c{load.connections}", f"-d{load.seconds}s", *close, *load.script, load.url]
 
 
 def _ab(load):
