@@ -270,7 +270,10 @@ impl Listener {
         }
         self.alive[report.worker] = Some(report.alive);
         self.reported[report.worker] = report.until;
-        self.each.extend(std::mem::take(&mut report.interval.each).into_iter().map(Reverse));
+        let each = std::mem::take(&mut report.interval.each);
+        if report.measured {
+            self.each.extend(each.into_iter().map(Reverse));
+        }
         let full = report.interval.full.take();
         let mut point = PointData::of(report.interval);
         self.errors += point.errors;

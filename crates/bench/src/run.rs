@@ -36,6 +36,8 @@ const NO_EVIDENCE: f64 = 0.02;
 const LOOK: Duration = Duration::from_millis(2);
 /// A thread's runtime and its two timers.
 const DESCRIPTORS_PER_THREAD: usize = 8;
+/// The stack of a thread that calls a script: a recursion without an end is to come to the script language's own limit first.
+const SCRIPT_STACK: usize = 64 * 1024 * 1024;
 
 /// Why a run did not take place.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +123,7 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     let options = CoresOptions {
         cpus: shared.plan.cpus.clone(),
         event_interval: Some(1024),
+        stack_bytes: shared.plan.script.is_some().then_some(SCRIPT_STACK),
         ..CoresOptions::new("load", threads)
     };
     let cores = {

@@ -1,9 +1,10 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
 //! `args` is what can be typed; `read` makes sense of it, `load`, `sources` and `fail_if` of parts of it. `observer` shows the run
-//! while it lasts. `text` and `wrk` write the report, `command_line` what was typed into it. `self_test` measures the
+//! while it lasts. `script` runs wrk's scripts. `text`, `wrk` and `ab` write the report, `command_line` what was typed into it. `self_test` measures the
 //! instrument itself.
 
+mod ab;
 mod args;
 mod command_line;
 mod fail_if;
@@ -12,6 +13,7 @@ mod observer;
 mod read;
 #[cfg(test)]
 pub(crate) mod sample;
+mod script;
 mod self_test;
 mod sources;
 mod text;
@@ -23,10 +25,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use oroshi_bench::plan::Problem;
-use oroshi_bench::{Plan, Record, RunError};
+use oroshi_bench::{Plan, Record, RunError, ScriptError};
 use oroshi_net::ConnectError;
 use oroshi_report::Named;
 
+use ab::RequestLog;
 use args::Format;
 pub(crate) use args::{Args, LoadArgs};
 pub(crate) use command_line::{HIDDEN, program_without_secrets, shown_header, without_secrets};
@@ -35,6 +38,7 @@ pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
 pub(crate) use oroshi_report::words::machine;
 use read::Output;
+use script::Scripted;
 
 use crate::child::TargetError;
 use crate::interrupt;
@@ -54,6 +58,9 @@ pub(crate) enum Error {
     /// The run could not begin.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// Correct the script: the text has its file and line.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
     /// Choose another place for the report.
     #[error("the report cannot be written to {}", path.display())]
     Output {
@@ -97,11 +104,20 @@ impl Error {
                 Some("check the spelling, /etc/hosts and the name server; --connect-to connects elsewhere")
             }
             Self::Run(RunError::Connect { source, .. }) => connect_step(source),
+            Self::Script(error) | Self::Run(RunError::Script(error)) => Some(script_step(error)),
             Self::Run(RunError::Watch { .. }) => {
                 Some("--watch auto finds whoever listens, --watch none goes on without")
             }
             _ => None,
         }
+    }
+}
+
+fn script_step(error: &ScriptError) -> &'static str {
+    if error.what.contains("did not return within") {
+        "look for a loop that does not end; --script-limit TIME lets a call take longer"
+    } else {
+        "correct the script; docs/bench-lua.md has all that it may do"
     }
 }
 
@@ -138,7 +154,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         let (format, file) = args.read_for_self_test().map_err(Error::Usage)?;
         return self_test::run(format, file.as_deref());
     }
-    let (draft, output, mut problems) = args.read();
+    let (draft, script, output, mut problems) = args.read();
     let plan = match draft.plan() {
         Ok(plan) => Some(plan),
         Err(found) => {
@@ -149,44 +165,100 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         }
     };
     match plan {
-        Some(plan) if problems.is_empty() => carry_out(plan, &output),
+        Some(plan) if problems.is_empty() => carry_out(plan, script, &output),
         _ => Err(Error::Usage(problems)),
     }
 }
 
-fn carry_out(plan: Plan, output: &Output) -> Result<ExitCode, Error> {
+fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Result<ExitCode, Error> {
     // Whatever cannot be written is better known before the run than after it.
+    let mut made = Made::of([&output.file, &output.page, &output.hdr, &output.gnuplot, &output.percentiles]);
     let log = output.hdr.as_deref().map(HdrLog::create).transpose()?;
-    let new: Vec<&Path> = [&output.file, &output.page]
-        .into_iter()
-        .filter_map(|path| path.as_deref())
-        .filter(|path| !path.exists())
-        .collect();
-    let file = output.file.as_deref().map(open).transpose()?;
-    let page = output.page.as_deref().map(open).transpose()?;
+    let each = output.gnuplot.as_deref().map(|path| RequestLog::create(path, output.ab.decimals)).transpose()?;
+    let mut reports = Reports::open(output)?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
-    let mut live = Live::new(shutdown, plan.connections, plan.requests, log);
-    let result = oroshi_bench::run(plan, &mut live);
-    let logged = live.finish(result.is_ok());
-    // Without a run there is no report, and no empty file in its place.
-    let mut record = result.inspect_err(|_| new.iter().for_each(|path| drop(fs::remove_file(path))))?;
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    let flags = <Args as clap::Args>::augment_args(clap::Command::new("bench"));
-    record.environment.command = without_secrets(&flags, words);
-
-    let paint = if file.is_none() { Paint::on(&io::stdout()) } else { Paint::PLAIN };
-    let report = match output.format {
-        Format::Text => text::report(&record, output.spectrum, paint),
-        Format::Json => serde_json::to_string_pretty(&record)? + "\n",
-        Format::Wrk => wrk::report(&record, &output.url, output.spectrum, output.backfill),
-    };
-    write(&report, file, output.file.as_deref())?;
-    if let (Some(file), Some(path)) = (page, output.page.as_deref()) {
-        let run = Named { name: output.url.clone(), record: &record };
-        write(&oroshi_report::bench_page(&[run]), Some(file), Some(path))?;
+    if script.is_some() && output.format == Format::Json {
+        let kept = script::keep_stdout_for_the_report();
+        reports.stdout = Some(kept.map_err(|source| Error::Output { path: STDOUT.into(), source })?);
     }
+    let script = script.map(|script| script.load(&mut plan)).transpose()?;
+    let mut live = Live::new(shutdown, plan.connections, plan.requests, log).listing(each);
+    let line = live.line();
+    let mut written = Ok(());
+    // The report comes before what a script says of the run, as wrk's does.
+    let result = oroshi_bench::run_then(plan, &mut live, |record| {
+        line.finish_and_clear();
+        made.0.clear();
+        written = reports.write(record, output).and_then(|()| Ok(script.map_or(Ok(()), |script| script.done(record))?));
+    });
+    let logged = live.finish(result.is_ok());
+    let record = result?;
+    written?;
     logged?;
     Ok(ExitCode::from(judge(&record, output)))
+}
+
+/// How standard output is called in messages.
+const STDOUT: &str = "standard output";
+
+/// Where a run is told.
+struct Reports {
+    file: Option<File>,
+    page: Option<File>,
+    percentiles: Option<File>,
+    /// Standard output, if it is not where it was.
+    stdout: Option<File>,
+}
+
+impl Reports {
+    fn open(output: &Output) -> Result<Self, Error> {
+        let opened = |path: &Option<PathBuf>| path.as_deref().map(open).transpose();
+        let (file, page, percentiles) = (opened(&output.file)?, opened(&output.page)?, opened(&output.percentiles)?);
+        Ok(Self { file, page, percentiles, stdout: None })
+    }
+
+    fn write(self, record: &Record, output: &Output) -> Result<(), Error> {
+        let mut record = record.clone();
+        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        let flags = <Args as clap::Args>::augment_args(clap::Command::new("bench"));
+        record.environment.command = without_secrets(&flags, words);
+
+        let paint = if self.file.is_none() { Paint::on(&io::stdout()) } else { Paint::PLAIN };
+        let report = match output.format {
+            Format::Text => text::report(&record, output.spectrum, paint),
+            Format::Json => serde_json::to_string_pretty(&record)? + "\n",
+            Format::Wrk => wrk::report(&record, &output.url, output.spectrum, output.backfill),
+            Format::Ab => ab::report(&record, &output.url, output.ab),
+        };
+        match (self.file, self.stdout) {
+            (None, Some(mut stdout)) => written(stdout.write_all(report.as_bytes()), None)?,
+            (file, _) => write(&report, file, output.file.as_deref())?,
+        }
+        if let (Some(file), Some(path)) = (self.page, output.page.as_deref()) {
+            let run = Named { name: output.url.clone(), record: &record };
+            write(&oroshi_report::bench_page(&[run]), Some(file), Some(path))?;
+        }
+        if let (Some(file), Some(path)) = (self.percentiles, output.percentiles.as_deref()) {
+            write(&ab::percentiles(&record), Some(file), Some(path))?;
+        }
+        Ok(())
+    }
+}
+
+/// Files that are made for a run: without one there is no report, and no empty file in its place.
+struct Made<'p>(Vec<&'p Path>);
+
+impl<'p> Made<'p> {
+    /// Those of the paths where nothing is yet.
+    fn of<const N: usize>(paths: [&'p Option<PathBuf>; N]) -> Self {
+        Self(paths.into_iter().filter_map(|path| path.as_deref()).filter(|path| !path.exists()).collect())
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|path| drop(fs::remove_file(path)));
+    }
 }
 
 /// Thresholds and whether anything was measured at all; on standard error, so that the report is the same with and without.
@@ -244,7 +316,7 @@ fn open_kept(path: &Path) -> io::Result<File> {
 
 /// Writes a report to its file, or to standard output.
 pub(crate) fn write(report: &str, file: Option<File>, path: Option<&Path>) -> Result<(), Error> {
-    let written = match file {
+    let result = match file {
         Some(mut file) => {
             // A pipe or a terminal has no length to cut.
             let _ = file.set_len(0);
@@ -255,12 +327,15 @@ pub(crate) fn write(report: &str, file: Option<File>, path: Option<&Path>) -> Re
             out.write_all(report.as_bytes()).and_then(|()| out.flush())
         }
     };
-    match written {
+    written(result, path)
+}
+
+/// `path`: where to, if not standard output.
+fn written(result: io::Result<()>, path: Option<&Path>) -> Result<(), Error> {
+    match result {
         // `oroshi bench ... | head` has read what it wanted.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(source) => {
-            Err(Error::Output { path: path.map_or_else(|| "standard output".into(), Path::to_owned), source })
-        }
+        Err(source) => Err(Error::Output { path: path.map_or_else(|| STDOUT.into(), Path::to_owned), source }),
         Ok(()) => Ok(()),
     }
 }

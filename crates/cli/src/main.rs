@@ -32,7 +32,6 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Parser, Subcommand};
 
 /// The HTTP performance toolkit: measures HTTP servers, and proves which of two is faster.
@@ -72,7 +71,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|error| usage(&error));
+    end_with_a_panic();
+    let cli = Cli::parse();
     match cli.command {
         Command::Bench(args) => {
             bench::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
@@ -94,6 +94,15 @@ fn main() -> ExitCode {
     }
 }
 
+/// A panic is a defect. It ends the process at once, on whichever thread it is, rather than to leave others waiting for that one.
+fn end_with_a_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort()
+    }));
+}
+
 /// Says something to the user, beside the report.
 fn say(text: &str) {
     // Nobody may be there to hear it.
@@ -108,7 +117,9 @@ fn failed(error: &dyn Error, code: u8, next_step: Option<&str>) -> ExitCode {
 
 fn explanation(error: &dyn Error, next_step: Option<&str>) -> String {
     let mut last = error.to_string();
-    let mut text = last.lines().map(|line| format!("error: {line}")).collect::<Vec<_>>().join("\n");
+    // Each line is an error, or belongs to the one before.
+    let line = |line: &str| if line.starts_with(' ') { line.to_owned() } else { format!("error: {line}") };
+    let mut text = last.lines().map(line).collect::<Vec<_>>().join("\n");
     let mut cause = error.source();
     while let Some(error) = cause {
         let this = error.to_string();
@@ -123,21 +134,6 @@ fn explanation(error: &dyn Error, next_step: Option<&str>) -> String {
         text += &format!("\n  next: {step}");
     }
     text
-}
-
-/// Flags that do not parse; also --help and --version, which are told in the same way.
-fn usage(error: &clap::Error) -> ! {
-    let flag = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(flag)) => flag.as_str(),
-        _ => "",
-    };
-    let _ = error.print();
-    if error.kind() == ErrorKind::UnknownArgument && (flag == "--script" || flag == "-s") {
-        say(
-            "\nwrk's Lua scripts are not run here. Method, headers and body are flags: -m, -H, -b; several URLs are taken in turn.",
-        );
-    }
-    std::process::exit(error.exit_code())
 }
 
 #[cfg(test)]
@@ -165,6 +161,6 @@ mod tests {
         };
         let told = explanation(&*chain(&["a: b", "b", "c"]), Some("do this"));
         assert_eq!(told, "error: a: b\n  caused by: c\n  next: do this");
-        assert_eq!(explanation(&*chain(&["a\nb"]), None), "error: a\nerror: b");
+        assert_eq!(explanation(&*chain(&["a\nb\n  more"]), None), "error: a\nerror: b\n  more");
     }
 }

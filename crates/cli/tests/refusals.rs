@@ -43,7 +43,7 @@ fn wrong_usage_is_2_and_says_what_was_expected() {
         (&["--watch", "me", "http://h/"], &["--watch", "`me`"]),
         (&["--wrk-backfill", "http://h/"], &["--format wrk"]),
         (&["--format", "xml", "http://h/"], &["xml", "json"]),
-        (&["-s", "post.lua", "http://h/"], &["-s", "Lua"]),
+        (&["-s", "post.lua", "http://h/"], &["--script: post.lua cannot be read"]),
         (&["--self-test", "http://h/"], &["--self-test"]),
     ];
     for (args, words) in cases {

@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
+use common::support::tls::Identity;
 use common::{Target, bench};
 use serde_json::Value;
 
@@ -54,6 +55,8 @@ fn undocumented(rows: &BTreeMap<String, String>, path: &str, value: &Value, miss
 /// A path as the table writes it, which has one row for what occurs several times.
 fn as_in_table(path: &str) -> String {
     let path = path.replacen("generator.lag", "latency.*.summary", 1);
+    let path =
+        path.replacen("connection_times.connect", "latency.*", 1).replacen("connection_times.total", "latency.*", 1);
     let mut parts: Vec<&str> = path.split('.').collect();
     if parts.len() > 1 && parts[0] == "latency" {
         parts[1] = "*";
@@ -81,6 +84,23 @@ fn every_field_of_the_json_is_documented() {
         undocumented(&rows, "", &report, &mut missing);
         assert_eq!(missing, Vec::<String>::new());
     }
+}
+
+/// Those that are there only where they are asked for, or where there is TLS.
+#[test]
+fn fields_that_are_not_always_there_are_documented_too() {
+    let identity = Identity::new();
+    let (cert, key) = identity.files();
+    let flags = ["--listen", "https://127.0.0.1:0/", "--cert", cert.to_str().unwrap(), "--key", key.to_str().unwrap()];
+    let server = Target::at(1, &flags);
+    let percentiles = tempfile::NamedTempFile::new().unwrap();
+    let load = ["-n", "20", "--insecure", "-e", percentiles.path().to_str().unwrap(), server.url()];
+    let ran = bench(&[&["--format", "json"], &load[..]].concat());
+    let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    assert!(report["answers"]["tls"].is_object() && report["connection_times"]["total"].is_object(), "{report}");
+    let mut missing = Vec::new();
+    undocumented(&rows(include_str!("../../../docs/bench.md"), "### JSON"), "", &report, &mut missing);
+    assert_eq!(missing, Vec::<String>::new());
 }
 
 #[test]

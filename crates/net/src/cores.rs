@@ -30,12 +30,14 @@ pub struct CoresOptions {
     pub event_interval: Option<u32>,
     /// Requested when a thread panics, so that the others can end instead of being waited for without end.
     pub stop: Option<Shutdown>,
+    /// How large each thread's stack may grow, bytes; None is Rust's default, 2 MiB. What is not used costs nothing.
+    pub stack_bytes: Option<usize>,
 }
 
 impl CoresOptions {
     /// `count` threads named `name-0`...; all else as by default.
     pub fn new(name: impl Into<String>, count: usize) -> Self {
-        CoresOptions { count, name: name.into(), cpus: None, event_interval: None, stop: None }
+        CoresOptions { count, name: name.into(), cpus: None, event_interval: None, stop: None, stack_bytes: None }
     }
 }
 
@@ -83,8 +85,12 @@ impl<T: Send + 'static> Cores<T> {
             let (thread_options, work) = (options.clone(), Arc::clone(&work));
             let (ready, is_ready) = mpsc::channel();
             let (go, may_go) = mpsc::channel();
-            let thread = thread::Builder::new()
-                .name(format!("{}-{index}", options.name))
+            let builder = thread::Builder::new().name(format!("{}-{index}", options.name));
+            let builder = match options.stack_bytes {
+                Some(bytes) => builder.stack_size(bytes),
+                None => builder,
+            };
+            let thread = builder
                 .spawn(move || run(index, &thread_options, &*work, &ready, &may_go))
                 .map_err(CoresError::Thread)?;
             started.threads.push(thread);

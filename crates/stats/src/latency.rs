@@ -76,13 +76,18 @@ impl Latency {
     /// Adds what `other` holds; the order in which histograms are merged makes no difference.
     pub fn merge(&mut self, other: &Self) {
         add(&mut self.recorded, &other.recorded);
-        if let Some(censored) = &other.censored {
-            add(self.censored.get_or_insert_with(empty_histogram), censored);
-        }
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
         self.sum += other.sum;
         self.squares = self.squares.wrapping_add(other.squares);
+        self.merge_censored(other);
+    }
+
+    /// Adds the censored values of `other` alone: for times of another clock that are bounds of these as well.
+    pub fn merge_censored(&mut self, other: &Self) {
+        if let Some(censored) = &other.censored {
+            add(self.censored.get_or_insert_with(empty_histogram), censored);
+        }
         self.censored_min = self.censored_min.min(other.censored_min);
         self.censored_max = self.censored_max.max(other.censored_max);
     }

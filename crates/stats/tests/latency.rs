@@ -214,6 +214,15 @@ fn recording_never_grows_a_histogram() {
 }
 
 #[test]
+fn bounds_can_be_taken_over_alone() {
+    let (mut latency, other) = (latency_of(&[MS], &[2 * MS]), latency_of(&[7 * MS, 9 * MS], &[30 * MS, 50 * MS]));
+    latency.merge_censored(&other);
+    assert_eq!(figures(&latency), figures(&latency_of(&[MS], &[2 * MS, 30 * MS, 50 * MS])));
+    latency.merge_censored(&latency_of(&[MS], &[]));
+    assert_eq!(latency.censored(), 3);
+}
+
+#[test]
 fn clearing_forgets_everything() {
     let mut latency = latency_of(&[5, 6], &[7]);
     latency.clear();

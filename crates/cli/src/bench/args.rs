@@ -15,6 +15,8 @@ pub(crate) enum Format {
     Json,
     /// As wrk prints it, for scripts that read wrk; its Req/Sec row is about all threads' average.
     Wrk,
+    /// As ab prints it, for scripts that read ab.
+    Ab,
 }
 
 const EXAMPLES: &str = "\
@@ -25,6 +27,8 @@ Examples:
       open loop: 2,000 requests are due per second, whether or not earlier ones were answered
   oroshi bench --stages 10s:1000,30s:5000 http://localhost:8080/
       10 s at 1,000 requests/s, then up to 5,000/s in a straight line over 30 s
+  oroshi bench -s examples/lua/token.lua http://localhost:8080/ -- /login
+      a wrk script makes the requests; what follows -- is for its init()
   oroshi bench --close -P /run/app.sock http://app.example/path
       one connection per request, over a unix socket
   oroshi bench --fail-if 'p99>10ms' --fail-if 'errors>0' http://localhost:8080/
@@ -42,7 +46,7 @@ early, and still reports).";
 
 /// Measure an HTTP server: throughput, latency, errors, and who was the bottleneck.
 ///
-/// wrk's flags mean the same here (-t -c -d -H -L --timeout, and -P of its unix socket patch).
+/// wrk's flags mean the same here (-t -c -d -s -H -L --timeout, and -P of its unix socket patch).
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -56,6 +60,9 @@ pub(crate) struct Args {
     /// Read more URLs from a file: one per line, # begins a comment
     #[arg(long, value_name = "FILE", help_heading = "Request")]
     pub(super) urls: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) script: ScriptArgs,
 
     #[command(flatten)]
     pub(super) output: OutputArgs,
@@ -182,6 +189,28 @@ pub(crate) struct LoadArgs {
     pub(crate) cpus: Option<String>,
 }
 
+/// A program that makes the requests.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub(super) struct ScriptArgs {
+    /// Run this wrk script (LuaJIT): it makes the requests, and may look at the answers
+    #[arg(id = "script", short = 's', long = "script", value_name = "FILE", help_heading = "Script")]
+    pub(super) file: Option<PathBuf>,
+
+    /// The longest that one call into the script may take [default: 10s]
+    #[arg(
+        id = "script_limit",
+        long = "script-limit",
+        value_name = "TIME",
+        requires = "script",
+        help_heading = "Script"
+    )]
+    pub(super) limit: Option<String>,
+
+    /// Arguments for the script's init()
+    #[arg(id = "script_args", last = true, value_name = "ARGS", requires = "script", help_heading = "Script")]
+    pub(super) args: Vec<String>,
+}
+
 #[derive(Debug, Default, PartialEq, clap::Args)]
 pub(super) struct OutputArgs {
     #[command(flatten)]
@@ -213,6 +242,22 @@ pub(super) struct ReportArgs {
     /// With --format wrk: wrk's own corrected latencies, instead of those measured
     #[arg(long, help_heading = "Output")]
     pub(super) wrk_backfill: bool,
+
+    /// With --format ab: answers may differ in length (ab's -l)
+    #[arg(long, help_heading = "Output")]
+    pub(super) ab_any_length: bool,
+
+    /// With --format ab and -g: digits after the point of milliseconds, 0 to 6 [default: 0, as ab]
+    #[arg(long, value_name = "N", help_heading = "Output")]
+    pub(super) ab_decimals: Option<String>,
+
+    /// Write a line per answered request, in the order in which they began, as ab's -g for gnuplot (tab-separated)
+    #[arg(short = 'g', long, value_name = "FILE", help_heading = "Output")]
+    pub(super) gnuplot: Option<PathBuf>,
+
+    /// Write the times of the percentiles 0 to 100, as ab's -e (CSV)
+    #[arg(short = 'e', long, value_name = "FILE", help_heading = "Output")]
+    pub(super) percentiles: Option<PathBuf>,
 
     /// Exit with code 3 if this holds: 'p99>10ms', 'errors>0', 'rps<50k', 'server.cpu>40us'; repeatable
     #[arg(long, value_name = "METRIC OP VALUE", help_heading = "Output")]

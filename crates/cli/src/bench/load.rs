@@ -113,6 +113,9 @@ impl LoadArgs {
             checks: problems.all("--check", &self.check, str::parse::<oroshi_bench::Check>),
             watch: problems.one("--watch", self.watch.as_deref(), parse_watch).unwrap_or(Watching::Auto),
             interval_histograms: false,
+            connection_times: false,
+            each_request: false,
+            script: None,
         }
     }
 

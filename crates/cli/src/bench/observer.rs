@@ -1,4 +1,4 @@
-//! What the user sees and can do while a run lasts: the live line, Ctrl-C, and the HdrHistogram log.
+//! What the user sees and can do while a run lasts: the live line, Ctrl-C, and the logs that are written meanwhile.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal};
@@ -6,12 +6,16 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use oroshi_bench::follow::Stage;
-use oroshi_bench::{Observer, Progress, SecondHistograms};
+use oroshi_bench::{Observer, Progress, RequestTimes, SecondHistograms};
 use oroshi_net::Shutdown;
 use oroshi_stats::IntervalLog;
 
+use super::ab::RequestLog;
 use super::open_kept;
 use oroshi_words::units;
+
+/// How the log is called in messages.
+const HDR_LOG: &str = "the HdrHistogram log";
 
 /// Follows a run on the terminal.
 #[derive(Debug)]
@@ -22,6 +26,7 @@ pub(crate) struct Live {
     /// Of a run of a fixed number.
     requests: Option<u64>,
     log: Option<HdrLog>,
+    each: Option<RequestLog>,
     /// Words before the figures, for runs that are part of something.
     label: String,
 }
@@ -33,7 +38,12 @@ impl Live {
         if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
             line.set_style(style);
         }
-        Self { line, shutdown, connections, requests, log, label: String::new() }
+        Self { line, shutdown, connections, requests, log, each: None, label: String::new() }
+    }
+
+    /// The same with a list of all requests.
+    pub(crate) fn listing(self, each: Option<RequestLog>) -> Self {
+        Self { each, ..self }
     }
 
     /// The same with words before the figures, and without warnings: those who run many parts tell them once.
@@ -63,13 +73,19 @@ impl Live {
         }
     }
 
-    /// Takes the line away and ends the log; `ran` is whether the run took place.
+    /// Reaches the line from elsewhere, to take it away.
+    pub(crate) fn line(&self) -> ProgressBar {
+        self.line.clone()
+    }
+
+    /// Takes the line away and ends the logs; `ran` is whether the run took place.
     ///
     /// # Errors
-    /// When the log could not be written, now or before.
+    /// When one could not be written, now or before.
     pub(crate) fn finish(self, ran: bool) -> Result<(), LogError> {
         self.line.finish_and_clear();
-        self.log.map_or(Ok(()), |log| log.finish(ran))
+        let each = self.each.map_or(Ok(()), |each| each.finish(ran));
+        self.log.map_or(Ok(()), |log| log.finish(ran)).and(each)
     }
 }
 
@@ -83,6 +99,12 @@ impl Observer for Live {
     fn second(&mut self, histograms: &SecondHistograms) {
         if let Some(log) = &mut self.log {
             log.write(histograms);
+        }
+    }
+
+    fn requests(&mut self, times: &[RequestTimes]) {
+        if let Some(each) = &mut self.each {
+            each.write(times);
         }
     }
 
@@ -131,12 +153,23 @@ enum State {
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// The log could not be written.
+/// A log could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("the HdrHistogram log {} could not be written", path.display())]
+#[error("{what} {} could not be written", path.display())]
 pub(crate) struct LogError {
+    what: &'static str,
     path: PathBuf,
     source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl LogError {
+    pub(super) fn new(
+        what: &'static str,
+        path: &Path,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { what, path: path.to_owned(), source: source.into() }
+    }
 }
 
 impl HdrLog {
@@ -145,8 +178,8 @@ impl HdrLog {
     /// # Errors
     /// When it cannot be made.
     pub(crate) fn create(path: &Path) -> Result<Self, LogError> {
-        let fail = |source: std::io::Error| LogError { path: path.to_owned(), source: source.into() };
-        Ok(Self { path: path.to_owned(), state: State::Waiting(open_kept(path).map_err(fail)?) })
+        let file = open_kept(path).map_err(|error| LogError::new(HDR_LOG, path, error))?;
+        Ok(Self { path: path.to_owned(), state: State::Waiting(file) })
     }
 
     fn write(&mut self, second: &SecondHistograms) {
@@ -174,11 +207,12 @@ impl HdrLog {
             }
             State::Writing(log) => log.finish().map(drop).map_err(Into::into),
         };
-        result.map_err(|source| LogError { path: self.path, source })
+        result.map_err(|source| LogError::new(HDR_LOG, &self.path, source))
     }
 }
 
-fn empty(file: &File) {
+/// Takes away what is in a file.
+pub(super) fn empty(file: &File) {
     // A pipe or a terminal has no length to cut.
     let _ = file.set_len(0);
 }

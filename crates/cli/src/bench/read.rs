@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use oroshi_bench::Draft;
 use oroshi_net::Endpoint;
 
-use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs};
+use super::ab;
+use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs, ScriptArgs};
 use super::fail_if::Threshold;
 use super::load::{Problems, read_load};
+use super::script::Scripted;
 
 /// Where the report goes, and what is in it.
 #[derive(Clone, Debug)]
@@ -24,6 +26,12 @@ pub(crate) struct Output {
     pub(crate) spectrum: bool,
     /// wrk's corrected latencies.
     pub(crate) backfill: bool,
+    /// Of ab's report.
+    pub(crate) ab: ab::Options,
+    /// A line per answered request.
+    pub(crate) gnuplot: Option<PathBuf>,
+    /// All percentiles as CSV.
+    pub(crate) percentiles: Option<PathBuf>,
     /// Conditions that make the run a failure.
     pub(crate) thresholds: Vec<Threshold>,
     /// The first URL, or the first file of URLs, as it was typed: wrk's report repeats it. Empty when there is neither.
@@ -31,11 +39,12 @@ pub(crate) struct Output {
 }
 
 impl Args {
-    /// Reads everything that was typed.
-    pub(crate) fn read(self) -> (Draft, Output, Vec<String>) {
-        let Self { url, load, urls, output: OutputArgs { report, format, output, .. }, .. } = self;
+    /// Reads everything that was typed. The draft has no script yet: what makes one is beside it.
+    pub(crate) fn read(self) -> (Draft, Option<Scripted>, Output, Vec<String>) {
+        let Self { url, load, urls, script, output: OutputArgs { report, format, output, .. }, .. } = self;
         let shown_url = first_of(&url, &urls);
         let rate = load.rate.clone().unwrap_or_default();
+        let sends_body = load.body.is_some() || load.body_file.is_some();
         let (draft, share, found) = read_load(load);
         let mut problems = Problems(found);
         if share.is_some() {
@@ -46,13 +55,25 @@ impl Args {
         if report.wrk_backfill && format != Format::Wrk {
             problems.add("--wrk-backfill", "it changes what --format wrk prints: add --format wrk, or leave it out");
         }
-        if report.report.is_some() && report.report == output {
-            problems
-                .add("--report", "it names the file that --output does: the page and the report each need their own");
+        for (flag, given) in
+            [("--ab-any-length", report.ab_any_length), ("--ab-decimals", report.ab_decimals.is_some())]
+        {
+            let lists = flag == "--ab-decimals" && report.gnuplot.is_some();
+            if given && format != Format::Ab && !lists {
+                problems.add(flag, "it changes what --format ab prints: add --format ab, or leave it out");
+            }
         }
+        files_of_their_own(&report, output.as_deref(), &mut problems);
         let mut endpoints = problems.all("URL", &url, str::parse::<Endpoint>);
         urls.iter().for_each(|file| read_urls(file, &mut endpoints, &mut problems));
-        let draft = Draft { urls: endpoints, interval_histograms: report.hdr.is_some(), ..draft };
+        let draft = Draft {
+            urls: endpoints,
+            interval_histograms: report.hdr.is_some(),
+            connection_times: format == Format::Ab || report.percentiles.is_some(),
+            each_request: report.gnuplot.is_some(),
+            ..draft
+        };
+        let script = Scripted::read(script, &draft, &shown_url, report.wrk_backfill, &mut problems);
         let thresholds = problems.all("--fail-if", &report.fail_if, str::parse::<Threshold>);
         let output = Output {
             format,
@@ -61,10 +82,17 @@ impl Args {
             hdr: report.hdr,
             spectrum: report.latency,
             backfill: report.wrk_backfill,
+            ab: ab::Options {
+                decimals: problems.one("--ab-decimals", report.ab_decimals.as_deref(), parse_decimals).unwrap_or(0),
+                any_length: report.ab_any_length,
+                sends_body,
+            },
+            gnuplot: report.gnuplot,
+            percentiles: report.percentiles,
             thresholds,
             url: shown_url,
         };
-        (draft, output, problems.0.iter().map(ToString::to_string).collect())
+        (draft, script, output, problems.0.iter().map(ToString::to_string).collect())
     }
 
     /// What is left of the flags for --self-test: the format, and the file.
@@ -73,14 +101,38 @@ impl Args {
     /// When there is anything else among them.
     pub(crate) fn read_for_self_test(self) -> Result<(Format, Option<PathBuf>), Vec<String>> {
         let OutputArgs { report, format, output } = self.output;
-        let loaded = self.load != LoadArgs::default() || !self.url.is_empty() || !self.urls.is_empty();
-        if loaded || report != ReportArgs::default() || format == Format::Wrk {
+        let loaded = self.load != LoadArgs::default()
+            || self.script != ScriptArgs::default()
+            || !self.url.is_empty()
+            || !self.urls.is_empty();
+        if loaded || report != ReportArgs::default() || matches!(format, Format::Wrk | Format::Ab) {
             return Err(vec![
                 "--self-test chooses its own loads: it goes with --format text or json, and --output".into(),
             ]);
         }
         Ok((format, output))
     }
+}
+
+/// No two reports may go into one file.
+fn files_of_their_own(report: &ReportArgs, output: Option<&Path>, problems: &mut Problems) {
+    let files = [
+        ("--output", output),
+        ("--report", report.report.as_deref()),
+        ("--hdr", report.hdr.as_deref()),
+        ("--gnuplot", report.gnuplot.as_deref()),
+        ("--percentiles", report.percentiles.as_deref()),
+    ];
+    let given: Vec<(&str, &Path)> = files.into_iter().filter_map(|(flag, path)| Some((flag, path?))).collect();
+    for (i, (flag, path)) in given.iter().enumerate() {
+        if let Some((first, _)) = given[..i].iter().find(|(_, other)| other == path) {
+            problems.add(flag, format!("it names the file that {first} does: give each its own"));
+        }
+    }
+}
+
+fn parse_decimals(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n <= 6).ok_or_else(|| format!("`{text}`: expected a number of digits from 0 to 6"))
 }
 
 /// The first URL, or the first file of URLs.
@@ -123,7 +175,9 @@ mod tests {
 
     fn read(line: &str) -> (Draft, Output, Vec<String>) {
         let words = std::iter::once("bench").chain(line.split_whitespace());
-        Line::try_parse_from(words).unwrap_or_else(|e| panic!("{line}: {e}")).args.read()
+        let (draft, _, output, problems) =
+            Line::try_parse_from(words).unwrap_or_else(|e| panic!("{line}: {e}")).args.read();
+        (draft, output, problems)
     }
 
     fn draft(line: &str) -> Draft {
@@ -158,7 +212,7 @@ mod tests {
     #[test]
     fn headers_are_taken_apart_and_a_broken_one_is_not_dropped() {
         let line = ["bench", "-H", "X-A: b: c", "-HHost:other", "-H", "Empty:", "http://h/"];
-        let (draft, _, problems) = Line::try_parse_from(line).unwrap().args.read();
+        let (draft, .., problems) = Line::try_parse_from(line).unwrap().args.read();
         let headers: Vec<(&str, &str)> = draft.headers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         assert_eq!((headers, problems.len()), (vec![("X-A", "b: c"), ("Host", "other"), ("Empty", "")], 0));
         let (.., problems) =
@@ -241,14 +295,38 @@ mod tests {
             let words = ["bench", "--self-test"].into_iter().chain(rest.split_whitespace());
             Line::try_parse_from(words).unwrap().args.read_for_self_test()
         };
-        for line in ["http://h/", "-c 5", "-L", "--format wrk", "--fail-if x"] {
+        for line in ["http://h/", "-c 5", "-s x", "-L", "--format wrk", "--format ab", "-g x", "--fail-if x"] {
             assert!(self_test(line).unwrap_err()[0].contains("--self-test"), "{line}");
         }
         assert_eq!(self_test("--format json -o x"), Ok((Format::Json, Some("x".into()))));
         assert!(read("--wrk-backfill http://h/").2[0].contains("--format wrk"));
         assert!(read("-o page.html --report page.html http://h/").2[0].contains("--report"));
+        let problems = read("--hdr x -g x -e x -o y --report z http://h/").2;
+        let flags: Vec<&str> = problems.iter().map(|problem| problem.split(':').next().unwrap()).collect();
+        assert_eq!(flags, ["--gnuplot", "--percentiles"], "{problems:?}");
         assert_eq!(read("--report page.html http://h/").1.page, Some("page.html".into()));
-        assert!(refused("-s script.lua http://h/"));
+        assert!(refused("--script-limit 1s http://h/") && refused("http://h/ -- a"));
+    }
+
+    #[test]
+    fn what_ab_wants_is_measured_only_for_it() {
+        let wants = |line: &str| {
+            let draft = draft(line);
+            (draft.connection_times, draft.each_request)
+        };
+        assert_eq!(wants("http://h/"), (false, false));
+        assert_eq!(wants("--format ab http://h/"), (true, false));
+        assert_eq!(wants("-e x.csv http://h/"), (true, false));
+        assert_eq!(wants("-g x.tsv --format json http://h/"), (false, true));
+        let output = read("--format ab --ab-decimals 3 --ab-any-length -b x http://h/").1;
+        assert_eq!(output.ab, ab::Options { decimals: 3, any_length: true, sends_body: true });
+        assert_eq!(read("-g x --ab-decimals 1 http://h/").1.ab.decimals, 1);
+        for line in ["--ab-decimals 3", "--ab-any-length", "-e x --ab-decimals 3", "-g x --ab-any-length"] {
+            assert!(read(&format!("{line} http://h/")).2[0].contains("--format ab"), "{line}");
+        }
+        for bad in ["7", "-1", "x"] {
+            assert!(read(&format!("--format ab --ab-decimals={bad} http://h/")).2[0].contains("0 to 6"), "{bad}");
+        }
     }
 
     #[test]

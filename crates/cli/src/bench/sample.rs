@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use oroshi_bench::environment::{Cpu, Environment};
 use oroshi_bench::record::{
-    Answers, ClockRecord, ClockRecords, Connections, Generator, HeatRecord, OriginRecord, PlanRecord, PointRecord, Rates,
-    Requests, SCHEMA, SeriesRecord,
+    Answers, ClockRecord, ClockRecords, ConnectionTimesRecord, Connections, Generator, HeatRecord, OriginRecord,
+    PlanRecord, PointRecord, Rates, Requests, SCHEMA, SeriesRecord,
 };
 use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerSample, ServerUsage};
 use oroshi_bench::{Bottleneck, Failure, Grade, Load, Record, Spacing};
@@ -86,6 +86,25 @@ pub(crate) fn closed() -> Record {
             ..Environment::default()
         },
     }
+}
+
+/// That of [`closed`] with what ab's report needs: a hundred of the requests were the first ones of their connections.
+pub(crate) fn ab() -> Record {
+    let first = |i: u64| if i.is_multiple_of(1000) { 20_000 + i / 10 } else { 0 };
+    let mut record = closed();
+    record.answers = Answers {
+        server: Some("nginx/1.22.1 (a build)".into()),
+        first_body_bytes: Some(5),
+        body_bytes: 500_000,
+        other_lengths: 0,
+        kept: 99_999,
+        tls: None,
+    };
+    record.connection_times = Some(ConnectionTimesRecord {
+        connect: latency((0..100_000).map(first)).into(),
+        total: latency((0..100_000).map(|i| 50_000 + i * 10 + first(i))).into(),
+    });
+    record
 }
 
 /// Open loop with a warm-up and idle connections, over a unix socket, that fell behind and was cut short.

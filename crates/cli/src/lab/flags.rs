@@ -181,6 +181,6 @@ fn keys_of(problem: &Problem) -> &'static [&'static str] {
         Problem::SourceWithUnix(_) => &["source"],
         Problem::Request(_) => &["method", "header"],
         Problem::Tls(_) => &["cacert", "cert", "key"],
-        Problem::Zero(_) | Problem::NoUrl => &[],
+        Problem::Zero(_) | Problem::NoUrl | Problem::ScriptUrls(_) => &[],
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use oroshi_bench::environment::{Cpu, DescriptorLimit, Environment, Sysctl};
 use oroshi_bench::record::{
-    Answers, ClockRecords, Connections, Generator, HeatRecord, OriginRecord, PlanRecord, PointRecord, Rates, Requests, SCHEMA,
-    SeriesRecord,
+    Answers, ClockRecords, Connections, Generator, HeatRecord, OriginRecord, PlanRecord, PointRecord, Rates, Requests,
+    SCHEMA, SeriesRecord,
 };
 use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerSample, ServerUsage};
 use oroshi_bench::{Bottleneck, Failure, Grade, Load, Record, Spacing, Stage};

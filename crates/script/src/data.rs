@@ -1,0 +1,183 @@
+//! Values on their way from one Lua state to another.
+
+use mlua::{Lua, Value};
+
+/// A value that no state owns: a copy, for another one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data {
+    /// `nil`.
+    Nil,
+    /// `true` or `false`.
+    Boolean(bool),
+    /// A number.
+    Number(f64),
+    /// A string, whatever bytes it has.
+    String(Vec<u8>),
+    /// A table's keys and values, in the table's own order. Metatables stay behind.
+    Table(Vec<(Data, Data)>),
+}
+
+/// Why a value cannot be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DataError {
+    /// Copy what is behind it instead.
+    #[error(
+        "a {0} cannot be copied from one Lua state to another: only nil, booleans, numbers, strings and tables of them can"
+    )]
+    Type(&'static str),
+    /// Copy a part of it.
+    #[error("a table that contains itself cannot be copied from one Lua state to another")]
+    Cycle,
+    /// Copy a part of it.
+    #[error("tables more than {MOST_LEVELS} levels deep cannot be copied from one Lua state to another")]
+    Depth,
+}
+
+/// Tables within tables that are copied, at most.
+const MOST_LEVELS: usize = 100;
+
+impl Data {
+    /// Copies a value out of its state.
+    ///
+    /// # Errors
+    /// When there is something in it that cannot be copied.
+    pub fn from_lua(value: &Value) -> Result<Self, DataError> {
+        copy(value, &mut Vec::new())
+    }
+
+    /// Makes the value anew in a state.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
+        Ok(match self {
+            Self::Nil => Value::Nil,
+            Self::Boolean(value) => Value::Boolean(value),
+            Self::Number(value) => Value::Number(value),
+            Self::String(bytes) => Value::String(lua.create_string(bytes)?),
+            Self::Table(pairs) => {
+                let table = lua.create_table()?;
+                for (key, value) in pairs {
+                    table.raw_set(key.into_lua(lua)?, value.into_lua(lua)?)?;
+                }
+                Value::Table(table)
+            }
+        })
+    }
+}
+
+impl From<DataError> for mlua::Error {
+    fn from(error: DataError) -> Self {
+        Self::runtime(error)
+    }
+}
+
+/// `within`: the tables that this value is in.
+fn copy(value: &Value, within: &mut Vec<mlua::Table>) -> Result<Data, DataError> {
+    Ok(match value {
+        Value::Nil => Data::Nil,
+        Value::Boolean(value) => Data::Boolean(*value),
+        // Lua has floats alone; integers are mlua's way to hand over those that are whole.
+        Value::Integer(value) => Data::Number(*value as f64),
+        Value::Number(value) => Data::Number(*value),
+        Value::String(string) => Data::String(string.as_bytes().to_vec()),
+        Value::Table(table) => {
+            if within.contains(table) {
+                return Err(DataError::Cycle);
+            }
+            if within.len() == MOST_LEVELS {
+                return Err(DataError::Depth);
+            }
+            within.push(table.clone());
+            let mut pairs = Vec::new();
+            for pair in table.pairs::<Value, Value>() {
+                // Nothing of the script runs: these are the table's own pairs.
+                let (key, value) = pair.map_err(|_| DataError::Type("table"))?;
+                pairs.push((copy(&key, within)?, copy(&value, within)?));
+            }
+            within.pop();
+            Data::Table(pairs)
+        }
+        // What mlua has no name for is a value of LuaJIT's ffi.
+        Value::Other(_) => return Err(DataError::Type("cdata")),
+        other => return Err(DataError::Type(other.type_name())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(code: &str) -> Result<Data, DataError> {
+        let lua = Lua::new();
+        Data::from_lua(&lua.load(code).eval::<Value>().unwrap())
+    }
+
+    fn text(text: &str) -> Data {
+        Data::String(text.into())
+    }
+
+    #[test]
+    fn plain_values_are_copied_whole() {
+        assert_eq!(data("nil"), Ok(Data::Nil));
+        assert_eq!(data("false"), Ok(Data::Boolean(false)));
+        assert_eq!(data("-7"), Ok(Data::Number(-7.0)));
+        assert_eq!(data("0.5"), Ok(Data::Number(0.5)));
+        assert_eq!(data("2^53"), Ok(Data::Number(9_007_199_254_740_992.0)));
+        assert_eq!(data("'a\\0\\255b'"), Ok(Data::String(b"a\0\xffb".to_vec())));
+        assert!(matches!(data("0/0"), Ok(Data::Number(n)) if n.is_nan()));
+    }
+
+    #[test]
+    fn tables_keep_their_keys_and_values_apart_and_go_there_and_back() {
+        let Ok(Data::Table(pairs)) = data("{ 'a', 'b', key = 'value', [true] = { deeper = { 1.5 } } }") else {
+            panic!()
+        };
+        assert_eq!(pairs[..2], [(Data::Number(1.0), text("a")), (Data::Number(2.0), text("b"))]);
+        assert!(pairs.contains(&(text("key"), text("value"))));
+        let inner = Data::Table(vec![(text("deeper"), Data::Table(vec![(Data::Number(1.0), Data::Number(1.5))]))]);
+        assert!(pairs.contains(&(Data::Boolean(true), inner)));
+
+        let lua = Lua::new();
+        let table = Data::Table(pairs).into_lua(&lua).unwrap();
+        lua.globals().set("t", table).unwrap();
+        let same = "return #t == 2 and t[2] == 'b' and t.key == 'value' and t[true].deeper[1] == 1.5";
+        assert!(lua.load(same).eval::<bool>().unwrap());
+    }
+
+    #[test]
+    fn a_value_is_the_same_each_way() {
+        let lua = Lua::new();
+        for value in
+            [Data::Nil, Data::Boolean(true), Data::Number(1e300), Data::String(vec![0, 255, 0]), Data::Table(vec![])]
+        {
+            assert_eq!(Data::from_lua(&value.clone().into_lua(&lua).unwrap()), Ok(value));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_copied_says_so() {
+        assert_eq!(data("print"), Err(DataError::Type("function")));
+        assert_eq!(data("{ { coroutine.create(print) } }"), Err(DataError::Type("thread")));
+        assert_eq!(data("{ [print] = 1 }"), Err(DataError::Type("function")));
+        assert_eq!(data("io.stdout"), Err(DataError::Type("userdata")));
+        assert_eq!(data("(function() local t = {} t.t = { t } return t end)()"), Err(DataError::Cycle));
+        let deep = |levels| format!("(function() local t = 1 for i = 1, {levels} do t = {{ t }} end return t end)()");
+        assert!(data(&deep(MOST_LEVELS)).is_ok());
+        assert_eq!(data(&deep(MOST_LEVELS + 1)), Err(DataError::Depth));
+        assert!(DataError::Type("function").to_string().starts_with("a function cannot be copied"));
+    }
+
+    #[test]
+    fn the_same_table_twice_is_no_cycle() {
+        let Ok(Data::Table(pairs)) = data("(function() local t = { 1 } return { t, t } end)()") else { panic!() };
+        assert_eq!(pairs[0].1, pairs[1].1);
+    }
+
+    #[test]
+    fn metatables_stay_behind_and_do_not_act() {
+        let odd =
+            "setmetatable({ 1 }, { __index = function() error('called') end, __len = function() error('called') end })";
+        assert_eq!(data(odd), Ok(Data::Table(vec![(Data::Number(1.0), Data::Number(1.0))])));
+    }
+}

@@ -1,0 +1,93 @@
+//! The thread that looks at calls, and what it looks with.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::guard::{Look, Watched};
+
+/// How long it waits between two looks, at least and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// The most that is taken to have passed between two looks. Had this process been stopped, that would be nobody's fault.
+const LONGEST_STEP: Duration = Duration::from_secs(1);
+
+/// Looks at it from now on, until it is dropped.
+pub(crate) fn watch(watched: &Arc<Watched>) {
+    let mut all = WATCHDOG.all();
+    all.watched.push(Arc::downgrade(watched));
+    WATCHDOG.more.notify_one();
+    if !all.is_awake {
+        // Without the thread, limits are not kept; a script that needs none runs all the same.
+        all.is_awake = thread::Builder::new().name("watchdog".into()).spawn(keep_looking).is_ok();
+    }
+}
+
+/// What this process may use before its states are asked how much is theirs, bytes: half of what there is.
+pub(crate) fn memory() -> u64 {
+    let machine = rustix::system::sysinfo();
+    let machine = machine.totalram as u64 * u64::from(machine.mem_unit);
+    // In a container this is its own limit; elsewhere it is not there.
+    let container = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
+    machine.min(container.unwrap_or(u64::MAX)) / 2
+}
+
+static WATCHDOG: Watchdog =
+    Watchdog { all: Mutex::new(All { watched: Vec::new(), is_awake: false }), more: Condvar::new() };
+
+struct Watchdog {
+    all: Mutex<All>,
+    more: Condvar,
+}
+
+struct All {
+    watched: Vec<Weak<Watched>>,
+    is_awake: bool,
+}
+
+impl Watchdog {
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn keep_looking() {
+    let usage = File::open("/proc/self/statm");
+    let mut all = WATCHDOG.all();
+    let mut last = Instant::now();
+    loop {
+        let watched: Vec<_> = all.watched.iter().filter_map(Weak::upgrade).collect();
+        all.watched.retain(|watched| watched.strong_count() > 0);
+        let Some(shortest) = watched.iter().map(|watched| watched.limit).min() else {
+            all = WATCHDOG.more.wait(all).unwrap_or_else(PoisonError::into_inner);
+            last = Instant::now();
+            continue;
+        };
+        drop(all);
+        let memory = usage.as_ref().map_or(Ok(0), memory_used).unwrap_or_default();
+        let look = Look { passed: last.elapsed().min(LONGEST_STEP), now_ns: now_ns(), memory };
+        last = Instant::now();
+        watched.iter().for_each(|watched| watched.look(&look));
+        drop(watched);
+        thread::sleep((shortest / 4).clamp(PAUSE.0, PAUSE.1));
+        all = WATCHDOG.all();
+    }
+}
+
+/// What this process has in memory, bytes: the second number of `/proc/self/statm`, in pages.
+fn memory_used(statm: &File) -> io::Result<u64> {
+    let mut text = [0; 128];
+    let length = statm.read_at(&mut text, 0)?;
+    let pages = str::from_utf8(&text[..length]).ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
+    Ok(pages.unwrap_or_default() * rustix::param::page_size() as u64)
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

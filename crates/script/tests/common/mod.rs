@@ -1,0 +1,55 @@
+//! Scripts in files of their own, and a bound for what might hang.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use mlua::Function;
+use oroshi_script::{Engine, Error};
+
+/// Longer than any call here may take, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a script's top level in a state whose calls may take `limit`, then whatever is to be done with it, on a thread of its own.
+pub(crate) fn with<R: Send + 'static>(
+    source: impl AsRef<[u8]>,
+    limit: Duration,
+    work: impl FnOnce(Result<Engine, Error>) -> R + Send + 'static,
+) -> R {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.lua");
+    std::fs::write(&file, source).unwrap();
+    bounded(move || {
+        let engine = Engine::new(&file, limit).unwrap();
+        work(engine.load().map(|()| engine))
+    })
+}
+
+/// Fails if it takes too long, rather than to hang.
+pub(crate) fn bounded<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+    let (tell, told) = mpsc::channel();
+    let thread = thread::Builder::new().stack_size(oroshi_script::STACK_BYTES);
+    let worker = thread.spawn(move || drop(tell.send(work()))).unwrap();
+    match told.recv_timeout(PATIENCE) {
+        Ok(result) => result,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            std::panic::resume_unwind(worker.join().expect_err("it ended without a result"))
+        }
+    }
+}
+
+/// A function of the script.
+#[allow(dead_code, reason = "not every test file calls one")]
+pub(crate) fn function(engine: &Engine, name: &str) -> Function {
+    engine.lua().globals().get(name).unwrap()
+}
+
+/// The error without the folder in its place.
+pub(crate) fn told(error: &Error) -> String {
+    let (path, line) = error.place.split_once(':').map_or((&*error.place, ""), |(path, line)| (path, line));
+    let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
+    let what = error.what.replace(path, "a.lua");
+    if line.is_empty() { format!("{name}: {what}") } else { format!("{name}:{line}: {what}") }
+}

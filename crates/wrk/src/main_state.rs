@@ -1,0 +1,164 @@
+//! The main state: the one in which `setup` and `done` run. It lives on a thread of its own, named `script`.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use mlua::{Table, Value};
+use oroshi_bench::ScriptError;
+
+use crate::crew::Ask;
+use crate::state::{Source, State};
+use crate::stats::Stats;
+use crate::summary::{Errors, Summary};
+
+/// How often somebody who waits for the main state looks whether it can still answer.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What the main state is to do.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Find the addresses, for the core that has its turn first.
+    Resolve(usize),
+    /// `setup` of a core's thread.
+    Setup(usize),
+    /// Write out what was printed.
+    Flush(Sender<()>),
+    /// Say whether there is a `done`.
+    HasDone(Sender<bool>),
+    /// `done`.
+    Done(Box<Summary>, Sender<Result<(), ScriptError>>),
+}
+
+/// Reaches the main state.
+#[derive(Debug)]
+pub(crate) struct Main {
+    source: Arc<Source>,
+    tasks: Sender<Task>,
+}
+
+impl Main {
+    /// Makes it and runs the script in it.
+    pub(crate) fn start(source: &Arc<Source>) -> Result<Self, ScriptError> {
+        let (tasks, to_do) = channel();
+        let (reply, loaded) = channel();
+        let main = Self { source: Arc::clone(source), tasks };
+        let work = {
+            let source = Arc::clone(source);
+            move || live(&source, &reply, &to_do)
+        };
+        let thread = thread::Builder::new().name("script".into()).stack_size(oroshi_script::STACK_BYTES);
+        let started: io::Result<_> = thread.spawn(work);
+        started.map_err(|error| source.crew.error(format!("no thread can be started for it: {error}")))?;
+        main.answer(&loaded)?;
+        Ok(main)
+    }
+
+    /// Gives it something to do.
+    pub(crate) fn give(&self, task: Task) -> Result<(), ScriptError> {
+        self.tasks.send(task).map_err(|_| self.source.crew.over())
+    }
+
+    /// Writes out what was printed in any state.
+    pub(crate) fn flush(&self) {
+        let (reply, answer) = channel();
+        // If it is stuck, it is told elsewhere.
+        let _ = self.give(Task::Flush(reply)).and_then(|()| self.wait(&answer));
+    }
+
+    /// Whether the script has a `done`.
+    pub(crate) fn has_done(&self) -> bool {
+        let (reply, answer) = channel();
+        self.give(Task::HasDone(reply)).and_then(|()| self.wait(&answer)).unwrap_or(false)
+    }
+
+    /// Calls `done`.
+    pub(crate) fn done(&self, summary: Summary) -> Result<(), ScriptError> {
+        let (reply, answer) = channel();
+        self.give(Task::Done(Box::new(summary), reply))?;
+        self.answer(&answer)
+    }
+
+    fn answer(&self, answer: &Receiver<Result<(), ScriptError>>) -> Result<(), ScriptError> {
+        self.wait(answer)?
+    }
+
+    fn wait<T>(&self, answer: &Receiver<T>) -> Result<T, ScriptError> {
+        loop {
+            match answer.recv_timeout(LOOK) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.source.crew.over()),
+                Err(RecvTimeoutError::Timeout) => self.source.crew.stuck().map_or(Ok(()), Err)?,
+            }
+        }
+    }
+}
+
+/// The thread's life: it ends when nobody can give it anything to do.
+fn live(source: &Arc<Source>, loaded: &Sender<Result<(), ScriptError>>, tasks: &Receiver<Task>) {
+    let state = State::new(source).and_then(|state| state.load().map(|()| state));
+    let state = match state {
+        Ok(state) => state,
+        Err(error) => {
+            let _ = loaded.send(Err(error));
+            return;
+        }
+    };
+    let _ = loaded.send(Ok(()));
+    for task in tasks {
+        match task {
+            Task::Resolve(core) => source.crew.tell(core, Ask::Done(resolve(&state, source))),
+            Task::Setup(core) => {
+                let done = state.thread(core).and_then(|thread| state.call_wrk("setup", thread));
+                source.crew.tell(core, Ask::Done(done));
+            }
+            Task::Flush(reply) => {
+                state.engine.flush();
+                let _ = reply.send(());
+            }
+            Task::HasDone(reply) => {
+                let _ = reply.send(state.global("done").is_some());
+            }
+            Task::Done(summary, reply) => {
+                let _ = reply.send(done(&state, *summary));
+            }
+        }
+    }
+}
+
+fn resolve(state: &State, source: &Source) -> Result<(), ScriptError> {
+    let (host, service) = source.options.host_and_service();
+    state.call_wrk("resolve", (host, service))?;
+    let addrs = state.wrk("addrs")?;
+    if addrs.as_table().is_some_and(|addrs| addrs.raw_len() > 0) {
+        return Ok(());
+    }
+    Err(source
+        .crew
+        .error("wrk.resolve has left no address in wrk.addrs: expected a list of those that wrk.lookup returns"))
+}
+
+fn done(state: &State, summary: Summary) -> Result<(), ScriptError> {
+    let lua = state.engine.lua();
+    let stats = state.own("stats")?;
+    let made = || -> mlua::Result<(Table, Value, Value)> {
+        let errors = lua.create_table()?;
+        let Errors { connect, read, write, status, timeout } = summary.errors;
+        let counts = [("connect", connect), ("read", read), ("write", write), ("status", status), ("timeout", timeout)];
+        for (name, count) in counts {
+            errors.raw_set(name, count)?;
+        }
+        let table = lua.create_table()?;
+        table.raw_set("duration", summary.duration_us)?;
+        table.raw_set("requests", summary.requests)?;
+        table.raw_set("bytes", summary.bytes)?;
+        table.raw_set("errors", errors)?;
+        let latency = Stats::of_latency(summary.latency).into_lua(lua, &stats)?;
+        let rates = Stats::of_samples(summary.rates).into_lua(lua, &stats)?;
+        Ok((table, latency, rates))
+    };
+    let args = made().map_err(|error| state.ours(&error))?;
+    state.call_global("done", args)
+}

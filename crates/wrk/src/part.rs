@@ -1,0 +1,238 @@
+//! One core's part: its state on its own thread, from coming up through each request to leaving.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use mlua::{Function, LuaString, Value};
+use oroshi_bench::{CoreScript, Heard, ScriptError, Terms, Wanted};
+use oroshi_script::Data;
+
+use crate::crew::Ask;
+use crate::main_state::{Main, Task};
+use crate::state::{Source, State, kind};
+
+/// The longest delay: a day, in milliseconds.
+const LONGEST_DELAY_MS: f64 = 86_400_000.0;
+
+/// A core's part of the script.
+pub(crate) struct Part {
+    core: usize,
+    source: Arc<Source>,
+    asked: Receiver<Ask>,
+    state: State,
+    terms: Terms,
+    calls: Calls,
+    /// What `request` returned before the run.
+    first: Option<Vec<u8>>,
+    /// The headers of an answer as one text.
+    headers: Vec<u8>,
+}
+
+/// What is called while requests flow.
+#[derive(Debug)]
+struct Calls {
+    request: Function,
+    response: Function,
+    delay: Function,
+}
+
+impl Part {
+    /// Brings it up, when its turn comes; returns when all cores are up.
+    pub(crate) fn bring_up(
+        source: &Arc<Source>,
+        main: &Main,
+        core: usize,
+        asked: Receiver<Ask>,
+    ) -> Result<Self, ScriptError> {
+        let crew = &source.crew;
+        listen(source, &asked, None)?;
+        if core == 0 {
+            main.give(Task::Resolve(core))?;
+            listen(source, &asked, None)?;
+        }
+        let state = State::new(source)?;
+        state.load()?;
+        state.begin(core)?;
+        main.give(Task::Setup(core))?;
+        listen(source, &asked, Some(&state))?;
+        state.call_wrk("init", arguments(&state, source)?)?;
+
+        let (terms, calls) = agree(&state, source)?;
+        let source = Arc::clone(source);
+        let mut part = Self { core, source, asked, state, terms, calls, first: None, headers: Vec::new() };
+        if core == 0 && part.terms.request.is_none() {
+            let mut first = Vec::new();
+            part.append(&mut first)?;
+            part.state.engine.flush();
+            part.first = Some(first);
+        }
+        crew.pass_on(core);
+        listen(&part.source, &part.asked, Some(&part.state))?;
+        part.terms.peer = crew.chosen(core);
+        Ok(part)
+    }
+
+    /// Appends what the script's `request` returns.
+    fn append(&self, bytes: &mut Vec<u8>) -> Result<(), ScriptError> {
+        let returned: Value = self.state.call_own("request", &self.calls.request, ())?;
+        take(&returned, bytes)
+            .map_err(|what| ScriptError { place: self.place("request"), what: format!("request() {what}") })
+    }
+}
+
+impl CoreScript for Part {
+    fn terms(&self) -> Terms {
+        self.terms.clone()
+    }
+
+    fn begin(&mut self, end: Option<u64>) {
+        self.state.engine.until(end);
+    }
+
+    fn delay(&mut self) -> Result<Duration, ScriptError> {
+        let returned: Value = self.state.call_own("delay", &self.calls.delay, ())?;
+        let wrong = |what: String| ScriptError {
+            place: self.place("delay"),
+            what: format!("delay() returned {what}: expected a number of milliseconds, from 0 to {LONGEST_DELAY_MS}"),
+        };
+        // As in wrk, a text will do if it is a number.
+        let number = self.state.engine.lua().coerce_number(returned.clone()).ok().flatten();
+        match number {
+            Some(ms) if (0.0..=LONGEST_DELAY_MS).contains(&ms) => Ok(Duration::from_secs_f64(ms / 1e3)),
+            Some(ms) => Err(wrong(format!("{ms}"))),
+            None => Err(wrong(kind(&returned))),
+        }
+    }
+
+    #[inline]
+    fn request(&mut self, bytes: &mut Vec<u8>) -> Result<(), ScriptError> {
+        match self.first.take() {
+            None => self.append(bytes),
+            Some(first) => {
+                bytes.extend_from_slice(&first);
+                Ok(())
+            }
+        }
+    }
+
+    fn response(&mut self, answer: &Heard) -> Result<(), ScriptError> {
+        let Some(wanted) = self.terms.responses else { return Ok(()) };
+        let string = |bytes: &[u8]| -> Result<LuaString, ScriptError> {
+            self.state.engine.lua().create_string(bytes).map_err(|error| self.state.ours(&error))
+        };
+        let headers = if wanted.headers {
+            self.headers.clear();
+            for (name, value) in answer.headers() {
+                for piece in [name, value] {
+                    // No line break can be in one: http1 lets none pass.
+                    self.headers.extend_from_slice(piece);
+                    self.headers.push(b'\n');
+                }
+            }
+            Some(string(&self.headers)?)
+        } else {
+            None
+        };
+        let body = if wanted.body { Some(string(&answer.body)?) } else { None };
+        self.state.call_own("response", &self.calls.response, (answer.status, headers, body))
+    }
+
+    #[inline]
+    fn stopped(&self) -> bool {
+        self.source.crew.is_stopped(self.core)
+    }
+
+    fn place(&self, function: &str) -> String {
+        self.state.place(function)
+    }
+
+    fn leave(&mut self) {
+        self.state.engine.until(None);
+        // Ends with an error when there is nothing more to wait for.
+        let _ = listen(&self.source, &self.asked, Some(&self.state));
+    }
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Part").field("core", &self.core).field("terms", &self.terms).finish_non_exhaustive()
+    }
+}
+
+/// Answers what is asked of this core until what it waits for has come.
+fn listen(source: &Source, asked: &Receiver<Ask>, state: Option<&State>) -> Result<(), ScriptError> {
+    for ask in asked {
+        match (ask, state) {
+            (Ask::Turn | Ask::Go, _) => return Ok(()),
+            (Ask::Done(result), _) => return result,
+            (Ask::End, _) => break,
+            (Ask::Get(name, reply), Some(state)) => {
+                let _ = reply.send(state.get(&name));
+            }
+            (Ask::Set(name, value, reply), Some(state)) => {
+                let _ = reply.send(state.set(&name, value).map(|()| Data::Nil));
+            }
+            // The script has no thread object of this core yet.
+            (Ask::Get(..) | Ask::Set(..), None) => {}
+        }
+    }
+    Err(source.crew.over())
+}
+
+/// What `init` is given: the URL, and behind it the arguments that are the script's.
+fn arguments(state: &State, source: &Source) -> Result<mlua::Table, ScriptError> {
+    let options = &source.options;
+    let made = state.engine.lua().create_table().and_then(|args| {
+        args.raw_set(0, options.typed.as_str())?;
+        for (i, arg) in options.args.iter().enumerate() {
+            args.raw_set(i + 1, arg.as_str())?;
+        }
+        Ok(args)
+    });
+    made.map_err(|error| state.ours(&error))
+}
+
+/// What the script takes part in, by the functions that it has now.
+fn agree(state: &State, source: &Source) -> Result<(Terms, Calls), ScriptError> {
+    let calls = Calls { request: state.own("request")?, response: state.own("response")?, delay: state.own("delay")? };
+    let (responds, arguments): (bool, usize) = state.call_own("response", &state.own("responds")?, ())?;
+    let mut terms = Terms {
+        peer: None,
+        request: None,
+        delays: state.global("delay").is_some(),
+        responses: responds.then_some(Wanted { headers: arguments >= 2, body: arguments >= 3 }),
+    };
+    if state.global("request").is_none() {
+        let mut request = Vec::new();
+        let returned: Value = state.call_own("wrk.request", &calls.request, ())?;
+        take(&returned, &mut request).map_err(|what| source.crew.error(format!("wrk.request() {what}")))?;
+        terms.request = Some(request);
+    }
+    Ok((terms, calls))
+}
+
+/// Appends what a script returned as its request.
+#[inline]
+fn take(returned: &Value, bytes: &mut Vec<u8>) -> Result<(), String> {
+    if let Value::String(request) = returned {
+        let request = request.as_bytes();
+        if !request.is_empty() {
+            bytes.extend_from_slice(&request);
+            return Ok(());
+        }
+    }
+    Err(no_request(returned))
+}
+
+#[cold]
+fn no_request(returned: &Value) -> String {
+    let what = match returned {
+        Value::String(_) => "an empty string".into(),
+        Value::Integer(number) => format!("a number ({number})"),
+        Value::Number(number) => format!("a number ({number})"),
+        other => kind(other),
+    };
+    format!("returned {what}: expected a string of one or more whole requests, such as wrk.format() makes")
+}

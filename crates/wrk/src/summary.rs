@@ -1,0 +1,153 @@
+//! What wrk tells of a run, from a record: for `done` and for the report in wrk's layout, which say the same.
+//!
+//! The latencies are those that were measured: service time in a closed loop, response time in an open one. The rates are about samples
+//! that each of wrk's threads takes every 100 ms; here they come from the time series of all threads, divided by their
+//! number, so that with several threads their spread is that of the average, and a run of more than a minute has wider samples.
+
+use std::borrow::Cow;
+
+use oroshi_bench::{Failure, Load, Record};
+use oroshi_stats::{Latency, Quantile};
+
+/// A run in wrk's terms.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// Length of the run, microseconds.
+    pub duration_us: f64,
+    /// Answers.
+    pub requests: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// What went wrong.
+    pub errors: Errors,
+    /// Latencies.
+    pub latency: Latency,
+    /// Requests per second and thread, a sample for each point of the time series that has answers.
+    pub rates: Vec<f64>,
+}
+
+/// wrk's kinds of errors, in its order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// Connections that could not be made.
+    pub connect: u64,
+    /// Answers that broke off, or are none.
+    pub read: u64,
+    /// Requests that could not be written.
+    pub write: u64,
+    /// Answers with a status above 399.
+    pub status: u64,
+    /// Requests without an answer in time.
+    pub timeout: u64,
+}
+
+/// wrk's figures about a set of values. All are 0 when there is none, but `within`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+    /// Their average.
+    pub mean: f64,
+    /// Their sample standard deviation (n - 1).
+    pub stdev: f64,
+    /// Percentage within one standard deviation of the average; not a number when there is no value.
+    pub within: f64,
+}
+
+impl Summary {
+    /// Puts it together. With `backfill` the latencies are wrk's: with made-up ones beside those that were measured.
+    #[must_use]
+    pub fn of(record: &Record, backfill: bool) -> Self {
+        Self {
+            duration_us: (record.elapsed_s * 1e6).round(),
+            requests: record.requests.answered,
+            bytes: record.rates.read_bytes,
+            errors: Errors::of(record),
+            latency: latency(record, backfill).into_owned(),
+            rates: rate_samples(record),
+        }
+    }
+}
+
+impl Errors {
+    /// Counts them.
+    #[must_use]
+    pub fn of(record: &Record) -> Self {
+        let sum = |kind: fn(Failure) -> bool| record.failures.iter().filter(|(f, _)| kind(**f)).map(|(_, n)| n).sum();
+        Self {
+            connect: sum(Failure::is_connect),
+            read: sum(|f| matches!(f, Failure::ReadReset | Failure::ReadEof | Failure::Parse)),
+            write: sum(|f| f == Failure::Write),
+            // wrk says "2xx or 3xx" and counts what is above 399.
+            status: record.statuses.iter().filter(|(status, _)| **status > 399).map(|(_, n)| n).sum(),
+            timeout: sum(|f| f == Failure::Timeout),
+        }
+    }
+}
+
+impl Figures {
+    /// Of latencies, in microseconds.
+    #[must_use]
+    pub fn of_latency(latency: &Latency) -> Self {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let within = if latency.histogram().is_empty() { f64::NAN } else { latency.fraction_within_stdev(1.0) * 100.0 };
+        let (mean, stdev) = (latency.mean() / 1e3, latency.stdev() / 1e3);
+        Self { min: us(latency.min()), max: us(latency.max()), mean, stdev, within }
+    }
+
+    /// Of samples, in their own unit.
+    #[must_use]
+    pub fn of_samples(samples: &[f64]) -> Self {
+        let n = samples.len() as f64;
+        let mean = if samples.is_empty() { 0.0 } else { samples.iter().sum::<f64>() / n };
+        let squares: f64 = samples.iter().map(|x| (x - mean).powi(2)).sum();
+        let stdev = if samples.len() < 2 { 0.0 } else { (squares / (n - 1.0)).sqrt() };
+        let within = samples.iter().filter(|x| (*x - mean).abs() <= stdev).count() as f64 / n * 100.0;
+        let (min, max) = (samples.iter().copied().reduce(f64::min), samples.iter().copied().reduce(f64::max));
+        Self { min: min.unwrap_or(0.0), max: max.unwrap_or(0.0), mean, stdev, within }
+    }
+}
+
+/// The latencies that wrk would tell of; with `backfill` after its correction, which it always applies.
+#[must_use]
+pub fn latency(record: &Record, backfill: bool) -> Cow<'_, Latency> {
+    let measured = match record.plan.load {
+        Load::Closed => &record.latency.service.histogram,
+        Load::Open { .. } => &record.latency.response.histogram,
+    };
+    match interval_ns(record).filter(|_| backfill) {
+        Some(interval) => Cow::Owned(measured.backfilled(interval)),
+        None => Cow::Borrowed(measured),
+    }
+}
+
+/// The latency that `percent` of all are no longer than, microseconds; 0 when there is none. Where only a lower bound of it is known,
+/// that.
+#[must_use]
+pub fn percentile_us(latency: &Latency, percent: f64) -> f64 {
+    latency.quantile(percent / 100.0).map_or(0.0, |found: Quantile| found.value() as f64 / 1e3)
+}
+
+/// How far apart wrk takes the requests of a connection to have been meant: run time / (requests / connections), in whole
+/// microseconds and whole requests, as it calculates.
+fn interval_ns(record: &Record) -> Option<u64> {
+    let per_connection = record.requests.answered / record.plan.connections.max(1) as u64;
+    let elapsed_us = (record.elapsed_s * 1e6) as u64;
+    Some(elapsed_us.checked_div(per_connection)? * 1000)
+}
+
+/// Requests per second and thread, one sample per point of the time series in which there were answers.
+#[must_use]
+pub fn rate_samples(record: &Record) -> Vec<f64> {
+    let width = record.series.width_s;
+    let points = record.series.points.iter().filter(|point| point.requests > 0);
+    points
+        .filter_map(|point| {
+            let length = width.min(record.elapsed_s - point.at_s);
+            // The last point may be a sliver, whose rate says nothing.
+            (length > width / 2.0).then(|| (point.requests as f64 / length / record.plan.threads as f64).floor())
+        })
+        .collect()
+}

@@ -1,0 +1,495 @@
+-- wrk's Lua API, as far as it is Lua itself. Each state runs this before the script; Rust has put into the global `wrk` what
+-- the URL and the command line say, and into `wrk.own` its own functions, to which those are added that it calls.
+--
+-- The functions that run for each request are written for LuaJIT's compiler, which does not compile a function through a loop
+-- within it: a request without one costs half.
+
+local wrk, own = wrk, wrk.own
+wrk.own = nil
+package.loaded.wrk = wrk
+
+local buffer, new_table = require("string.buffer"), require("table.new")
+local error, next, pairs, pcall, rawget, tostring, type = error, next, pairs, pcall, rawget, tostring, type
+local find, format, gsub, lower, sub = string.find, string.format, string.gsub, string.lower, string.sub
+local getinfo, getmetatable, globals, newproxy = debug.getinfo, debug.getmetatable, _G, newproxy
+local setmetatable, tonumber = setmetatable, tonumber
+
+-- A value as messages show it. Strings may be secrets, and are not repeated.
+local function kind(value)
+  local kind = type(value)
+  return kind == "nil" and "nil" or kind == "string" and "a string" or "a " .. kind
+end
+
+-- A header's name as messages show it.
+local function shown(name)
+  return "`" .. gsub(sub(name, 1, 100), "[%c\127-\255]", function(c) return format("\\x%02x", c:byte()) end) .. "`"
+end
+
+---- Requests ----
+
+local HOST, LENGTH, OTHER = 1, 2, 3
+local MOST_NAMES = 1000
+
+-- What each name that was ever sent is, which also says that it is valid.
+local kinds, kinds_count = {}, 0
+
+-- Errors are raised at the level of whoever called wrk.format: it called `head`, which calls this.
+local function kind_of(name)
+  if type(name) ~= "string" then
+    error("a header's name is " .. kind(name) .. " (" .. tostring(name) .. '): expected wrk.headers["Name"] = value', 4)
+  elseif not find(name, "^[%w!#$%%&'*+.^_`|~-]+$") then
+    error("header " .. shown(name) .. " cannot be sent: a name has letters, digits and !#$%&'*+-.^_`|~, at least one", 4)
+  end
+  if kinds_count == MOST_NAMES then
+    kinds, kinds_count = {}, 0
+  end
+  local lowered = lower(name)
+  kinds[name] = lowered == "host" and HOST or lowered == "content-length" and LENGTH or OTHER
+  kinds_count = kinds_count + 1
+  return kinds[name]
+end
+
+local function value_of(name, value)
+  local what = type(value)
+  if what == "string" then
+    if find(value, "\n", 1, true) or find(value, "\r", 1, true) or find(value, "\0", 1, true) then
+      error("header " .. shown(name) .. " cannot be sent: a line break or a NUL is in its value", 4)
+    end
+    return value
+  elseif what == "number" or what == "boolean" then
+    return tostring(value)
+  end
+  local meta = getmetatable(value)
+  if what == "cdata" or type(meta) == "table" and rawget(meta, "__tostring") then
+    return value_of(name, tostring(value)), true
+  end
+  error("header " .. shown(name) .. " cannot be sent: its value is " .. kind(value) .. ", expected a string or a number", 4)
+end
+
+-- The method, the path or the body, if it is not a string.
+local function part(what, value)
+  if type(value) == "number" then
+    return tostring(value)
+  end
+  error("wrk.format: the " .. what .. " is " .. kind(value) .. ": expected a string", 3)
+end
+
+-- The Host header that the URL stands for.
+local function url_host()
+  local host, port = wrk.host, wrk.port
+  if type(host) ~= "string" then
+    error("wrk.host is " .. kind(host) .. ": expected a string", 3)
+  end
+  if find(host, ":", 1, true) then
+    host = "[" .. host .. "]"
+  end
+  return port and host .. ":" .. tostring(port) or host
+end
+
+-- The value of Host in a table of headers, however it is written there.
+local function host_in(headers)
+  if type(headers) ~= "table" or headers.Host ~= nil then
+    return headers and headers.Host
+  end
+  for name, value in pairs(headers) do
+    if (kinds[name] or kind_of(name)) == HOST then
+      return value
+    end
+  end
+end
+
+-- The last head that was made, for headers that are the same again: what was in the table, in its order, up to MOST_KEPT of them;
+-- and the Host, if it came from elsewhere.
+local MOST_KEPT = 16
+local kept_names, kept_values, kept_host, kept = { false }, {}, nil, nil
+
+-- Whether the headers are those that are kept. Without a loop: a few lines for each of them.
+local is_kept
+do
+  local source = buffer.new()
+  source:put("local next, names, values = ... return function(headers) local name, value = next(headers) ")
+  for i = 1, MOST_KEPT + 1 do
+    source:putf("if name ~= names[%d] or value ~= values[%d] then return false end ", i, i)
+    source:put("if name == nil then return true end name, value = next(headers, name) ")
+  end
+  source:put("return false end")
+  is_kept = loadstring(source:get(), "=[wrk]")(next, kept_names, kept_values)
+end
+
+-- Headers that change with each call are not worth keeping: of calls in a row that find others, every eighth keeps them.
+local KEEP_EVERY = 8
+local changes = 0
+
+local whole, first, rest = buffer.new(), buffer.new(), buffer.new()
+
+-- Puts everything between the path and what the body decides into `first`: Host, then the other headers in the table's order. With
+-- `keeps` it is kept as well.
+local function make_head(headers, keeps)
+  -- Nothing is kept until it is known that all of it can be sent.
+  kept_names[1] = false
+  rest:reset()
+  local count, first_name, host = 0, nil, headers.Host
+  for name, value in pairs(headers) do
+    count = count + 1
+    if count == 1 then
+      first_name, kept_values[1] = name, value
+    elseif keeps and count <= MOST_KEPT then
+      kept_names[count], kept_values[count] = name, value
+    end
+    local what = kinds[name] or kind_of(name)
+    if what == OTHER then
+      local text, varies = value_of(name, value)
+      keeps = keeps and not varies
+      rest:put(name, ": ", text, "\r\n")
+    elseif what == HOST and host == nil then
+      host = value
+    end
+  end
+  local added = nil
+  if host == nil then
+    host = host_in(wrk.headers) or url_host()
+    added, headers.Host = host, host
+  end
+  local text, varies = value_of("Host", host)
+  first:reset():put(" HTTP/1.1\r\nHost: ", text, "\r\n", rest)
+  if keeps and not varies and count <= MOST_KEPT then
+    if count > 0 then
+      kept_names[count + 1], kept_values[count + 1] = nil, nil
+    end
+    kept_names[1], kept_host, kept = first_name, added, first:tostring()
+  end
+end
+
+function wrk.format(method, path, headers, body)
+  method, path, headers, body = method or wrk.method, path or wrk.path, headers or wrk.headers, body or wrk.body
+  if type(method) ~= "string" then
+    method = part("method", method)
+  end
+  if type(path) ~= "string" then
+    path = part("path", path)
+  end
+  if type(headers) ~= "table" then
+    error("wrk.format: the headers are " .. kind(headers) .. ": expected a table", 2)
+  end
+  if body and type(body) ~= "string" then
+    body = part("body", body)
+  end
+  -- It is the body's to say; as it changes with each body, it is taken out while headers are compared.
+  if headers["Content-Length"] ~= nil then
+    headers["Content-Length"] = nil
+  end
+  if is_kept(headers) and (kept_host == nil or kept_host == wrk.headers.Host) then
+    changes = 0
+    if kept_host ~= nil then
+      headers.Host = kept_host
+    end
+    if not body then
+      return method .. " " .. path .. kept .. "\r\n"
+    end
+    headers["Content-Length"] = #body
+    return method .. " " .. path .. kept .. "Content-Length: " .. #body .. "\r\n\r\n" .. body
+  end
+  make_head(headers, changes % KEEP_EVERY == 0)
+  changes = changes + 1
+  whole:reset():put(method, " ", path, first)
+  if body then
+    headers["Content-Length"] = #body
+    whole:put("Content-Length: ", #body, "\r\n\r\n", body)
+  else
+    whole:put("\r\n")
+  end
+  return whole:tostring()
+end
+
+---- Objects. They are userdata, as in wrk, and made here: see `state.rs` ----
+
+-- What stands behind each object of a kind, and the objects' metatable.
+local function objects()
+  local like = newproxy(true)
+  return like, setmetatable({}, { __mode = "k" }), getmetatable(like)
+end
+
+local addr_like, addrs, addr_meta = objects()
+
+local function as_addr(text)
+  local addr = newproxy(addr_like)
+  addrs[addr] = text
+  return addr
+end
+
+local function as_addrs(texts)
+  for i, text in ipairs(texts) do
+    texts[i] = as_addr(text)
+  end
+  return texts
+end
+
+local function text_of(addr)
+  local text = addrs[addr]
+  if not text then
+    error(kind(addr) .. " is not an address: expected one of those that wrk.lookup returns", 3)
+  end
+  return text
+end
+
+function addr_meta.__tostring(addr)
+  return addrs[addr]
+end
+
+function addr_meta.__eq(a, b)
+  return addrs[a] == addrs[b]
+end
+
+local thread_like, threads, thread_meta = objects()
+local thread_methods = {}
+
+-- The thread of a core, counted from 0.
+function own.thread(core)
+  local thread = newproxy(thread_like)
+  threads[thread] = core
+  return thread
+end
+
+-- This state is that core's.
+function own.begin(core)
+  own.core = core
+  wrk.thread = own.thread(core)
+end
+
+local function core_of(thread)
+  local core = threads[thread]
+  if not core then
+    error(kind(thread) .. " is not a thread: expected a call such as thread:get(name)", 3)
+  end
+  return core
+end
+
+function thread_methods.get(thread, name)
+  local core, why, value = core_of(thread), nil, nil
+  if core == own.core then
+    why, value = own.copy(globals[name])
+  else
+    why, value = own.ask(core, name)
+  end
+  if why then
+    error(why, 2)
+  end
+  return value
+end
+
+function thread_methods.set(thread, name, value)
+  local core, why = core_of(thread), nil
+  if core == own.core then
+    -- A copy here as well, so that it makes no difference where this is called.
+    why, value = own.copy(value)
+    if not why then
+      globals[name] = value
+    end
+  else
+    why = own.tell(core, name, value)
+  end
+  if why then
+    error(why, 2)
+  end
+end
+
+function thread_methods.stop(thread)
+  own.stop(core_of(thread))
+end
+
+function thread_meta.__tostring(thread)
+  return "thread " .. threads[thread] + 1
+end
+
+function thread_meta.__index(thread, key)
+  if key == "addr" then
+    local text = own.peer(threads[thread])
+    return text and as_addr(text)
+  end
+  return thread_methods[key] or error("a thread has no " .. shown(tostring(key)) .. ": expected addr, get, set or stop", 2)
+end
+
+function thread_meta.__newindex(thread, key, value)
+  if key ~= "addr" then
+    error("a thread's " .. shown(tostring(key)) .. " cannot be set: only its addr can", 2)
+  end
+  local why = own.choose(threads[thread], text_of(value))
+  if why then
+    error(why, 2)
+  end
+end
+
+-- `latency` and `requests` of `done`: what is always there, how many distinct values there are, and functions for each of these and for
+-- percentiles.
+function own.stats(figures, length, at, percentile)
+  local stats = newproxy(true)
+  local meta = getmetatable(stats)
+
+  local function checked_percentile(_, percent)
+    local number = tonumber(percent)
+    if not number or not (number >= 0 and number <= 100) then
+      error("percentile(" .. tostring(percent) .. "): expected a number from 0 to 100, such as 99.9", 2)
+    end
+    return percentile(number)
+  end
+
+  function meta.__len()
+    return length
+  end
+
+  function meta.__call(_, index)
+    return at(tonumber(index) or 0)
+  end
+
+  function meta.__index(_, key)
+    if figures[key] then
+      return figures[key]
+    elseif key == "percentile" then
+      return checked_percentile
+    elseif type(key) == "number" then
+      -- As scripts for wrk2 and for old versions of wrk have it.
+      return (at(key))
+    end
+    error("there is no " .. shown(tostring(key)) .. ": expected min, max, mean, stdev, percentile(p) or a number", 2)
+  end
+
+  return stats
+end
+
+---- What is called before the run, unless the script puts other functions in place of these ----
+
+function wrk.lookup(host, service)
+  if type(host) ~= "string" then
+    error("wrk.lookup: the host is " .. kind(host) .. ": expected a string", 2)
+  end
+  local found, why = own.lookup(host, service ~= nil and tostring(service) or nil)
+  if not found then
+    error(why, 2)
+  end
+  return as_addrs(found)
+end
+
+function wrk.connect(addr)
+  return own.connect(text_of(addr))
+end
+
+function wrk.resolve(host, service)
+  -- The run has found out what answers at its own URL.
+  local found = own.found(host, service)
+  local answering = found and as_addrs(found) or {}
+  if not found then
+    for _, addr in ipairs(wrk.lookup(host, service)) do
+      if wrk.connect(addr) then
+        answering[#answering + 1] = addr
+      end
+    end
+  end
+  wrk.addrs = answering
+end
+
+function wrk.setup(thread)
+  thread.addr = wrk.addrs[1]
+  local setup = rawget(globals, "setup")
+  if type(setup) == "function" then
+    setup(thread)
+  end
+end
+
+function wrk.init(args)
+  local headers = wrk.headers
+  if type(headers) == "table" and host_in(headers) == nil then
+    headers.Host = url_host()
+  end
+  local init = rawget(globals, "init")
+  if type(init) == "function" then
+    init(args)
+  end
+  -- A script with a `request` of its own may have left nothing that a request could be made of.
+  local made, request = pcall(wrk.format)
+  wrk.request = function()
+    return made and request or error(request, 0)
+  end
+end
+
+---- What Rust calls ----
+
+function own.request()
+  local request = request
+  if type(request) == "function" then
+    return request()
+  end
+  return wrk.request()
+end
+
+function own.delay()
+  local delay = delay
+  if type(delay) == "function" then
+    return delay()
+  end
+  return 0
+end
+
+-- How many of its arguments `response` is given, and the function for which that was decided.
+local given, known = 0, nil
+
+local function arguments(response)
+  local info = getinfo(response, "u")
+  return info.isvararg and 3 or math.min(info.nparams, 3)
+end
+
+function own.responds()
+  known = rawget(globals, "response")
+  given = type(known) == "function" and arguments(known) or 0
+  return type(known) == "function", given
+end
+
+-- Names and values of the last headers, which are most often the same again.
+local text, names, values, count = nil, {}, {}, 0
+
+local function take_apart(headers)
+  text, count = headers, 0
+  local from = 1
+  while from <= #headers do
+    local colon = find(headers, "\n", from, true)
+    local line = find(headers, "\n", colon + 1, true)
+    count = count + 1
+    names[count], values[count] = sub(headers, from, colon - 1), sub(headers, colon + 1, line - 1)
+    from = line + 1
+  end
+end
+
+local function as_table(headers)
+  if headers ~= text then
+    take_apart(headers)
+  end
+  local fields = new_table(0, count)
+  for i = 1, count do
+    fields[names[i]] = values[i]
+  end
+  return fields
+end
+
+-- `headers` is a text: each name and each value with a line break behind it.
+function own.response(status, headers, body)
+  local response = response
+  if response ~= known then
+    if type(response) ~= "function" then
+      return
+    elseif arguments(response) > given then
+      error("response was replaced while requests flow, by a function that takes more of an answer than the first one did ("
+        .. arguments(response) .. " arguments, not " .. given .. "): let the first one take as many")
+    end
+  end
+  if headers then
+    headers = as_table(headers)
+  end
+  return response(status, headers, body)
+end
+
+function own.get(name)
+  return globals[name]
+end
+
+function own.set(name, value)
+  globals[name] = value
+end
