@@ -2,8 +2,11 @@
 //! Peers of other kinds are those of the load's own tests.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
+pub mod recorder;
 #[path = "../../../bench/tests/support/mod.rs"]
 pub mod support;
+
+pub mod ab;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
