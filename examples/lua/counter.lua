@@ -15,7 +15,7 @@ end
 
 -- From here on everything is the thread's own, `number` among it.
 function request()
-  local path = wrk.path .. "/" .. number
+  local path = wrk.path:gsub("/$", "") .. "/" .. number
   number = number + 1000
   return wrk.format(nil, path)
 end

@@ -1,7 +1,6 @@
 //! One connection, from its first request to its end: the hot path.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,7 +8,6 @@ use std::task::{Context, Poll, ready};
 use oroshi_http1::{DecodeError, Framing, ResponseDecoder, ResponseEvent};
 use oroshi_net::{Stream, monotonic_ns};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
 
 use crate::answer::Answer;
 use crate::batch::{Batch, Made};
@@ -45,7 +43,8 @@ enum Asked {
 enum Pause {
     /// The script has not been asked yet.
     ToAsk,
-    Until(Pin<Box<Sleep>>),
+    /// Nanoseconds of the monotonic clock; the slot's deadline until then.
+    Until(u64),
     Over,
 }
 
@@ -161,6 +160,7 @@ impl<'c> Connection<'c> {
                 return Poll::Ready(self.end_of_run());
             }
             if self.core.slots[self.id].expired.replace(false)
+                && !self.in_flight.is_empty()
                 && let Some(carried) = self.overdue(cx)
             {
                 return Poll::Ready(carried);
@@ -222,10 +222,20 @@ impl<'c> Connection<'c> {
     /// Takes the next batch of requests once the one before it is answered, and the pause before it is over.
     fn fill_as_scripted(&mut self, cx: &mut Context<'_>) {
         let core = self.core;
-        if self.closing || !self.in_flight.is_empty() || core.phase.get() == Phase::Connecting {
+        if self.closing || !self.in_flight.is_empty() {
             return;
         }
-        if core.delays() && self.pause(cx).is_pending() {
+        if core.phase.get() == Phase::Connecting {
+            // There is none yet; asking says since when this connection has been free.
+            self.ticket(cx);
+            return;
+        }
+        // Nothing would come after the pause. (It goes with a closed loop only, where nothing is assigned beforehand.)
+        if core.delays() && core.exhausted() {
+            self.closing = true;
+            return;
+        }
+        if core.delays() && self.pause().is_pending() {
             return;
         }
         let Some(ticket) = self.ticket(cx) else { return };
@@ -262,19 +272,23 @@ impl<'c> Connection<'c> {
     }
 
     /// Waits for as long as the script wants.
-    fn pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn pause(&mut self) -> Poll<()> {
         loop {
             match &mut self.pause {
                 Pause::Over => return Poll::Ready(()),
-                Pause::Until(sleep) => {
-                    ready!(sleep.as_mut().poll(cx));
-                    self.now = None;
+                Pause::Until(end) => {
+                    let now = monotonic_ns();
+                    if now < *end {
+                        self.core.rest_until(self.id, *end);
+                        return Poll::Pending;
+                    }
+                    self.now = Some(now);
                     self.pause = Pause::Over;
                 }
                 Pause::ToAsk => {
                     self.pause = match self.core.ask_for_pause() {
                         Some(pause) if pause.is_zero() => Pause::Over,
-                        Some(pause) => Pause::Until(Box::pin(tokio::time::sleep(pause))),
+                        Some(pause) => Pause::Until(monotonic_ns() + pause.as_nanos() as u64),
                         // The script is over, and so is what would have come after the pause.
                         None => Pause::Over,
                     }

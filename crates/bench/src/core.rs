@@ -212,6 +212,8 @@ impl Core {
     ) -> Rc<Self> {
         rules.limits.head_bytes = HEAD_LIMIT;
         let interval = Interval::new(rules.interval_histograms);
+        // It may have ended before it began.
+        let halted = script.as_ref().is_some_and(Scripting::stopped);
         Rc::new(Self {
             rules,
             origins,
@@ -233,7 +235,7 @@ impl Core {
             progress: Notify::new(),
             attempted: Cell::new(0),
             ended: Cell::new(0),
-            halted: Cell::new(false),
+            halted: Cell::new(halted),
         })
     }
 
@@ -488,6 +490,15 @@ impl Core {
     /// The pause before the next batch; `None` when the core's part of the run has ended.
     pub(crate) fn ask_for_pause(&self) -> Option<std::time::Duration> {
         self.heed(Scripting::delay)
+    }
+
+    /// Has slot `id` woken at `end`, nanoseconds of the monotonic clock: by the same timer that looks after its deadlines, which is
+    /// finer than tokio's.
+    pub(crate) fn rest_until(&self, id: usize, end: u64) {
+        let slot = &self.slots[id];
+        if slot.deadline.replace(end) != end {
+            self.progress.notify_one();
+        }
     }
 
     /// Tells the script of an answer. False when that ended the core's part of the run.

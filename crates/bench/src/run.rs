@@ -134,11 +134,17 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     };
     // Once all is said and done, or cannot be: the threads end.
     let script = shared.plan.script.clone();
-    let end = || {
+    let end = || -> Result<(), RunError> {
         if let Some(script) = &script {
             script.release();
+            // Whatever a script does when its state is closed may not return either.
+            while !cores.is_finished() {
+                script.stuck().map_or(Ok(()), Err)?;
+                std::thread::sleep(LOOK);
+            }
         }
-        cores.join()
+        cores.join()?;
+        Ok(())
     };
     while shared.prepared.load(Ordering::Relaxed) < threads {
         if observer.cancelled() {
@@ -174,7 +180,7 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     let outcomes = match collect(&outcomes, threads) {
         Ok(outcomes) => outcomes,
         // Without its outcome a thread has panicked, which the join tells.
-        Err(error) => return Err(end().err().map(RunError::from).or(error).unwrap_or(RunError::Cancelled)),
+        Err(error) => return Err(end().err().or(error).unwrap_or(RunError::Cancelled)),
     };
     listener.last_second(observer);
     if machine.server.is_none() && server_unknown.is_none() {

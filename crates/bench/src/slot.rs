@@ -157,10 +157,14 @@ pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
 async fn next_request(core: &Core, id: usize, origin: &OriginState) -> Option<(Ticket, Outgoing)> {
     if core.delays() {
         started(core, id).await;
-        tokio::select! {
-            () = tokio::time::sleep(core.ask_for_pause()?) => {}
-            () = over(core, id) => return None,
-        }
+        let end = monotonic_ns() + core.ask_for_pause()?.as_nanos() as u64;
+        poll_fn(|cx| {
+            core.slots[id].enrol(cx);
+            core.rest_until(id, end);
+            if monotonic_ns() >= end || core.exhausted() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        core.slots[id].deadline.set(u64::MAX);
     }
     let mut ticket = next_ticket(core, id).await?;
     if !core.makes_requests() {
@@ -184,15 +188,6 @@ async fn started(core: &Core, id: usize) {
     poll_fn(|cx| {
         core.slots[id].enrol(cx);
         if core.phase.get() == Phase::Connecting { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-}
-
-/// Waits for the end of the run.
-async fn over(core: &Core, id: usize) {
-    poll_fn(|cx| {
-        core.slots[id].enrol(cx);
-        if core.phase.get() == Phase::Over { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
 }

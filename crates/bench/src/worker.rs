@@ -113,6 +113,10 @@ pub(crate) async fn work(shared: Arc<Shared>, index: usize, reports: Sender<Repo
             // The others wait for this one, and then need not go on.
             shared.stop.store(true, Ordering::Relaxed);
             let _ = outcomes.send((index, Err(error)));
+            // Told after that: what it makes of the others is this one's doing. They may be waiting for their turn behind it.
+            if let Some(script) = &shared.plan.script {
+                script.interrupt();
+            }
             shared.prepared.fetch_add(1, Ordering::Relaxed);
             shared.meet();
             return;
@@ -142,6 +146,10 @@ async fn carry_out(
     let start = shared.meet();
     let core = Rc::clone(&share.core);
     core.start(start);
+    if let Some(script) = &core.script {
+        let plan = &shared.plan;
+        script.begin(plan.duration.map(|duration| start + nanos(plan.warmup) + nanos(duration)));
+    }
     if core.rules.open {
         tokio::task::spawn_local(dispatch(Rc::clone(&core), dispatch_timer));
     }

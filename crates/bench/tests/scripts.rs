@@ -24,6 +24,8 @@ struct Turns {
     batches: Vec<String>,
     terms: Terms,
     pause: Duration,
+    /// The first pause is none, and the others last a day.
+    one_pause: bool,
     /// The n-th call of `request` fails, or stops its core.
     fails_at: Option<usize>,
     stops_at: Option<usize>,
@@ -108,7 +110,8 @@ impl CoreScript for Part {
 
     fn delay(&mut self) -> Result<Duration, ScriptError> {
         self.script.called("delay");
-        Ok(self.script.pause)
+        let first = self.script.calls().iter().filter(|call| *call == "delay").count() == 1;
+        Ok(if self.script.one_pause && !first { Duration::from_secs(86_400) } else { self.script.pause })
     }
 
     fn request(&mut self, bytes: &mut Vec<u8>) -> Result<(), ScriptError> {
@@ -156,6 +159,7 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")
 }
 
+/// A script that always returns these, in turn.
 fn turns(batches: &[&str]) -> Turns {
     Turns { batches: batches.iter().map(|batch| (*batch).to_owned()).collect(), ..Turns::default() }
 }
@@ -181,7 +185,7 @@ fn what_a_script_always_sends_is_never_asked_for() {
     let (script, draft) = scripted(requests(&peer.url, 4, 2), Turns { terms, ..Turns::default() });
     all_answered(&run(draft), 4);
     assert_eq!(peer.seen().targets["/fixed"], 4);
-    assert_eq!(script.calls(), ["enter 0", "begin false", "left"]);
+    assert_eq!(script.calls(), ["enter 0", "begin false", "begin false", "left"]);
 }
 
 #[test]
@@ -215,9 +219,8 @@ fn the_calls_come_in_the_order_of_a_requests_life() {
     assert_eq!(record.requests.completed, 2);
     let response = "response 201 X-A=1,Transfer-Encoding=chunked,X-T=2 hello";
     let calls = script.calls();
-    assert_eq!(calls[..2], ["enter 0", "begin false"]);
-    // A pause that nothing follows may come at the end.
-    assert_eq!(calls[2..8], ["delay", "request", response, "delay", "request", response]);
+    let calls: Vec<_> = calls.iter().filter(|call| !call.starts_with("begin")).collect();
+    assert_eq!(calls, ["enter 0", "delay", "request", response, "delay", "request", response, "left"]);
     // The pause is not part of any request's time.
     assert!(record.elapsed_s >= 0.004);
 }
@@ -241,6 +244,37 @@ fn pauses_hold_for_requests_that_are_always_the_same_too_and_for_a_connection_pe
         all_answered(&run(draft), 4);
         assert!(script.calls().iter().filter(|call| *call == "delay").count() >= 4);
     }
+}
+
+#[test]
+fn no_run_waits_for_a_pause_that_nothing_would_follow() {
+    let peer = Peer::answering(|_| OK.to_vec());
+    for per_connection in [None, Some(1)] {
+        // The first pause is none, all others last a day: one of two connections sends what there is to send.
+        let terms = Terms { request: Some(get("/").into()), delays: true, ..Terms::default() };
+        let draft = Draft { requests_per_connection: per_connection, ..requests(&peer.url, 1, 2) };
+        let (_, draft) = scripted(draft, Turns { terms, one_pause: true, ..Turns::default() });
+        all_answered(&run(draft), 1);
+    }
+}
+
+#[test]
+fn in_an_open_loop_no_arrival_waits_for_a_connection_that_is_free() {
+    let peer = Peer::answering(|_| OK.to_vec());
+    let open = Draft { load: Load::rate(200.0, Spacing::Constant, 0), ..requests(&peer.url, 5, 2) };
+    let (_, draft) = scripted(open, turns(&[&get("/")]));
+    let record = run(draft);
+    all_answered(&record, 5);
+    assert_eq!(record.requests.waited, 0);
+}
+
+#[test]
+fn the_end_is_known_before_the_warm_up() {
+    let peer = Peer::answering(|_| OK.to_vec());
+    let (warmup, duration) = (Duration::from_millis(50), Some(Duration::from_millis(50)));
+    let (script, draft) = scripted(Draft { warmup, duration, ..draft(&peer.url) }, turns(&[&get("/")]));
+    run(draft);
+    assert_eq!(script.calls()[..2], ["enter 0", "begin true"]);
 }
 
 #[test]
@@ -395,7 +429,9 @@ fn each_request_has_its_times_in_the_order_of_their_beginnings() {
         assert!(each.0.is_sorted_by_key(|times| times.began));
         assert!(each.0.iter().all(|times| times.connect_ns + times.wait_ns <= times.total_ns));
         let connects = each.0.iter().filter(|times| times.connect_ns > 0).count();
-        assert_eq!(connects as u64, record.connections.opened.min(40), "{per_connection:?}");
+        // One may have been opened in vain.
+        let least = per_connection.map_or(1, |most| 40 / most);
+        assert!((least..=record.connections.opened).contains(&(connects as u64)), "{per_connection:?}: {connects}");
         let sum = |of: fn(&RequestTimes) -> u64| each.0.iter().map(|times| u128::from(of(times))).sum::<u128>();
         assert_eq!(sum(|times| times.total_ns), times.total.histogram.sum());
         assert_eq!(sum(|times| times.total_ns - times.connect_ns), record.latency.service.histogram.sum());

@@ -181,7 +181,8 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
         let kept = script::keep_stdout_for_the_report();
         reports.stdout = Some(kept.map_err(|source| Error::Output { path: STDOUT.into(), source })?);
     }
-    let script = script.map(|script| script.load(&mut plan)).transpose()?;
+    let script = script.map(|script| script.load(&mut plan, &shutdown)).transpose();
+    let script = script.map_err(|error| if shutdown.count() > 0 { Error::Interrupted } else { Error::from(error) })?;
     let mut live = Live::new(shutdown, plan.connections, plan.requests, log).listing(each);
     let line = live.line();
     let mut written = Ok(());
@@ -189,6 +190,8 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
     let result = oroshi_bench::run_then(plan, &mut live, |record| {
         line.finish_and_clear();
         made.0.clear();
+        // What it printed while requests flowed comes before the report.
+        script.iter().for_each(|script| script.flush());
         written = reports.write(record, output).and_then(|()| Ok(script.map_or(Ok(()), |script| script.done(record))?));
     });
     let logged = live.finish(result.is_ok());

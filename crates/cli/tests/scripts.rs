@@ -319,15 +319,19 @@ mod wrong {
         ran.said(1, &["error: a.lua:4: request() had not returned 500ms after the end"]);
         let stuck = Script::new("function request() return string.find(('a'):rep(1e5), ('a-'):rep(40) .. 'b') end");
         let ran = stuck.run(&[&["--script-limit", "100ms"], &flags[..]].concat());
-        ran.said(1, &["error: a.lua: request() did not return within 100ms", "outside of Lua"]);
+        ran.said(1, &["error: a.lua: request() did not return within 100ms", "cannot be interrupted"]);
     }
 
     #[test]
     fn a_slow_call_at_the_end_is_no_mistake() {
         let target = Target::start(&[]);
-        let source = "function request() local until_then = os.clock() + 0.02 while os.clock() < until_then do end return wrk.format() end";
-        let ran = Script::new(source).run(&["-t1", "-c1", "-d100ms", target.url()]);
-        assert_eq!((ran.code, &*ran.err), (Some(0), ""), "{ran:?}");
+        // The run is over while one of these calls is under way: nearly all of it is spent in them.
+        let source = "function request()
+              local begun = os.clock() while os.clock() < begun + 0.005 do end
+              return wrk.format()
+            end";
+        let ran = Script::new(source).run(&["-t1", "-c1", "-d200ms", target.url()]);
+        assert!(!ran.err.contains("request()"), "{ran:?}");
     }
 
     #[test]
@@ -358,7 +362,7 @@ mod wrong {
             ("-1", "-1"),
             ("0/0", "NaN"),
             ("'x'", "a string"),
-            ("1e300", "1"),
+            ("1e300", "1e300:"),
             ("{}", "a table"),
             ("1/0", "inf"),
         ] {

@@ -320,7 +320,7 @@ impl Handle {
         }
         let name = seen.names.get((running & ((1 << NAME_BITS) - 1)) as usize).copied().unwrap_or(TOP_LEVEL);
         let what = format!(
-            "{}, and cannot be interrupted: it is outside of Lua, in a system call or a function written in C",
+            "{}, and cannot be interrupted: it is in a system call, in a function written in C or in an error handler",
             why.tell(name, self.watched.limit)
         );
         Some(Error { place: self.watched.file.clone(), what, kind: Kind::Stuck })
@@ -492,5 +492,26 @@ mod tests {
         lua.globals().set("one", one).unwrap();
         let code = "local sum = 0 for i = 1, 1000 do sum = sum + one() end assert(select('#', one()) == 1) return sum";
         assert_eq!(lua.load(code).eval::<u32>().unwrap(), 7000);
+    }
+
+    #[test]
+    fn only_a_call_that_stays_is_interrupted() {
+        let lua = new_state().unwrap();
+        let guard = Guard::new(&lua, "a.lua", Duration::from_secs(3600), u64::MAX).unwrap();
+        // The watching thread looks as well, and sees next to nothing pass.
+        let most_of_the_limit = Look { passed: Duration::from_secs(3000), now_ns: 0, memory: 0 };
+        let is_ordered = || guard.watched.seen().order.is_some();
+        for _ in 0..10 {
+            let _short = guard.enter("f");
+            guard.watched.look(&most_of_the_limit);
+            assert!(!is_ordered());
+        }
+        guard.watched.look(&most_of_the_limit);
+        let _long = guard.enter("f");
+        for _ in 0..3 {
+            let _within = guard.enter("g");
+            guard.watched.look(&most_of_the_limit);
+        }
+        assert!(is_ordered());
     }
 }

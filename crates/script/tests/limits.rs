@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{bounded, function, told, with};
 use oroshi_script::{Engine, Kind};
@@ -60,19 +60,6 @@ fn an_interruption_cannot_be_caught_and_the_state_can_be_called_again() {
             let error = engine.call::<bool>("catch", &catch, ()).unwrap_err();
             assert_eq!(told(&error), "a.lua:1: catch() did not return within 100ms");
             assert_eq!(engine.call::<u32>("fine", &fine, ()).unwrap(), 7);
-        }
-    });
-}
-
-#[test]
-fn many_short_calls_are_no_long_one() {
-    let source = "function short() local x = 0 for i = 1, 1000 do x = x + i end return x end";
-    with(source, SHORT, |loaded| {
-        let engine = loaded.unwrap();
-        let short = function(&engine, "short");
-        let begin = Instant::now();
-        while begin.elapsed() < 4 * SHORT {
-            engine.call::<f64>("short", &short, ()).unwrap();
         }
     });
 }

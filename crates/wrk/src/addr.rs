@@ -100,3 +100,31 @@ fn port_in(services: &str, name: &str) -> Option<u16> {
         (first == name || words.any(|alias| alias == name)).then(|| port.parse().ok())?
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_as_text() {
+        for address in ["127.0.0.1:80", "[::1]:8080", "unix:/run/app.sock", "unix:relative", "unix:@name"] {
+            assert_eq!(text(&from_text(address.as_bytes()).unwrap()), address.as_bytes());
+        }
+        let odd = b"unix:/a\xff\n";
+        assert_eq!(text(&from_text(odd).unwrap()), odd);
+        let abstract_name = Peer::Unix(UnixAddress::abstract_name(b"a\0b".as_slice()).unwrap());
+        assert_eq!(from_text(&text(&abstract_name)), Ok(abstract_name));
+        for wrong in ["", "127.0.0.1", "localhost:80", "unix:", "unix:@"] {
+            assert!(from_text(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn services_are_found_by_name_and_by_alias() {
+        let services =
+            "# a comment\n\nhttp-alt\t8080/tcp  webcache # more\nntp 123/udp\nntp 124/tcp\nbad\nworse x/tcp\n";
+        let found = ["http-alt", "webcache", "ntp", "more", "bad", "worse", "#"].map(|name| port_in(services, name));
+        assert_eq!(found, [Some(8080), Some(8080), Some(124), None, None, None, None]);
+        assert_eq!((port("http"), port("https"), port("0081")), (Ok(80), Ok(443), Ok(81)));
+    }
+}

@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use oroshi_bench::{CoreScript, Record, Script, ScriptError};
-use oroshi_net::{Endpoint, Peer};
+use oroshi_net::{Endpoint, Peer, Shutdown};
 
 use crate::crew::Crew;
 use crate::main_state::Main;
@@ -58,6 +58,8 @@ pub struct Options {
     pub limit: Duration,
     /// `done` gets latencies after wrk's correction, as the report does with `--wrk-backfill`.
     pub backfill: bool,
+    /// Interrupts the script's first lines and its `done`, when it is raised while they run.
+    pub shutdown: Option<Shutdown>,
 }
 
 /// A script that is loaded. It is good for one run.

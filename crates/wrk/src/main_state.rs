@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use mlua::{Table, Value};
 use oroshi_bench::ScriptError;
+use oroshi_net::Shutdown;
 
 use crate::crew::Ask;
 use crate::state::{Source, State};
@@ -86,7 +87,12 @@ impl Main {
     }
 
     fn wait<T>(&self, answer: &Receiver<T>) -> Result<T, ScriptError> {
+        let raised = || self.source.options.shutdown.as_ref().map_or(0, Shutdown::count);
+        let before = raised();
         loop {
+            if raised() > before {
+                self.source.crew.interrupt();
+            }
             match answer.recv_timeout(LOOK) {
                 Ok(answer) => return Ok(answer),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.source.crew.over()),

@@ -101,6 +101,7 @@ impl CoreScript for Part {
         let number = self.state.engine.lua().coerce_number(returned.clone()).ok().flatten();
         match number {
             Some(ms) if (0.0..=LONGEST_DELAY_MS).contains(&ms) => Ok(Duration::from_secs_f64(ms / 1e3)),
+            Some(ms) if ms.abs() > 1e15 => Err(wrong(format!("{ms:e}"))),
             Some(ms) => Err(wrong(format!("{ms}"))),
             None => Err(wrong(kind(&returned))),
         }

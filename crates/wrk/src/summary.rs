@@ -151,3 +151,34 @@ pub fn rate_samples(record: &Record) -> Vec<f64> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_samples() {
+        let figures = Figures::of_samples(&[4.0, 2.0, 9.0]);
+        assert_eq!((figures.min, figures.max, figures.mean), (2.0, 9.0, 5.0));
+        assert!((figures.stdev - 13f64.sqrt()).abs() < 1e-12 && (figures.within - 200.0 / 3.0).abs() < 1e-9);
+        let one = Figures::of_samples(&[7.0]);
+        assert_eq!((one.min, one.max, one.mean, one.stdev, one.within), (7.0, 7.0, 7.0, 0.0, 100.0));
+        let none = Figures::of_samples(&[]);
+        assert_eq!((none.min, none.max, none.mean, none.stdev), (0.0, 0.0, 0.0, 0.0));
+        assert!(none.within.is_nan());
+    }
+
+    #[test]
+    fn figures_of_latencies_are_in_microseconds_and_exact() {
+        let mut latency = Latency::new();
+        assert!(Figures::of_latency(&latency).within.is_nan() && percentile_us(&latency, 50.0) == 0.0);
+        latency.record(1_234_567);
+        latency.record(2_000_001);
+        let figures = Figures::of_latency(&latency);
+        assert_eq!((figures.min, figures.max, figures.mean), (1234.567, 2000.001, 1617.284));
+        assert_eq!(percentile_us(&latency, 100.0), figures.max);
+        // A request without an answer waited longer than all that have one.
+        latency.record_censored(5_000_000);
+        assert_eq!(percentile_us(&latency, 100.0), 5000.0);
+    }
+}

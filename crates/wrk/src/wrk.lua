@@ -17,7 +17,7 @@ local setmetatable, tonumber = setmetatable, tonumber
 -- A value as messages show it. Strings may be secrets, and are not repeated.
 local function kind(value)
   local kind = type(value)
-  return kind == "nil" and "nil" or kind == "string" and "a string" or "a " .. kind
+  return kind == "nil" and kind or "a " .. kind
 end
 
 -- A header's name as messages show it.
@@ -27,43 +27,66 @@ end
 
 ---- Requests ----
 
-local HOST, LENGTH, OTHER = 1, 2, 3
+-- What stands for names whose lines are not written as they come.
+local HOST, LENGTH = "host", "content-length"
+
+-- How many names are remembered; whoever makes up more than that pays for it.
 local MOST_NAMES = 1000
 
--- What each name that was ever sent is, which also says that it is valid.
-local kinds, kinds_count = {}, 0
+-- For each name that was sent: `name: `, or one of the two above, which says that the name is valid; and the text that was last found to
+-- be a valid value.
+local prefixes, valid, names = {}, {}, 0
 
--- Errors are raised at the level of whoever called wrk.format: it called `head`, which calls this.
-local function kind_of(name)
+-- `level`: of whoever called wrk.format, as `error` counts.
+local function prefix_of(name, level)
   if type(name) ~= "string" then
-    error("a header's name is " .. kind(name) .. " (" .. tostring(name) .. '): expected wrk.headers["Name"] = value', 4)
+    error("a header's name is " .. kind(name) .. " (" .. tostring(name) .. '): expected wrk.headers["Name"] = value', level)
   elseif not find(name, "^[%w!#$%%&'*+.^_`|~-]+$") then
-    error("header " .. shown(name) .. " cannot be sent: a name has letters, digits and !#$%&'*+-.^_`|~, at least one", 4)
+    error("header " .. shown(name) .. " cannot be sent: a name has letters, digits and !#$%&'*+-.^_`|~, at least one", level)
   end
-  if kinds_count == MOST_NAMES then
-    kinds, kinds_count = {}, 0
+  if names == MOST_NAMES then
+    prefixes, valid, names = {}, {}, 0
   end
+  names = names + 1
   local lowered = lower(name)
-  kinds[name] = lowered == "host" and HOST or lowered == "content-length" and LENGTH or OTHER
-  kinds_count = kinds_count + 1
-  return kinds[name]
+  prefixes[name] = lowered == HOST and HOST or lowered == LENGTH and LENGTH or name .. ": "
+  return prefixes[name]
 end
 
-local function value_of(name, value)
+-- What the request under way is put together in, and the Host header that its table has.
+local whole, lines = buffer.new(), buffer.new()
+local host
+
+-- The text of a value that makes its own. It may do so with requests, for which the one under way has to make room.
+local function text_of_object(value)
+  local kept_lines, kept_host = lines:tostring(), host
+  local text = tostring(value)
+  lines:reset():put(kept_lines)
+  host = kept_host
+  return text
+end
+
+-- What a value is written as.
+local function written(name, value, level)
   local what = type(value)
   if what == "string" then
-    if find(value, "\n", 1, true) or find(value, "\r", 1, true) or find(value, "\0", 1, true) then
-      error("header " .. shown(name) .. " cannot be sent: a line break or a NUL is in its value", 4)
+    if valid[name] ~= value then
+      if find(value, "\n", 1, true) or find(value, "\r", 1, true) or find(value, "\0", 1, true) then
+        error("header " .. shown(name) .. " cannot be sent: a line break or a NUL is in its value", level)
+      end
+      valid[name] = value
     end
     return value
-  elseif what == "number" or what == "boolean" then
+  elseif what == "number" then
+    return value
+  elseif what == "boolean" then
     return tostring(value)
   end
   local meta = getmetatable(value)
   if what == "cdata" or type(meta) == "table" and rawget(meta, "__tostring") then
-    return value_of(name, tostring(value)), true
+    return written(name, text_of_object(value), level + 1)
   end
-  error("header " .. shown(name) .. " cannot be sent: its value is " .. kind(value) .. ", expected a string or a number", 4)
+  error("header " .. shown(name) .. " cannot be sent: its value is " .. kind(value) .. ", expected a string or a number", level)
 end
 
 -- The method, the path or the body, if it is not a string.
@@ -86,78 +109,42 @@ local function url_host()
   return port and host .. ":" .. tostring(port) or host
 end
 
--- The value of Host in a table of headers, however it is written there.
-local function host_in(headers)
+-- The value of Host in wrk.headers, however it is written there.
+local function default_host()
+  local headers = wrk.headers
   if type(headers) ~= "table" or headers.Host ~= nil then
     return headers and headers.Host
   end
   for name, value in pairs(headers) do
-    if (kinds[name] or kind_of(name)) == HOST then
+    if (prefixes[name] or prefix_of(name, 2)) == HOST then
       return value
     end
   end
 end
 
--- The last head that was made, for headers that are the same again: what was in the table, in its order, up to MOST_KEPT of them;
--- and the Host, if it came from elsewhere.
-local MOST_KEPT = 16
-local kept_names, kept_values, kept_host, kept = { false }, {}, nil, nil
-
--- Whether the headers are those that are kept. Without a loop: a few lines for each of them.
-local is_kept
-do
-  local source = buffer.new()
-  source:put("local next, names, values = ... return function(headers) local name, value = next(headers) ")
-  for i = 1, MOST_KEPT + 1 do
-    source:putf("if name ~= names[%d] or value ~= values[%d] then return false end ", i, i)
-    source:put("if name == nil then return true end name, value = next(headers, name) ")
-  end
-  source:put("return false end")
-  is_kept = loadstring(source:get(), "=[wrk]")(next, kept_names, kept_values)
-end
-
--- Headers that change with each call are not worth keeping: of calls in a row that find others, every eighth keeps them.
-local KEEP_EVERY = 8
-local changes = 0
-
-local whole, first, rest = buffer.new(), buffer.new(), buffer.new()
-
--- Puts everything between the path and what the body decides into `first`: Host, then the other headers in the table's order. With
--- `keeps` it is kept as well.
-local function make_head(headers, keeps)
-  -- Nothing is kept until it is known that all of it can be sent.
-  kept_names[1] = false
-  rest:reset()
-  local count, first_name, host = 0, nil, headers.Host
-  for name, value in pairs(headers) do
-    count = count + 1
-    if count == 1 then
-      first_name, kept_values[1] = name, value
-    elseif keeps and count <= MOST_KEPT then
-      kept_names[count], kept_values[count] = name, value
-    end
-    local what = kinds[name] or kind_of(name)
-    if what == OTHER then
-      local text, varies = value_of(name, value)
-      keeps = keeps and not varies
-      rest:put(name, ": ", text, "\r\n")
-    elseif what == HOST and host == nil then
+local function put_line(name, value)
+  local prefix = prefixes[name] or prefix_of(name, 5)
+  if prefix == HOST then
+    -- Another way to write it than `Host`, which comes first if it is there.
+    if host == nil then
       host = value
     end
+  elseif prefix ~= LENGTH then
+    lines:put(prefix, written(name, value, 5), "\r\n")
   end
-  local added = nil
-  if host == nil then
-    host = host_in(wrk.headers) or url_host()
-    added, headers.Host = host, host
+end
+
+-- Puts all lines, as a loop over `pairs` would, and without a loop for the first of them.
+local put_lines
+do
+  local UNROLLED = 16
+  local source = buffer.new()
+  source:put("local next, put_line = ... return function(headers) local name, value = next(headers) ")
+  for _ = 1, UNROLLED do
+    source:put("if name == nil then return end put_line(name, value) name, value = next(headers, name) ")
   end
-  local text, varies = value_of("Host", host)
-  first:reset():put(" HTTP/1.1\r\nHost: ", text, "\r\n", rest)
-  if keeps and not varies and count <= MOST_KEPT then
-    if count > 0 then
-      kept_names[count + 1], kept_values[count + 1] = nil, nil
-    end
-    kept_names[1], kept_host, kept = first_name, added, first:tostring()
-  end
+  source:put("while name ~= nil do put_line(name, value) name, value = next(headers, name) end end")
+  put_lines = loadstring(source:get(), "=[wrk]")(next, put_line)
 end
 
 function wrk.format(method, path, headers, body)
@@ -174,31 +161,29 @@ function wrk.format(method, path, headers, body)
   if body and type(body) ~= "string" then
     body = part("body", body)
   end
-  -- It is the body's to say; as it changes with each body, it is taken out while headers are compared.
-  if headers["Content-Length"] ~= nil then
-    headers["Content-Length"] = nil
+  local length = body and #body or nil
+  if headers["Content-Length"] ~= length then
+    headers["Content-Length"] = length
   end
-  if is_kept(headers) and (kept_host == nil or kept_host == wrk.headers.Host) then
-    changes = 0
-    if kept_host ~= nil then
-      headers.Host = kept_host
+  host = headers.Host
+  lines:reset()
+  put_lines(headers)
+  if host == nil then
+    host = default_host()
+    if host == nil then
+      host = url_host()
     end
-    if not body then
-      return method .. " " .. path .. kept .. "\r\n"
-    end
-    headers["Content-Length"] = #body
-    return method .. " " .. path .. kept .. "Content-Length: " .. #body .. "\r\n\r\n" .. body
+    headers.Host = host
   end
-  make_head(headers, changes % KEEP_EVERY == 0)
-  changes = changes + 1
-  whole:reset():put(method, " ", path, first)
+  local authority = written("Host", host, 3)
+  whole:reset():put(method, " ", path, " HTTP/1.1\r\nHost: ", authority, "\r\n", lines)
   if body then
-    headers["Content-Length"] = #body
-    whole:put("Content-Length: ", #body, "\r\n\r\n", body)
+    whole:put("Content-Length: ", length, "\r\n\r\n", body)
   else
     whole:put("\r\n")
   end
-  return whole:tostring()
+  -- In parentheses, as the compiler does not take it as the last call.
+  return (whole:tostring())
 end
 
 ---- Objects. They are userdata, as in wrk, and made here: see `state.rs` ----
@@ -397,7 +382,7 @@ end
 
 function wrk.init(args)
   local headers = wrk.headers
-  if type(headers) == "table" and host_in(headers) == nil then
+  if type(headers) == "table" and default_host() == nil then
     headers.Host = url_host()
   end
   local init = rawget(globals, "init")
@@ -443,33 +428,34 @@ function own.responds()
   return type(known) == "function", given
 end
 
--- Names and values of the last headers, which are most often the same again.
-local text, names, values, count = nil, {}, {}, 0
+-- Headers as a table, from a text of each name and each value with a line break behind it. For most answers without a loop, as above.
+local as_table
+do
+  local UNROLLED, USUAL = 16, 8
 
-local function take_apart(headers)
-  text, count = headers, 0
-  local from = 1
-  while from <= #headers do
-    local colon = find(headers, "\n", from, true)
-    local line = find(headers, "\n", colon + 1, true)
-    count = count + 1
-    names[count], values[count] = sub(headers, from, colon - 1), sub(headers, colon + 1, line - 1)
-    from = line + 1
+  local function others(headers, fields, from)
+    while from <= #headers do
+      local colon = find(headers, "\n", from, true)
+      local line = find(headers, "\n", colon + 1, true)
+      fields[sub(headers, from, colon - 1)] = sub(headers, colon + 1, line - 1)
+      from = line + 1
+    end
+    return fields
   end
+
+  local source = buffer.new()
+  source:put("local new_table, find, sub, others = ... return function(headers) ")
+  source:putf("local fields, from, size, colon, line = new_table(0, %d), 1, #headers, 0, 0 ", USUAL)
+  for _ = 1, UNROLLED do
+    source:put("if from > size then return fields end ")
+    source:put("colon = find(headers, '\\n', from, true) line = find(headers, '\\n', colon + 1, true) ")
+    source:put("fields[sub(headers, from, colon - 1)] = sub(headers, colon + 1, line - 1) from = line + 1 ")
+  end
+  source:put("return others(headers, fields, from) end")
+  as_table = loadstring(source:get(), "=[wrk]")(new_table, find, sub, others)
 end
 
-local function as_table(headers)
-  if headers ~= text then
-    take_apart(headers)
-  end
-  local fields = new_table(0, count)
-  for i = 1, count do
-    fields[names[i]] = values[i]
-  end
-  return fields
-end
-
--- `headers` is a text: each name and each value with a line break behind it.
+-- `headers` is such a text, or nil.
 function own.response(status, headers, body)
   local response = response
   if response ~= known then

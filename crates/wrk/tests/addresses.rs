@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::net::{Ipv6Addr, TcpListener};
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 
 use common::{case, peer};
@@ -100,7 +100,7 @@ fn the_run_s_own_addresses_are_in_the_table() {
          function request() return wrk.format(nil, '/' .. here) end",
         3,
     );
-    both.peers = vec![peer("127.0.0.1:8080"), (Ipv6Addr::LOCALHOST, 8080).try_into_peer()];
+    both.peers = vec![peer("127.0.0.1:8080"), peer("[::1]:8080")];
     let results = both.run(|_, part| (part.terms().peer.unwrap(), common::next(part)));
     let results: Vec<_> = results.into_iter().map(Result::unwrap).collect();
     let name = UnixAddress::parse("@name").unwrap();
@@ -108,16 +108,6 @@ fn the_run_s_own_addresses_are_in_the_table() {
     for ((chosen, request), expected) in results.iter().zip(expected) {
         assert_eq!(*chosen, expected);
         assert!(request.starts_with(&format!("GET /{expected} ")), "{request}");
-    }
-}
-
-trait IntoPeer {
-    fn try_into_peer(self) -> oroshi_net::Peer;
-}
-
-impl IntoPeer for (Ipv6Addr, u16) {
-    fn try_into_peer(self) -> oroshi_net::Peer {
-        std::net::SocketAddr::from(self).into()
     }
 }
 

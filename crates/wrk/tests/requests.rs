@@ -143,6 +143,17 @@ fn headers_are_told_as_received_and_the_last_of_a_name_counts() {
         assert_eq!(tell(answer(200, &[], "x")), "200 0 - - - 1 x");
         assert_eq!(tell(answer(200, &cookies[..2], "")), "200 2 a 1 - 0 ");
     });
+    let many: Vec<(String, String)> = (0..40).map(|i| (format!("N{i}"), format!("v{i}"))).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    for n in [1, 7, 8, 9, 15, 16, 17, 18, 40] {
+        let script = format!(
+            "function response(status, headers, body)
+                 for i = 0, 39 do assert(headers['N' .. i] == (i < {n} and 'v' .. i or nil), i) end
+             end"
+        );
+        let heard = answer(200, &many[..n], "");
+        case(&script, 1).one(move |part| part.response(&heard).unwrap());
+    }
     let zeros = "function response(s, h, body) assert(#body == 3 and body:byte(2) == 0) end";
     case(zeros, 1).one(|part| part.response(&answer(200, &[], "a\0b")).unwrap());
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_bench::{Draft, Plan, ScriptError};
+use oroshi_net::Shutdown;
 use oroshi_words::units;
 use oroshi_wrk::{Options, Wrk};
 use rustix::io::fcntl_dupfd_cloexec;
@@ -56,15 +57,16 @@ impl Scripted {
             threads: 0,
             limit,
             backfill,
+            shutdown: None,
         }))
     }
 
-    /// Runs the script's own lines, and hands the plan over to it.
+    /// Runs the script's own lines, and hands the plan over to it. `shutdown` interrupts them.
     ///
     /// # Errors
     /// When it is not Lua, or fails.
-    pub(super) fn load(self, plan: &mut Plan) -> Result<Arc<Wrk>, ScriptError> {
-        let script = Wrk::load(Options { threads: plan.threads, ..self.0 })?;
+    pub(super) fn load(self, plan: &mut Plan, shutdown: &Shutdown) -> Result<Arc<Wrk>, ScriptError> {
+        let script = Wrk::load(Options { threads: plan.threads, shutdown: Some(shutdown.clone()), ..self.0 })?;
         plan.script = Some(Arc::clone(&script) as _);
         Ok(script)
     }

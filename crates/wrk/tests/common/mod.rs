@@ -49,6 +49,7 @@ pub fn case(script: &str, threads: usize) -> Case {
         threads,
         limit: PATIENCE,
         backfill: false,
+        shutdown: None,
     };
     Case { folder, options, peers: vec![peer(PEER)] }
 }
