@@ -10,6 +10,7 @@
 
 use oroshi_bench::{Failure, Load, Record};
 use oroshi_stats::{Latency, Quantile};
+use oroshi_wrk::summary::rate_samples;
 
 /// Writes the report of a run against `url`.
 pub(crate) fn report(record: &Record, url: &str, spectrum: bool, backfill: bool) -> String {
@@ -68,19 +69,6 @@ fn interval_ns(record: &Record) -> Option<u64> {
     let per_connection = record.requests.answered / record.plan.connections.max(1) as u64;
     let elapsed_us = (record.elapsed_s * 1e6) as u64;
     Some(elapsed_us.checked_div(per_connection)? * 1000)
-}
-
-/// Requests per second and thread, one sample per point of the time series in which there were answers.
-fn rate_samples(record: &Record) -> Vec<f64> {
-    let width = record.series.width_s;
-    let points = record.series.points.iter().filter(|p| p.requests > 0);
-    points
-        .filter_map(|point| {
-            let length = width.min(record.elapsed_s - point.at_s);
-            // The last point may be a sliver, whose rate says nothing.
-            (length > width / 2.0).then(|| (point.requests as f64 / length / record.plan.threads as f64).floor())
-        })
-        .collect()
 }
 
 /// The columns of `Thread Stats`.
