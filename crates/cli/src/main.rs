@@ -7,8 +7,9 @@
 //! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. What both need: [`rules`]: their rules as they are typed,
 //!    [`lab_live`]: the live line, [`lab_text`]: the report, [`verdicts`]: the exit code.
 //! 4. [`mod@report`]: saved results as a page.
-//! 5. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
-//! 6. [`table`], [`paint`]: writing text.
+//! 5. [`start`]: `oroshi start`, the superdaemon and how it is spoken to.
+//! 6. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
+//! 7. [`table`], [`paint`]: writing text.
 //!
 //! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by Ctrl-C
 //! before there was a result, or by a second one.
@@ -24,6 +25,7 @@ mod lab_text;
 mod paint;
 mod report;
 mod rules;
+mod start;
 mod table;
 mod target;
 mod verdicts;
@@ -65,9 +67,15 @@ enum Command {
     #[command(display_name = "oroshi")]
     Report(report::Args),
     #[command(display_name = "oroshi")]
+    Start(Box<start::Args>),
+    #[command(display_name = "oroshi")]
     Target(Box<target::Args>),
     #[command(display_name = "oroshi", hide = true)]
     Keep(keep::Args),
+    #[command(display_name = "oroshi", hide = true)]
+    StartChild(start::ChildArgs),
+    #[command(display_name = "oroshi", hide = true)]
+    StartGuard(start::GuardArgs),
 }
 
 fn main() -> ExitCode {
@@ -86,11 +94,16 @@ fn main() -> ExitCode {
         Command::Report(args) => {
             report::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        Command::Start(args) => {
+            start::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
+        }
         Command::Target(args) => {
             child::end_with_parent();
             target::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), None))
         }
         Command::Keep(args) => keep::run(args),
+        Command::StartChild(args) => start::run_child(args),
+        Command::StartGuard(args) => start::run_guard(&args),
     }
 }
 

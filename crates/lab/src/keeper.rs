@@ -6,11 +6,9 @@
 //! (`message`); when the pipe closes, because it was told to stop or because we are gone, it ends everything below itself,
 //! removes the folder that it made, and ends.
 //!
-//! Read it in this order: `process`, the process itself; `family`, its descendants; `client`, our side of the pipe;
-//! `message`, what goes through it.
+//! Read it in this order: `process`, the process itself; `client`, our side of the pipe; `message`, what goes through it.
 
 mod client;
-mod family;
 mod message;
 mod process;
 
@@ -18,5 +16,4 @@ pub use client::KeeperError;
 pub use process::{Keep, keep};
 
 pub(crate) use client::Keeper;
-pub(crate) use family::children;
 pub(crate) use message::{Ended, Order, Reply};

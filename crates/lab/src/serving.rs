@@ -9,11 +9,12 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use oroshi_net::process::children;
 use oroshi_net::{CpuList, Endpoint};
 use regex_lite::Regex;
 use rustix::process::Signal;
 
-use crate::keeper::{Ended, Keeper, KeeperError, Order, Reply, children};
+use crate::keeper::{Ended, Keeper, KeeperError, Order, Reply};
 use crate::place::Place;
 use crate::plan::{Ready, Server, Stop};
 use crate::program;

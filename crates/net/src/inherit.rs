@@ -6,7 +6,7 @@
 //! the variable from the child's environment (`Command::env_remove`).
 #![allow(unsafe_code)]
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::env;
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -32,7 +32,7 @@ pub struct Inherited {
     pub listener: BoundListener,
 }
 
-/// The inherited sockets, in the supervisor's order; empty when there are none, or when LISTEN_PID says that
+/// The inherited sockets, in the supervisor's order, each once; empty when there are none, or when LISTEN_PID says that
 /// systemd's are meant for another process. They can be taken once in a process's life.
 ///
 /// Call it first thing, before anything else opens descriptors.
@@ -122,13 +122,18 @@ fn named(variable: impl Fn(&str) -> Option<String>, process: u32) -> Result<Vec<
     if let Some(value) = variable(SYSTEMD).filter(|_| meant) {
         systemd(&value, &variable("LISTEN_FDNAMES").unwrap_or_default(), &mut all)?;
     }
-    let mut seen = HashSet::new();
-    for Named { variable, descriptor, .. } in &all {
-        if !seen.insert(*descriptor) {
-            return Err(InheritError::Twice { variable, descriptor: *descriptor });
+    let mut seen = HashMap::new();
+    let mut twice = None;
+    all.retain(|Named { variable, descriptor, .. }| match seen.insert(*descriptor, *variable) {
+        None => true,
+        // `oroshi start` hands its sockets down in both ways at once: the address is the better name.
+        Some(first) if first != *variable => false,
+        Some(_) => {
+            twice = Some(InheritError::Twice { variable, descriptor: *descriptor });
+            true
         }
-    }
-    Ok(all)
+    });
+    twice.map_or(Ok(all), Err)
 }
 
 /// `127.0.0.1:80=3;/path/with=sign=4`.
@@ -279,7 +284,13 @@ mod tests {
     fn a_descriptor_has_one_name() {
         let error = read(&[(SERVER_STARTER, "80=3;81=3")]).unwrap_err();
         assert!(matches!(error, InheritError::Twice { variable: SERVER_STARTER, descriptor: 3 }), "{error}");
-        let error = read(&[(SERVER_STARTER, "80=3"), (SYSTEMD, "1"), ("LISTEN_PID", "7")]).unwrap_err();
-        assert!(matches!(error, InheritError::Twice { variable: SYSTEMD, descriptor: 3 }), "{error}");
+    }
+
+    #[test]
+    fn what_is_handed_down_in_both_ways_is_one_socket() {
+        let both = [(SERVER_STARTER, "80=3;81=4"), (SYSTEMD, "3"), ("LISTEN_PID", "7"), ("LISTEN_FDNAMES", "a:b:c")];
+        let expected = [(SERVER_STARTER, "80", 3), (SERVER_STARTER, "81", 4), (SYSTEMD, "c", 5)];
+        let expected = expected.map(|(variable, name, descriptor)| (variable, name.to_owned(), descriptor));
+        assert_eq!(read(&both).unwrap(), expected);
     }
 }

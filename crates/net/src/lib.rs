@@ -11,19 +11,23 @@
 //! In reading order:
 //! - [`address`]: where a socket is; [`endpoint`]: the text that names a place to connect to;
 //! - [`stream`]: a connection; [`connect`]: making one; [`tls`]: TLS at either end;
-//! - [`listen`]: being connected to; [`inherit`]: sockets that a supervisor hands down;
+//! - [`listen`]: being connected to; [`inherit`]: sockets that a supervisor hands down; [`handover`]: handing them down;
 //! - [`cores`]: a runtime per thread, pinned or not; [`signal`]: asking them to end;
+//!   [`process`]: other processes, and signals by name; [`diag`]: what the kernel knows about a socket;
 //! - [`clock`] and [`timer`]: time in nanoseconds; [`limits`] and [`ports`]: what the machine has room for.
 
 pub mod address;
 pub mod clock;
 pub mod connect;
 pub mod cores;
+pub mod diag;
 pub mod endpoint;
+pub mod handover;
 pub mod inherit;
 pub mod limits;
 pub mod listen;
 pub mod ports;
+pub mod process;
 pub mod signal;
 pub mod stream;
 mod sys;

@@ -28,13 +28,25 @@ pub struct ListenOptions {
     pub reuse_port: bool,
     /// The mode of a unix socket's file, for example 0o600; None leaves it to the umask. Whoever may write may connect.
     pub unix_mode: Option<u32>,
+    /// The user and group that a unix socket's file shall belong to; None leaves either as it is. To give a file away
+    /// takes root.
+    pub unix_owner: (Option<u32>, Option<u32>),
     /// TCP_NODELAY on accepted connections, which they inherit from the listener without a system call: on.
     pub nodelay: bool,
+    /// IPV6_V6ONLY: an IPv6 socket takes IPv6 alone, so that `[::]:80` and `0.0.0.0:80` are two sockets: off.
+    pub v6_only: bool,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        ListenOptions { backlog: 1024, reuse_port: false, unix_mode: None, nodelay: true }
+        ListenOptions {
+            backlog: 1024,
+            reuse_port: false,
+            unix_mode: None,
+            unix_owner: (None, None),
+            nodelay: true,
+            v6_only: false,
+        }
     }
 }
 
@@ -104,7 +116,7 @@ impl BoundListener {
         // A server that comes back must not wait for the TIME_WAIT of its former connections.
         sockopt::set_socket_reuseaddr(&socket, true).map_err(fail)?;
         if address.is_ipv6() {
-            sockopt::set_ipv6_v6only(&socket, false).map_err(fail)?;
+            sockopt::set_ipv6_v6only(&socket, options.v6_only).map_err(fail)?;
         }
         if options.reuse_port {
             sockopt::set_socket_reuseport(&socket, true).map_err(fail)?;
@@ -136,6 +148,10 @@ impl BoundListener {
                 let file =
                     UnixFile::own(path).map_err(|source| ListenError::Other { address: text.clone(), source })?;
                 // Before `listen`, so that nobody can connect while the mode is still the umask's.
+                let (user, group) = options.unix_owner;
+                if user.is_some() || group.is_some() {
+                    file.set_owner(user, group).map_err(|source| ListenError::owner(&text, user, group, source))?;
+                }
                 if let Some(mode) = options.unix_mode {
                     file.set_mode(mode).map_err(|source| ListenError::Other { address: text.clone(), source })?;
                 }
@@ -242,10 +258,24 @@ pub enum ListenError {
         source: io::Error,
     },
     /// Another process listens there: stop it (`ss -ltnp` or `ss -lxp` names it), or choose another address.
-    #[error("another process already listens on {address}")]
+    #[error("{} already listens on {address}", who(*.pid))]
     InUse {
         /// The address.
         address: String,
+        /// The process that made the socket, where the kernel tells: it does for a unix socket that takes connections.
+        pid: Option<u32>,
+    },
+    /// Whoever made the unix socket has ended, but processes that it started listen on it still: end them, or choose
+    /// another path.
+    #[error(
+        "{address} is in use: process {pid}, which made it, has ended, but what it started still listens there \
+         (`ss -lxp` names it)"
+    )]
+    LeftOver {
+        /// The address.
+        address: String,
+        /// The process that has ended.
+        pid: u32,
     },
     /// A file that is no socket stands at the path: move it away, or choose another path.
     #[error("cannot listen on {address}: {what}")]
@@ -261,6 +291,16 @@ pub enum ListenError {
     Permission {
         /// The address.
         address: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The socket's file cannot be given away: that takes root, or a group that this user is in.
+    #[error("cannot make {owner} the owner of {address}")]
+    Owner {
+        /// The address.
+        address: String,
+        /// User and group.
+        owner: String,
         /// What the kernel said.
         source: io::Error,
     },
@@ -296,11 +336,21 @@ pub enum ListenError {
     },
 }
 
+/// Whoever listens, in words.
+fn who(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
 impl ListenError {
+    fn owner(address: &str, user: Option<u32>, group: Option<u32>, source: io::Error) -> Self {
+        let part = |id: Option<u32>| id.map_or_else(String::new, |id| id.to_string());
+        ListenError::Owner { address: address.to_owned(), owner: format!("{}:{}", part(user), part(group)), source }
+    }
+
     fn from_errno(errno: Errno, address: &str) -> Self {
         let (address, source) = (address.to_owned(), io::Error::from(errno));
         match errno {
-            Errno::ADDRINUSE => ListenError::InUse { address },
+            Errno::ADDRINUSE => ListenError::InUse { address, pid: None },
             Errno::ACCESS | Errno::PERM | Errno::ROFS => ListenError::Permission { address, source },
             Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT => ListenError::NoSuchAddress { address, source },
             Errno::NOENT | Errno::NOTDIR => ListenError::NoFolder { address },

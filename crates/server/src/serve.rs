@@ -52,7 +52,8 @@ impl<H: Handler> Server<H> {
     }
 
     /// Accepts connections and serves them until `shutdown` resolves; then ends in good order: no further connection is
-    /// accepted but those that already wait (at the cap on connections, as others end), idle connections are closed,
+    /// accepted but those that already wait (at the cap on connections, as others end), idle connections are closed (at once, or
+    /// after [`last_request_timeout`](Settings::last_request_timeout)),
     /// requests in progress get their answer (with `Connection: close`), all within
     /// [`drain_timeout`](Settings::drain_timeout). Returns when no connection is left.
     ///

@@ -32,6 +32,10 @@ pub struct Settings {
     pub linger_timeout: Duration,
     /// How long requests in progress may take to finish after a shutdown began. They are then cut off.
     pub drain_timeout: Duration,
+    /// How long a connection that waits for a request when a shutdown begins may still send one, which is answered with
+    /// `Connection: close`. A client cannot know that the server is about to close, and its next request may be on its way: closing
+    /// at once would lose it. Zero closes at once. It counts within `drain_timeout`.
+    pub last_request_timeout: Duration,
     /// How much of a body that the handler left unread is read and thrown away to keep the connection, in bytes.
     /// With more to come, the connection closes instead.
     pub drain_bytes: u64,
@@ -53,6 +57,7 @@ impl Default for Settings {
             write_timeout: Duration::from_secs(30),
             linger_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(30),
+            last_request_timeout: Duration::ZERO,
             drain_bytes: 64 * 1024,
             connections: 100_000,
             date: true,
@@ -71,6 +76,7 @@ pub(crate) struct Ticks {
     pub(crate) request: u64,
     pub(crate) write: u64,
     pub(crate) linger: u64,
+    pub(crate) last_request: u64,
 }
 
 impl Ticks {
@@ -98,6 +104,12 @@ impl Ticks {
             request: ticks(settings.request_timeout),
             write: ticks(settings.write_timeout),
             linger: ticks(settings.linger_timeout),
+            // It does not make the sweep any faster: it matters once in a server's life.
+            last_request: if settings.last_request_timeout.is_zero() {
+                0
+            } else {
+                ticks(settings.last_request_timeout)
+            },
         }
     }
 }

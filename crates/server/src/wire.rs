@@ -129,9 +129,11 @@ impl Wire {
         .await
     }
 
-    /// Waits for the first bytes of a request, until tick `due` or the beginning of a shutdown: then `None`.
+    /// Waits for the first bytes of a request, until tick `due`, or until a shutdown has begun and left them time to come: then `None`.
     pub(crate) async fn read_idle(&self, into: &mut Vec<u8>, due: u64) -> Result<Option<usize>, Error> {
+        let core = self.core();
         let limit = &self.seat().read;
+        let mut closing = false;
         limit.set(due);
         poll_fn(|context| {
             // Bytes that have come are taken before the time is looked at: a busy core must not cost them their answer.
@@ -139,7 +141,11 @@ impl Wire {
                 limit.clear();
                 return Poll::Ready(result.map(Some));
             }
-            if self.core().closing.get() || limit.poll_over(self.core().now(), context) {
+            if core.closing.get() && !closing {
+                closing = true;
+                limit.set(due.min(core.now().saturating_add(core.ticks.last_request)));
+            }
+            if limit.poll_over(core.now(), context) {
                 limit.clear();
                 return Poll::Ready(Ok(None));
             }

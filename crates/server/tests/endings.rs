@@ -14,7 +14,7 @@ use oroshi_net::{
     ServerTls,
 };
 use oroshi_server::{Error, ErrorKind, Exchange, Handler, Server, Settings};
-use support::{Client, Running, SHORT, describe, patient};
+use support::{Client, HANG, Running, SHORT, describe, patient};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
@@ -50,6 +50,31 @@ fn a_shutdown_closes_idle_connections_at_once_and_finishes_what_is_in_progress()
     let counts = server.stop();
     assert_eq!((counts.accepted, counts.alive, counts.answers), (3, 0, 2));
     assert_eq!(counts.errors.iter().sum::<u64>(), 0);
+}
+
+/// A client that keeps its connection cannot know of the shutdown: what it sends a moment later is not to be lost.
+#[test]
+fn idle_connections_may_be_given_time_for_one_more_request() {
+    let settings = Settings { last_request_timeout: HANG, drain_timeout: HANG, ..patient() };
+    let server = Running::start(settings, describe);
+    let (mut unused, mut idle, mut silent) = (server.connect(), server.connect(), server.connect());
+    assert_eq!(idle.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").answer().field("connection"), None);
+    server.shutdown.request();
+    while std::net::TcpStream::connect(server.tcp()).is_ok() {}
+    for client in [&mut unused, &mut idle] {
+        let answer = client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").answer();
+        assert_eq!((answer.status, answer.field("connection").as_deref()), (200, Some("close")));
+        client.closed();
+    }
+    silent.half_close().closed();
+    assert_eq!(server.stop().errors.iter().sum::<u64>(), 0);
+
+    // Who sends nothing is closed when the time is over.
+    let server = Running::start(Settings { last_request_timeout: SHORT, ..patient() }, describe);
+    let mut idle = server.connect();
+    server.shutdown.request();
+    idle.closed();
+    assert_eq!(server.stop().errors.iter().sum::<u64>(), 0);
 }
 
 #[test]

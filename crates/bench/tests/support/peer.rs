@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket, socket_with, sockopt};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::tls::Identity;
@@ -55,7 +55,8 @@ impl Port {
 }
 
 fn bound(address: SocketAddr) -> OwnedFd {
-    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    // Programs that tests start are not to have it.
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     sockopt::set_socket_reuseaddr(&socket, true).unwrap();
     bind(&socket, &address).unwrap();
     socket

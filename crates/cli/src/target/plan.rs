@@ -104,6 +104,8 @@ impl Plan {
             body_timeout: Duration::from_secs(300),
             write_timeout: Duration::from_secs(300),
             drain_timeout: self.delay.saturating_add(Duration::from_secs(5)),
+            // Whoever replaces it under load (`oroshi start`) is not to lose a request of a kept connection.
+            last_request_timeout: Duration::from_secs(1),
             connections: usize::MAX,
             ..Settings::default()
         }

@@ -10,11 +10,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use oroshi_net::CpuList;
+use oroshi_net::process::{children, descendants, how_it_ended, signal_to};
 use rustix::process::{Resource, Signal, WaitOptions, WaitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::family::{descendants, how, signal_to};
 use super::message::{Done, Ended, Order, Reply};
 use crate::place::PREFIX;
 
@@ -223,7 +223,7 @@ impl Keeper {
         let left = running || command.others;
         let others = left && descendants(std::process::id()).iter().any(|pid| !command.before.contains(pid));
         if running {
-            let how = how(status);
+            let how = how_it_ended(status);
             tell(&Reply::Ended(Ended { code: status.exit_status(), elapsed: command.begun.elapsed(), others, how }));
         } else if command.others && !others {
             tell(&Reply::Gone("the processes that it left behind have ended".to_owned()));
@@ -244,7 +244,7 @@ impl Keeper {
                     self.run_out(TEARDOWN).await;
                     match self.command.as_ref().and_then(|command| command.ended) {
                         Some(status) if status.exit_status() == Some(0) => None,
-                        Some(status) => Some(how(status)),
+                        Some(status) => Some(how_it_ended(status)),
                         None => Some(format!("not done within {} s", TEARDOWN.as_secs())),
                     }
                 }
@@ -268,12 +268,12 @@ impl Keeper {
         let deadline = Instant::now() + grace;
         self.collect();
         let leader = self.command.as_ref().filter(|command| command.ended.is_none()).map(|command| command.pid);
-        let first = leader.map_or_else(|| super::children(std::process::id()), |pid| vec![pid]);
-        first.iter().for_each(|pid| signal_to(*pid, signal));
+        let first = leader.map_or_else(|| children(std::process::id()), |pid| vec![pid]);
+        first.iter().for_each(|pid| _ = signal_to(*pid, signal));
         let ended = self.wait(deadline, |left| !first.iter().any(|pid| left.contains(pid))).await;
         let Ok(some_left) = ended else { return };
         if some_left {
-            descendants(std::process::id()).into_iter().for_each(|pid| signal_to(pid, signal));
+            descendants(std::process::id()).into_iter().for_each(|pid| _ = signal_to(pid, signal));
             let _ = self.wait(deadline.max(Instant::now() + REST), |_| false).await;
         }
     }
@@ -318,7 +318,7 @@ impl Keeper {
                 troubles.push(format!("cannot be ended, not even by SIGKILL: process {}", left.join(", ")));
                 return;
             }
-            left.into_iter().for_each(|pid| signal_to(pid, Signal::KILL));
+            left.into_iter().for_each(|pid| _ = signal_to(pid, Signal::KILL));
             let _ = tokio::time::timeout(LOOK, self.events.recv()).await;
         }
     }

@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 use super::ListenError;
 use crate::address::UnixAddress;
+use crate::{process, sys};
 
 /// A socket's file that this process made, removed on drop.
 #[derive(Debug)]
@@ -31,6 +32,10 @@ impl UnixFile {
 
     pub(super) fn set_mode(&self, mode: u32) -> io::Result<()> {
         fs::set_permissions(&self.path, Permissions::from_mode(mode))
+    }
+
+    pub(super) fn set_owner(&self, user: Option<u32>, group: Option<u32>) -> io::Result<()> {
+        std::os::unix::fs::chown(&self.path, user, group)
     }
 }
 
@@ -66,8 +71,14 @@ pub(super) fn remove_stale(address: &UnixAddress) -> Result<(), ListenError> {
         Err(Errno::CONNREFUSED) => {}
         // Gone in the meantime: the bind that follows decides.
         Err(Errno::NOENT) => return Ok(()),
-        // Connected, or its backlog is full, or it is of another type, or not ours to ask: it is in use.
-        _ => return Err(ListenError::InUse { address: text }),
+        Ok(()) => {
+            return Err(match sys::peer_pid(&probe) {
+                Some(pid) if !process::exists(pid) => ListenError::LeftOver { address: text, pid },
+                pid => ListenError::InUse { address: text, pid },
+            });
+        }
+        // Its backlog is full, or it is of another type, or not ours to ask: it is in use.
+        _ => return Err(ListenError::InUse { address: text, pid: None }),
     }
     // Only the file that was asked: another server may have replaced it in the meantime.
     if identity(path).is_ok_and(|now| now == (before.dev(), before.ino())) {

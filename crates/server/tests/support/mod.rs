@@ -11,7 +11,7 @@ use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, Server
 use oroshi_server::{Counts, Door, Error, Exchange, Handler, Server, Settings};
 
 /// A test that hangs fails by this, and no other test depends on it.
-const HANG: Duration = Duration::from_secs(30);
+pub const HANG: Duration = Duration::from_secs(30);
 
 pub struct Running {
     pub address: Peer,

@@ -1,0 +1,177 @@
+//! `oroshi start`: a command behind sockets that outlive it. `args` is what was typed, `read` makes sense of it, `owner` looks up
+//! names of users; `background` leaves the terminal; `control` speaks to one that runs, and `text` says what it is doing.
+//!
+//! What the superdaemon does is `oroshi-start`'s matter. This process becomes it; with two hidden subcommands it becomes the
+//! command of a generation (`start-child`), or what ends the generations of a superdaemon that has died (`start-guard`).
+
+mod args;
+mod background;
+mod control;
+mod owner;
+mod read;
+mod text;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use oroshi_net::handover::HandoverError;
+use oroshi_net::listen::ListenError;
+use oroshi_net::process::signal_named;
+use oroshi_start::{Child, ChildError, ControlError, FileError, SocketError, StartError};
+use oroshi_words::Date;
+
+pub(crate) use args::{Args, ChildArgs, GuardArgs};
+
+/// Why there is no superdaemon, or it did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The options do not make sense: each line names one, its value, and what was expected. Correct them.
+    #[error("{}", .0.join("\n"))]
+    Usage(Vec<String>),
+    /// It could not begin; the cause says why.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The superdaemon that was meant could not be found; the cause says why.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The system refused what every process needs.
+    #[error("{what}")]
+    System {
+        /// What could not be done.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The superdaemon cannot be asked; the cause says why.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The new generation failed. Its output, in the log, says why.
+    #[error("generation {generation} failed: {why}")]
+    Failed {
+        /// Its number.
+        generation: u64,
+        /// Why, in words.
+        why: String,
+        /// The generation that serves on, if any.
+        stays: Option<u64>,
+        /// Whether another attempt follows by itself.
+        again: bool,
+    },
+    /// It was asked, and did not do it: the message says why.
+    #[error("{0}")]
+    Asked(String),
+}
+
+impl Error {
+    /// 2 when the command line was wrong, 1 when the work failed.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Error::Usage(_) => 2,
+            _ => 1,
+        }
+    }
+
+    /// What to do next, where the message does not say it.
+    pub(crate) fn next_step(&self) -> Option<&'static str> {
+        match self {
+            Error::Failed { stays: Some(_), again: false, .. } => {
+                Some("the older generation serves on; see the log for what the new one said, and restart once more")
+            }
+            Error::Failed { stays: Some(_), again: true, .. } => Some(
+                "the older generation serves on, and another attempt follows by itself: see the log for what this one said",
+            ),
+            Error::Failed { stays: None, .. } => Some(
+                "no generation serves now, and another attempt follows by itself: see the log for what this one said",
+            ),
+            Error::Start(StartError::Socket(SocketError::Listen { source: ListenError::InUse { .. }, .. })) => {
+                Some("see who it is (ss -ltnp, ss -lxp), and end it or listen elsewhere")
+            }
+            Error::File(FileError::Ended { .. }) => Some("start it; the file is taken over"),
+            Error::Start(StartError::File(FileError::InUse { .. })) => {
+                Some("stop that one (oroshi start --stop --pid-file FILE), or give this one a file of its own")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Becomes the superdaemon until it is told to end; or speaks to one that runs.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
+    if args.restart || args.stop || args.status {
+        return control::run(&args);
+    }
+    let stage = args.stage;
+    let plan = read::plan(args).map_err(Error::Usage)?;
+    let in_background = match (plan.is_daemon(), stage) {
+        (true, None) => return background::leave(),
+        (true, Some(1)) => return background::detach(),
+        (daemon, _) => daemon,
+    };
+    let mut say = |text: &str| log(text);
+    let settled = || {
+        if in_background {
+            background::settled();
+        }
+    };
+    let ran = oroshi_start::run(&plan, &mut say, settled);
+    let ran = ran.map(|()| ExitCode::SUCCESS).map_err(Error::Start);
+    if let (Err(error), true) = (&ran, in_background) {
+        background::failed(error.exit_code());
+    }
+    ran
+}
+
+/// Becomes the command of a generation.
+pub(crate) fn run_child(args: ChildArgs) -> ExitCode {
+    let error = match read::child(args).map(Child::become_it) {
+        Ok(Ok(never)) => match never {},
+        Ok(Err(error)) => error,
+        Err(problem) => {
+            log(&problem);
+            return ExitCode::from(2);
+        }
+    };
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    log(&text);
+    // As a shell has it: 127 not found, 126 found but not to be run.
+    match &error {
+        ChildError::Start { error: HandoverError::Exec(error), .. } if error.kind() == io::ErrorKind::NotFound => {
+            ExitCode::from(127)
+        }
+        _ => ExitCode::from(126),
+    }
+}
+
+/// Waits for the superdaemon's end, and ends what it has left.
+pub(crate) fn run_guard(args: &GuardArgs) -> ExitCode {
+    let Some(signal) = signal_named(&args.signal) else { return ExitCode::from(2) };
+    match oroshi_start::guard(signal, Duration::from_millis(args.patience_ms)) {
+        Ok(ended) => {
+            if !ended.is_empty() {
+                let ended: Vec<String> = ended.iter().map(u32::to_string).collect();
+                log(&format!("the superdaemon has died: ended its generations (pid {})", ended.join(", ")));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// A line of the log, in one write: the command's output goes to the same place.
+fn log(text: &str) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let Date { year, month, day, hour, minute, second } = Date::at(now.as_secs());
+    let millisecond = now.subsec_millis();
+    let line = format!(
+        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z oroshi start[{}]: {text}\n",
+        std::process::id()
+    );
+    // Nobody may be there to read it.
+    let _ = io::stderr().write_all(line.as_bytes());
+}

@@ -1,0 +1,338 @@
+//! What the kernel knows about a socket that the socket's owner cannot see otherwise: how many connections wait in a listener's
+//! queue, how many it turned away, and which socket is at the other end of a connection on this machine.
+//!
+//! By sock_diag(7), a question and an answer over netlink, where the kernel has it (`tcp_diag`, `unix_diag`); TCP's by
+//! getsockopt(2), and from `/proc/net/tcp` where netlink has no answer.
+
+use std::ffi::c_int;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, getpeername, getsockname, netlink, recv, send,
+    socket_with,
+};
+
+use crate::address::Peer;
+use crate::sys::{SOL_SOCKET, socket_numbers};
+
+/// A listening socket's queue of connections that are complete and wait for accept(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// How many wait.
+    pub waiting: u32,
+    /// How many may wait, as the kernel has cut it down (net.core.somaxconn).
+    pub limit: u32,
+}
+
+/// The queue of a listening TCP or unix socket; `None` where the kernel does not tell: for a unix socket without `unix_diag`.
+pub fn queue(listener: impl AsFd) -> Option<Queue> {
+    match getsockname(listener.as_fd()).ok()?.address_family() {
+        AddressFamily::UNIX => unix_queue(listener),
+        // A unix socket that is not bound would be no listener; what else there is are TCP's two families.
+        _ => tcp_queue(listener),
+    }
+}
+
+/// How many packets the kernel has dropped at this socket since it was made (SO_MEMINFO, Linux 4.12). For UDP these are datagrams
+/// for which there was no room. For a TCP listener they are packets of the handshake: all those for which the queue had no
+/// room, and some others, such as resets in the middle of it; `None` where TCP_DEFER_ACCEPT drops some for each connection.
+/// A unix socket drops nothing: whoever connects waits.
+pub fn dropped(socket: impl AsFd) -> Option<u32> {
+    // asm-generic/socket.h and linux/sock_diag.h.
+    const SO_MEMINFO: c_int = if cfg!(any(target_arch = "sparc", target_arch = "sparc64")) { 0x39 } else { 55 };
+    const DROPS: usize = 8;
+    // linux/tcp.h.
+    const TCP_DEFER_ACCEPT: c_int = 9;
+    let mut deferred = [0];
+    if socket_numbers(socket.as_fd(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &mut deferred).is_ok() && deferred[0] > 0 {
+        return None;
+    }
+    let mut numbers = [0; 9];
+    let read = socket_numbers(socket, SOL_SOCKET, SO_MEMINFO, &mut numbers).ok()?;
+    (read > DROPS).then_some(numbers[DROPS])
+}
+
+/// How often a connection found the queue of a TCP listener full, on all sockets of this network namespace since it was made
+/// (TcpExt's ListenOverflows in `/proc/net/netstat`).
+pub fn listen_overflows() -> Option<u64> {
+    // Two lines each: names, and numbers in the same order.
+    let text = std::fs::read_to_string("/proc/self/net/netstat").ok()?;
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let (names, numbers) = (lines.next()?, lines.next()?);
+    let mut pairs = names.split(' ').zip(numbers.split(' '));
+    pairs.find(|(name, _)| *name == "ListenOverflows")?.1.parse().ok()
+}
+
+/// The inode of the socket at the other end of a connection on this machine, by which `/proc/PID/fd` names it; `None` while
+/// nobody has accepted it.
+///
+/// # Errors
+/// When the kernel does not tell: the other end is on another machine or in another network namespace, or for a unix
+/// socket there is no `unix_diag`.
+pub fn other_end(connection: impl AsFd) -> io::Result<Option<u64>> {
+    let local = getsockname(connection.as_fd())?;
+    let inode = if local.address_family() == AddressFamily::UNIX {
+        unix_other_end(connection)?
+    } else {
+        let other = getpeername(connection.as_fd())?.and_then(Peer::from_kernel);
+        match (Peer::from_kernel(local), other) {
+            (Some(Peer::Tcp(local)), Some(Peer::Tcp(other))) => tcp_inode(other, local)?,
+            _ => return Err(io::ErrorKind::NotConnected.into()),
+        }
+    };
+    Ok((inode != 0).then_some(inode))
+}
+
+/// By TCP_INFO, which for a listening socket has the queue in two of its fields (`tcp_get_info` in the kernel's net/ipv4/tcp.c).
+fn tcp_queue(listener: impl AsFd) -> Option<Queue> {
+    // linux/tcp.h.
+    const TCP_INFO: c_int = 11;
+    // tcpi_state is the first byte; tcpi_unacked and tcpi_sacked come after eight bytes and four numbers.
+    const UNACKED: usize = 6;
+    const SACKED: usize = 7;
+    let mut numbers = [0; 8];
+    let read = socket_numbers(listener, IPPROTO_TCP, TCP_INFO, &mut numbers).ok()?;
+    let listens = numbers[0].to_ne_bytes()[0] == LISTEN;
+    (read > SACKED && listens).then(|| Queue { waiting: numbers[UNACKED], limit: numbers[SACKED] })
+}
+
+/// linux/in.h.
+const IPPROTO_TCP: c_int = 6;
+
+/// TCP_LISTEN in the kernel's net/tcp_states.h.
+const LISTEN: u8 = 10;
+
+// linux/unix_diag.h: what is asked for, and the attributes that answer.
+const SHOW_PEER: u32 = 0x04;
+const SHOW_QUEUE: u32 = 0x10;
+const PEER: u16 = 2;
+const QUEUE: u16 = 4;
+
+fn unix_queue(listener: impl AsFd) -> Option<Queue> {
+    let attribute = ask_unix(listener, SHOW_QUEUE, QUEUE).ok()?;
+    Some(Queue { waiting: number(&attribute, 0)?, limit: number(&attribute, 4)? })
+}
+
+fn unix_other_end(connection: impl AsFd) -> io::Result<u64> {
+    let attribute = ask_unix(connection, SHOW_PEER, PEER)?;
+    number(&attribute, 0).map(u64::from).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// One attribute of a unix socket of this process.
+fn ask_unix(socket: impl AsFd, show: u32, wanted: u16) -> io::Result<Vec<u8>> {
+    const HEAD: usize = 16;
+    let inode = inode(socket)?;
+    // struct unix_diag_req: family, protocol, padding; states; inode; what to show; no cookie.
+    let mut request = vec![AF_UNIX, 0, 0, 0];
+    for part in [u32::MAX, inode, show, u32::MAX, u32::MAX] {
+        request.extend(part.to_ne_bytes());
+    }
+    let answer = ask(&request)?;
+    // struct unix_diag_msg, then attributes: length, kind, value, up to a multiple of four.
+    let mut rest = answer.get(HEAD..).unwrap_or_default();
+    while let Some((length, kind)) = short(rest, 0).zip(short(rest, 2)) {
+        let length = usize::from(length);
+        if length < 4 || length > rest.len() {
+            break;
+        }
+        if kind == wanted {
+            return Ok(rest[4..length].to_vec());
+        }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    // The socket is there, and has no such thing: the other end is gone.
+    Err(io::ErrorKind::NotConnected.into())
+}
+
+/// The inode of the connection from `local` to `other`; 0 while it is not accepted.
+fn tcp_inode(local: SocketAddr, other: SocketAddr) -> io::Result<u64> {
+    match ask_tcp(local, other) {
+        Err(error) if error.kind() != io::ErrorKind::NotConnected => tcp_inode_in_proc(local, other),
+        answered => answered,
+    }
+}
+
+fn ask_tcp(local: SocketAddr, other: SocketAddr) -> io::Result<u64> {
+    const TCP: u8 = IPPROTO_TCP as u8;
+    // Where struct inet_diag_msg has the state and the inode.
+    const STATE: usize = 1;
+    const INODE: usize = 68;
+    // struct inet_diag_req_v2: family, protocol, extensions, padding; states; ports, addresses, interface, no cookie.
+    let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
+    let mut request = vec![family, TCP, 0, 0];
+    request.extend(u32::MAX.to_ne_bytes());
+    request.extend(local.port().to_be_bytes());
+    request.extend(other.port().to_be_bytes());
+    for address in [local.ip(), other.ip()] {
+        let mut field = [0; 16];
+        match address {
+            IpAddr::V4(ip) => field[..4].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => field.copy_from_slice(&ip.octets()),
+        }
+        request.extend(field);
+    }
+    for part in [0, u32::MAX, u32::MAX] {
+        request.extend(part.to_ne_bytes());
+    }
+    let answer = ask(&request)?;
+    if answer.get(STATE) == Some(&LISTEN) {
+        // There is no such connection, and the kernel found who would take one.
+        return Err(io::ErrorKind::NotConnected.into());
+    }
+    number(&answer, INODE).map(u64::from).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn tcp_inode_in_proc(local: SocketAddr, other: SocketAddr) -> io::Result<u64> {
+    // An IPv6 socket may take IPv4 too, and stands in the other table then.
+    let tables = [procfs::net::tcp(), procfs::net::tcp6()];
+    let same = |a: SocketAddr, b: SocketAddr| a.port() == b.port() && a.ip().to_canonical() == b.ip().to_canonical();
+    let mut entries = tables.into_iter().flatten().flatten();
+    let found = entries.find(|entry| same(entry.local_address, local) && same(entry.remote_address, other));
+    found.map(|entry| entry.inode).ok_or_else(|| io::ErrorKind::NotConnected.into())
+}
+
+// linux/socket.h; the same on every architecture.
+const AF_UNIX: u8 = 1;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+
+/// A question about one socket, and the answer behind its netlink header.
+fn ask(request: &[u8]) -> io::Result<Vec<u8>> {
+    // linux/netlink.h, linux/sock_diag.h.
+    const HEAD: usize = 16;
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    const NLMSG_ERROR: u16 = 2;
+    const NLM_F_REQUEST: u16 = 1;
+    let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
+    let length = u32::try_from(HEAD + request.len()).unwrap_or(u32::MAX);
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    message.extend(NLM_F_REQUEST.to_ne_bytes());
+    // A sequence number, and ours: there is but one question on this socket.
+    message.extend([0; 8]);
+    message.extend(request);
+    send(&kernel, &message, SendFlags::empty())?;
+    let mut answer = [0; 4096];
+    // The kernel has answered when it has taken the question.
+    let (length, _) = recv(&kernel, &mut answer, RecvFlags::DONTWAIT)?;
+    let answer = &answer[..length];
+    let bad = || io::Error::from(io::ErrorKind::InvalidData);
+    match short(answer, 4).ok_or_else(bad)? {
+        NLMSG_ERROR => {
+            let code = number(answer, HEAD).ok_or_else(bad)?.cast_signed();
+            Err(match Errno::from_raw_os_error(-code) {
+                // There is no such socket; or no such module, which is told in the same way. Ours are there.
+                Errno::NOENT => io::Error::new(
+                    io::ErrorKind::NotFound,
+                    "the kernel knows of no such socket, or has no module to tell (tcp_diag, unix_diag)",
+                ),
+                errno => errno.into(),
+            })
+        }
+        _ => Ok(answer.get(HEAD..).ok_or_else(bad)?.to_vec()),
+    }
+}
+
+fn inode(socket: impl AsFd) -> io::Result<u32> {
+    let inode = rustix::fs::fstat(socket)?.st_ino;
+    u32::try_from(inode).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn short(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    /// Connections that nobody accepts, then one that somebody does.
+    fn fills(listener: &impl AsFd, connect: impl Fn() -> OwnedFd, accept: impl Fn() -> OwnedFd) {
+        assert_eq!(queue(listener).unwrap().waiting, 0);
+        let clients = [connect(), connect()];
+        let Queue { waiting, limit } = queue(listener).unwrap();
+        assert!(waiting == 2 && limit >= 2, "{waiting} of {limit}");
+        assert_eq!(other_end(&clients[0]).unwrap(), None, "nobody has accepted it");
+        let accepted = accept();
+        assert_eq!(other_end(&clients[0]).unwrap(), inode(&accepted).ok().map(u64::from));
+        assert_eq!(other_end(&accepted).unwrap(), inode(&clients[0]).ok().map(u64::from));
+        assert_eq!(queue(listener).unwrap().waiting, 1);
+        assert_eq!(dropped(listener), Some(0));
+    }
+
+    #[test]
+    fn a_tcp_listener_and_its_connections_are_seen() {
+        for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+            // A machine may have no IPv6.
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let port = listener.local_addr().unwrap().port();
+            let to = if address.starts_with("[::1]") { "::1" } else { "127.0.0.1" };
+            let connect = || TcpStream::connect((to, port)).unwrap().into();
+            fills(&listener, connect, || listener.accept().unwrap().0.into());
+        }
+    }
+
+    #[test]
+    fn a_tcp_connection_is_found_in_proc_too() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (local, other) = (client.peer_addr().unwrap(), client.local_addr().unwrap());
+        assert_eq!(tcp_inode_in_proc(local, other).unwrap(), 0);
+        let accepted = listener.accept().unwrap().0;
+        assert_eq!(tcp_inode_in_proc(local, other).unwrap(), u64::from(inode(&accepted).unwrap()));
+        drop(client);
+        let nobody = "127.0.0.1:1".parse().unwrap();
+        assert_eq!(tcp_inode_in_proc(nobody, other).unwrap_err().kind(), io::ErrorKind::NotConnected);
+    }
+
+    #[test]
+    fn a_unix_listener_and_its_connections_are_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        if queue(&listener).is_none() {
+            // A kernel without `unix_diag`: the other way to tell is none.
+            let client = UnixStream::connect(&path).unwrap();
+            assert!(other_end(&client).is_err());
+            return;
+        }
+        fills(&listener, || UnixStream::connect(&path).unwrap().into(), || listener.accept().unwrap().0.into());
+    }
+
+    #[test]
+    fn a_queue_that_is_full_shows() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let before = listen_overflows().unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect = || {
+            let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+            // It is under way, and some never come to an end.
+            let _ = rustix::net::connect(&socket, &address);
+            socket
+        };
+        let _clients: Vec<OwnedFd> = (0..8).map(|_| connect()).collect();
+        assert!(dropped(&listener).unwrap() > 0);
+        assert!(listen_overflows().unwrap() > before);
+    }
+
+    #[test]
+    fn what_does_not_listen_has_no_queue() {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(queue(&udp), None);
+        assert_eq!(dropped(&udp), Some(0));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(queue(TcpStream::connect(listener.local_addr().unwrap()).unwrap()), None);
+    }
+}

@@ -1,0 +1,172 @@
+//! Processes and signals by their names: who is below whom, how one ended, which signal is called what.
+
+use std::io;
+use std::path::Path;
+
+use procfs::process::all_processes;
+use rustix::process::{Pid, Signal, WaitStatus, kill_process};
+
+/// Every process below `ancestor`, zombies too. Whoever is born or ends meanwhile may be in it or not.
+pub fn descendants(ancestor: u32) -> Vec<u32> {
+    let everyone = everyone();
+    let mut found = vec![ancestor];
+    let mut next = 0;
+    while let Some(&parent) = found.get(next) {
+        let new = everyone.iter().filter(|(pid, its_parent)| *its_parent == parent && !found.contains(pid));
+        let new: Vec<u32> = new.map(|(pid, _)| *pid).collect();
+        found.extend(new);
+        next += 1;
+    }
+    found.remove(0);
+    found
+}
+
+/// The processes whose parent is `parent`, zombies too.
+pub fn children(parent: u32) -> Vec<u32> {
+    everyone().into_iter().filter(|(_, its_parent)| *its_parent == parent).map(|(pid, _)| pid).collect()
+}
+
+/// The processes of a group, without zombies.
+pub fn group(leader: u32) -> Vec<u32> {
+    let stats = all_processes().into_iter().flatten().filter_map(|process| process.ok()?.stat().ok());
+    let of_group = stats.filter(|stat| u32::try_from(stat.pgrp) == Ok(leader) && !matches!(stat.state, 'Z' | 'X'));
+    of_group.filter_map(|stat| u32::try_from(stat.pid).ok()).collect()
+}
+
+/// Whether there is a process of this number, a zombie too.
+pub fn exists(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// Whether a process has the socket of this inode open.
+///
+/// # Errors
+/// When the process is gone, or belongs to somebody else and may not be looked at.
+pub fn holds_socket(pid: u32, inode: u64) -> io::Result<bool> {
+    let wanted = format!("socket:[{inode}]");
+    let open = Path::new("/proc").join(pid.to_string()).join("fd").read_dir()?;
+    // A descriptor that is closed meanwhile is none.
+    Ok(open.flatten().any(|entry| entry.path().read_link().is_ok_and(|link| link.as_os_str() == wanted.as_str())))
+}
+
+/// Sends a signal. False: the process is gone, or belongs to somebody else.
+pub fn signal_to(pid: u32, signal: Signal) -> bool {
+    i32::try_from(pid).ok().and_then(Pid::from_raw).is_some_and(|pid| kill_process(pid, signal).is_ok())
+}
+
+/// How a process ended, in words: `exit code 1`, `ended by signal KILL`.
+pub fn how_it_ended(status: WaitStatus) -> String {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("ended by signal {}", signal_name(signal)),
+        (None, None) => "ended in a way that the kernel does not tell".to_owned(),
+    }
+}
+
+/// A signal's name, as `kill -l` has it; a number where it has none.
+pub fn signal_name(signal: i32) -> String {
+    let name = NAMED.iter().find(|(known, _)| known.as_raw() == signal);
+    name.map_or_else(|| signal.to_string(), |(_, name)| (*name).to_owned())
+}
+
+/// The signal of a name, with or without `SIG` in front, in any case, or of a number.
+pub fn signal_named(name: &str) -> Option<Signal> {
+    if let Ok(number) = name.parse() {
+        return Signal::from_named_raw(number);
+    }
+    let upper = name.to_ascii_uppercase();
+    let bare = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let bare = OTHER_NAMES.iter().find(|(other, _)| *other == bare).map_or(bare, |(_, name)| name);
+    NAMED.iter().find(|(_, name)| *name == bare).map(|(signal, _)| *signal)
+}
+
+/// The names that [`signal_name`] gives, in the order of the numbers on most machines.
+pub fn signal_names() -> impl Iterator<Item = &'static str> {
+    NAMED.iter().map(|(_, name)| *name)
+}
+
+const NAMED: [(Signal, &str); 30] = [
+    (Signal::HUP, "HUP"),
+    (Signal::INT, "INT"),
+    (Signal::QUIT, "QUIT"),
+    (Signal::ILL, "ILL"),
+    (Signal::TRAP, "TRAP"),
+    (Signal::ABORT, "ABRT"),
+    (Signal::BUS, "BUS"),
+    (Signal::FPE, "FPE"),
+    (Signal::KILL, "KILL"),
+    (Signal::USR1, "USR1"),
+    (Signal::SEGV, "SEGV"),
+    (Signal::USR2, "USR2"),
+    (Signal::PIPE, "PIPE"),
+    (Signal::ALARM, "ALRM"),
+    (Signal::TERM, "TERM"),
+    (Signal::CHILD, "CHLD"),
+    (Signal::CONT, "CONT"),
+    (Signal::STOP, "STOP"),
+    (Signal::TSTP, "TSTP"),
+    (Signal::TTIN, "TTIN"),
+    (Signal::TTOU, "TTOU"),
+    (Signal::URG, "URG"),
+    (Signal::XCPU, "XCPU"),
+    (Signal::XFSZ, "XFSZ"),
+    (Signal::VTALARM, "VTALRM"),
+    (Signal::PROF, "PROF"),
+    (Signal::WINCH, "WINCH"),
+    (Signal::IO, "IO"),
+    (Signal::POWER, "PWR"),
+    (Signal::SYS, "SYS"),
+];
+
+/// Second names that signal(7) lists.
+const OTHER_NAMES: [(&str, &str); 4] = [("CLD", "CHLD"), ("IOT", "ABRT"), ("POLL", "IO"), ("UNUSED", "SYS")];
+
+/// Every process and its parent.
+fn everyone() -> Vec<(u32, u32)> {
+    // A process that ends while it is read is left out.
+    let stats = all_processes().into_iter().flatten().filter_map(|process| process.ok()?.stat().ok());
+    stats.filter_map(|stat| Some((u32::try_from(stat.pid).ok()?, u32::try_from(stat.ppid).ok()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn descendants_are_found_at_any_depth() {
+        let mut child = Command::new("sh")
+            .args(["-c", "sh -c 'cat; :' ; :"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        while descendants(pid).len() < 2 {
+            std::thread::yield_now();
+        }
+        let below = descendants(pid);
+        assert_eq!(children(pid), below[..1]);
+        assert_eq!(children(below[0]), below[1..]);
+        assert!(children(std::process::id()).contains(&pid));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn signals_have_names() {
+        assert_eq!(signal_name(11), "SEGV");
+        assert_eq!(signal_name(34), "34");
+        for name in ["TERM", "term", "SIGTERM", "sigterm", "15"] {
+            assert_eq!(signal_named(name), Some(Signal::TERM), "{name}");
+        }
+        assert_eq!(signal_named("CLD"), Some(Signal::CHILD));
+        for name in ["", "SIG", "TERMINATE", "0", "-1", "99", "15x"] {
+            assert_eq!(signal_named(name), None, "{name}");
+        }
+        for name in signal_names() {
+            assert_eq!(signal_named(name).map(|signal| signal_name(signal.as_raw())).as_deref(), Some(name));
+        }
+    }
+}

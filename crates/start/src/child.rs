@@ -1,0 +1,160 @@
+//! From the superdaemon to the command: a process that puts the sockets in their places and becomes the command.
+//!
+//! Two sides: [`Launch`] starts this same program anew with a few words, [`Child`] reads them in the new process. The
+//! process number stays the same all the way, so that the command finds its own in LISTEN_PID; and nothing unsafe need be
+//! done between fork and exec.
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use oroshi_net::handover::{HandoverError, Move, become_program};
+
+use crate::guard::OWN_NAME;
+use crate::sockets::{Opened, Socket, moves};
+
+/// What a new generation is started with.
+pub(crate) struct Launch<'a> {
+    /// This program, and the words that make it a [`Child`].
+    pub(crate) helper: &'a [OsString],
+    pub(crate) command: &'a [OsString],
+    pub(crate) sockets: &'a [Socket],
+    pub(crate) folder: Option<&'a Path>,
+    /// A process group of its own.
+    pub(crate) own_group: bool,
+    pub(crate) variables: Vec<(OsString, OsString)>,
+    pub(crate) no_input: bool,
+}
+
+impl Launch<'_> {
+    /// Starts it. It is waited for with all other processes, and not by a handle.
+    pub(crate) fn start(self) -> io::Result<u32> {
+        let (program, words) = self.helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut command = Command::new(program);
+        command.arg0(OWN_NAME).args(words);
+        for Move { from, to } in moves(self.sockets) {
+            command.arg("--socket").arg(format!("{from}={to}"));
+        }
+        if let Some(folder) = self.folder {
+            command.arg("--dir").arg(folder);
+        }
+        command.arg("--").args(self.command);
+        command.env_clear().envs(self.variables);
+        if self.no_input {
+            command.stdin(Stdio::null());
+        }
+        if self.own_group {
+            command.process_group(0);
+        }
+        let _open = Opened::new(self.sockets)?;
+        Ok(command.spawn()?.id())
+    }
+}
+
+/// The new process, before it is the command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Child {
+    /// The sockets: where they are, and where the command looks for them.
+    pub sockets: Vec<Move>,
+    /// The folder to run in.
+    pub folder: Option<PathBuf>,
+    /// What to become.
+    pub command: Vec<OsString>,
+}
+
+/// Why the process did not become the command.
+#[derive(Debug, thiserror::Error)]
+pub enum ChildError {
+    /// The folder is not there, or not for this user.
+    #[error("cannot change to the folder {}", .folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The program is in none of PATH's folders, may not be executed, or is no program.
+    #[error("cannot start `{program}`: {}", why(.error, .program))]
+    Start {
+        /// Its name.
+        program: String,
+        /// What is wrong; the message says it.
+        error: HandoverError,
+    },
+}
+
+impl Child {
+    /// Becomes the command.
+    ///
+    /// # Errors
+    /// It returns only when that fails; the process should end then.
+    pub fn become_it(self) -> Result<Infallible, ChildError> {
+        if let Some(folder) = self.folder {
+            std::env::set_current_dir(&folder).map_err(|source| ChildError::Folder { folder, source })?;
+        }
+        let (program, args) =
+            self.command.split_first().map_or((OsStr::new(""), &[][..]), |(first, rest)| (first, rest));
+        let mut variables = Vec::new();
+        if std::env::var_os("LISTEN_FDS").is_some() {
+            variables.push((OsString::from("LISTEN_PID"), OsString::from(std::process::id().to_string())));
+        }
+        become_program(program, args, &variables, &self.sockets)
+            .map_err(|error| ChildError::Start { program: program.to_string_lossy().into_owned(), error })
+    }
+
+    /// Reads `7=3`: a descriptor's number here and there.
+    ///
+    /// # Errors
+    /// When it is something else, in words.
+    pub fn socket(text: &str) -> Result<Move, String> {
+        let number = |text: &str| text.parse::<RawFd>().ok().filter(|number| *number >= 0);
+        let read = text.split_once('=').and_then(|(from, to)| Some(Move { from: number(from)?, to: number(to)? }));
+        read.ok_or_else(|| format!("`{text}`: expected two descriptors such as 7=3"))
+    }
+}
+
+/// Why a program cannot be run, in words.
+fn why(error: &HandoverError, program: &str) -> String {
+    let HandoverError::Exec(error) = error else { return error.to_string() };
+    match error.kind() {
+        io::ErrorKind::NotFound if !program.contains('/') => {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            format!("it is in none of the folders of PATH ({})", path.to_string_lossy())
+        }
+        io::ErrorKind::NotFound if Path::new(program).exists() => {
+            "the interpreter that its first line names is not there".to_owned()
+        }
+        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        io::ErrorKind::PermissionDenied => "its file may not be executed".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_cannot_be_run_is_told_with_the_reason() {
+        let told = |error: io::Error, program: &str| {
+            ChildError::Start { program: program.into(), error: HandoverError::Exec(error) }.to_string()
+        };
+        let not_found = || io::Error::from(io::ErrorKind::NotFound);
+        assert!(told(not_found(), "nginks").contains("none of the folders of PATH"));
+        assert_eq!(told(not_found(), "./no/such"), "cannot start `./no/such`: there is no such file");
+        assert!(told(not_found(), "/dev/null").contains("interpreter"));
+        assert!(told(io::ErrorKind::PermissionDenied.into(), "./a").ends_with("its file may not be executed"));
+    }
+
+    #[test]
+    fn the_words_between_the_two_sides_are_read_back() {
+        assert_eq!(Child::socket("7=3"), Ok(Move { from: 7, to: 3 }));
+        for bad in ["", "7", "7=", "=3", "-1=3", "7=-3", "7=x"] {
+            assert!(Child::socket(bad).unwrap_err().contains(bad));
+        }
+    }
+}

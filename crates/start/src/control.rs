@@ -1,0 +1,193 @@
+//! The control socket: HTTP on a unix socket that only this user may connect to.
+//!
+//! - `GET /status`: [`Status`] as JSON.
+//! - `GET /metrics`: the same for Prometheus.
+//! - `POST /restart`: starts a new generation, and answers with an [`Outcome`] when it serves and the older ones have ended, or
+//!   when it will not; `POST /restart?first` when the first attempt has failed, even if another follows by itself.
+
+use std::path::Path;
+use std::time::Instant;
+
+use oroshi_net::listen::ListenError;
+use oroshi_net::{BoundListener, ConnectError, Connector, ConnectorOptions, ListenOptions, Peer, UnixAddress};
+use oroshi_server::{Error, Exchange, Server, Settings};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc::UnboundedSender, oneshot};
+
+use crate::http::{HttpError, answer, request, write};
+use crate::status::Status;
+
+/// What comes of a restart that was asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The new generation serves, and the older ones have ended.
+    Replaced {
+        /// Its number.
+        generation: u64,
+        /// Its process.
+        pid: u32,
+    },
+    /// It failed.
+    Failed {
+        /// Its number.
+        generation: u64,
+        /// Why, in words.
+        why: String,
+        /// The generation that serves on, if any.
+        stays: Option<u64>,
+        /// Whether another attempt follows by itself.
+        again: bool,
+    },
+    /// The superdaemon is ending.
+    Ending,
+}
+
+/// A question to the superdaemon.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Status(oneshot::Sender<Status>),
+    Restart {
+        /// Whether the first attempt counts, even if another follows.
+        first: bool,
+        reply: oneshot::Sender<Outcome>,
+    },
+}
+
+/// Why the superdaemon cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Nobody listens there: is it running, and is it this one's socket?
+    #[error("no superdaemon answers at {}", .path)]
+    Connect {
+        /// The socket.
+        path: String,
+        /// What the kernel said.
+        source: Box<ConnectError>,
+    },
+    /// The path cannot be a socket's: name the right one.
+    #[error("`{path}` cannot be a control socket")]
+    Path {
+        /// The path.
+        path: String,
+        /// What is wrong with it.
+        source: oroshi_net::address::UnixAddressError,
+    },
+    /// It ended meanwhile, or something else listens there.
+    #[error("the superdaemon at {path} gave no answer")]
+    Http {
+        /// The socket.
+        path: String,
+        /// What came instead.
+        source: HttpError,
+    },
+    /// Something else listens there, or one of another version.
+    #[error("what listens at {path} is no superdaemon of this version: it answered with status {status}")]
+    Answer {
+        /// The socket.
+        path: String,
+        /// The status of its answer.
+        status: u16,
+    },
+    /// No runtime could be made: descriptors are used up.
+    #[error("cannot prepare to connect")]
+    Runtime(#[source] std::io::Error),
+}
+
+/// Makes the socket.
+pub(crate) fn bind(address: &UnixAddress) -> Result<BoundListener, ListenError> {
+    let options = ListenOptions { backlog: 16, unix_mode: Some(0o600), ..ListenOptions::default() };
+    BoundListener::bind(&format!("unix:{address}"), &options)
+}
+
+/// Answers until `end` resolves.
+pub(crate) async fn serve(listener: oroshi_net::Listener, asks: impl Fn(Ask) + 'static, end: impl Future<Output = ()>) {
+    let settings =
+        Settings { connections: 64, drain_timeout: std::time::Duration::from_secs(1), ..Settings::default() };
+    let handler = async move |exchange: &mut Exchange<'_>| handle(exchange, &asks).await;
+    Server::new(handler, settings).serve([listener.into()], end).await;
+}
+
+const JSON: (&str, &[u8]) = ("Content-Type", b"application/json");
+const TEXT: (&str, &[u8]) = ("Content-Type", b"text/plain; charset=utf-8");
+const PROMETHEUS: (&str, &[u8]) = ("Content-Type", b"text/plain; version=0.0.4");
+
+async fn handle(exchange: &mut Exchange<'_>, asks: &impl Fn(Ask)) -> Result<(), Error> {
+    let head = &exchange.head;
+    let (path, query) = head.target.split_once('?').unwrap_or((head.target, ""));
+    match (head.method, path) {
+        ("GET", "/status" | "/metrics") => {
+            let (reply, status) = oneshot::channel();
+            asks(Ask::Status(reply));
+            let is_status = path == "/status";
+            match status.await {
+                Ok(status) if is_status => exchange.reply.send(200, [JSON], json(&status).as_bytes()).await,
+                Ok(status) => exchange.reply.send(200, [PROMETHEUS], status.metrics().as_bytes()).await,
+                Err(_) => exchange.reply.send(503, [TEXT], b"ending\n").await,
+            }
+        }
+        ("POST", "/restart") => {
+            let (reply, outcome) = oneshot::channel();
+            asks(Ask::Restart { first: query == "first", reply });
+            let outcome = outcome.await.unwrap_or(Outcome::Ending);
+            exchange.reply.send(200, [JSON], json(&outcome).as_bytes()).await
+        }
+        (_, "/status" | "/metrics") => exchange.reply.send(405, [TEXT, ("Allow", b"GET")], b"GET alone\n").await,
+        (_, "/restart") => exchange.reply.send(405, [TEXT, ("Allow", b"POST")], b"POST alone\n").await,
+        _ => exchange.reply.send(404, [TEXT], b"expected /status, /metrics or /restart\n").await,
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    // There is nothing in it that JSON cannot say.
+    let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// Asks the superdaemon at this socket what it is doing.
+///
+/// # Errors
+/// [`ControlError`], when there is none.
+pub fn ask_status(path: &Path) -> Result<Status, ControlError> {
+    ask(path, "GET", "/status")
+}
+
+/// Has the superdaemon at this socket start a new generation, and waits for what comes of it; with `first`, for what comes of
+/// the first attempt.
+///
+/// # Errors
+/// [`ControlError`], when there is none.
+pub fn ask_restart(path: &Path, first: bool) -> Result<Outcome, ControlError> {
+    ask(path, "POST", if first { "/restart?first" } else { "/restart" })
+}
+
+fn ask<T: for<'de> Deserialize<'de>>(path: &Path, method: &str, target: &str) -> Result<T, ControlError> {
+    let shown = || path.display().to_string();
+    let address = UnixAddress::path(path).map_err(|source| ControlError::Path { path: shown(), source })?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ControlError::Runtime)?;
+    let http = |source| ControlError::Http { path: shown(), source };
+    runtime.block_on(async {
+        let connector = Connector::new(ConnectorOptions::default());
+        let deadline = Instant::now() + std::time::Duration::from_secs(10);
+        let connected = connector.connect(&Peer::Unix(address), Some(deadline)).await;
+        let mut stream =
+            connected.map_err(|source| ControlError::Connect { path: shown(), source: Box::new(source) })?.stream;
+        let request = request(method, "localhost", target).map_err(http)?;
+        write(&mut stream, &request).await.map_err(|error| http(error.into()))?;
+        let answer = answer(&mut stream).await.map_err(http)?;
+        let read = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200);
+        read.ok_or_else(|| ControlError::Answer { path: shown(), status: answer.status })
+    })
+}
+
+/// Where questions go to.
+pub(crate) fn into_channel<T: 'static>(
+    sender: UnboundedSender<T>,
+    wrap: impl Fn(Ask) -> T + 'static,
+) -> impl Fn(Ask) + 'static {
+    move |ask| {
+        // Whoever asks too late gets no answer, and knows that by it.
+        let _ = sender.send(wrap(ask));
+    }
+}

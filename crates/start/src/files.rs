@@ -1,0 +1,272 @@
+//! The files that tell others about the superdaemon: its process, and its generations.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The file with the superdaemon's process number, locked (flock(2)) for as long as it lives, as `start_server` has it;
+/// removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct PidFile {
+    path: PathBuf,
+    file: File,
+}
+
+/// Why a file could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// Another superdaemon runs with the same file: stop it first, or give this one a file of its own.
+    #[error("{} is in use: {} holds its lock", .path.display(), holder(*.pid))]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// The process number that is in it.
+        pid: Option<u32>,
+    },
+    /// The folder is not there, or this user may not write to it.
+    #[error("cannot write {}", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is not there or not to be read: is the superdaemon running, and is this its file?
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file holds something else than a process number: name the right one.
+    #[error("{} holds no process number but `{text}`", .path.display())]
+    NoPid {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        text: String,
+    },
+    /// The superdaemon that wrote the file has ended: start it.
+    #[error("nothing holds the lock on {}: process {pid}, which wrote it, has ended", .path.display())]
+    Ended {
+        /// The file.
+        path: PathBuf,
+        /// The process number that is in it.
+        pid: u32,
+    },
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+impl PidFile {
+    /// Makes the file, or takes over one that nobody holds any more.
+    pub(crate) fn claim(path: &Path) -> Result<Self, FileError> {
+        let failed = |source| FileError::Write { path: path.to_owned(), source };
+        // Kept absolute, so that it is found again at the end.
+        let absolute = std::path::absolute(path).map_err(failed)?;
+        let mut patience = 5;
+        loop {
+            let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&absolute);
+            let mut file = options.map_err(failed)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                // `--status` and its like take the lock for an instant, to see whether anybody holds it.
+                Err(TryLockError::WouldBlock) if patience > 0 => {
+                    patience -= 1;
+                    std::thread::sleep(Duration::from_millis(20));
+                    continue;
+                }
+                Err(TryLockError::WouldBlock) => {
+                    return Err(FileError::InUse { path: path.to_owned(), pid: pid_in(&mut file) });
+                }
+                Err(TryLockError::Error(source)) => return Err(failed(source)),
+            }
+            // Whoever held it may have removed it while we waited for nothing: then the lock is on a file without a name.
+            if is_at(&file, &absolute) {
+                let write = |file: &mut File| {
+                    file.set_len(0)?;
+                    file.rewind()?;
+                    writeln!(file, "{}", std::process::id())?;
+                    file.flush()
+                };
+                write(&mut file).map_err(failed)?;
+                return Ok(Self { path: absolute, file });
+            }
+        }
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        if is_at(&self.file, &self.path) {
+            // A file that stays is found unlocked by the next.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A superdaemon that runs, found by its file.
+#[derive(Debug)]
+pub struct Running {
+    /// Its process.
+    pub pid: u32,
+    path: PathBuf,
+    file: File,
+}
+
+impl Running {
+    /// Reads the file, whose lock must be held: a number alone may by now be that of any process.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is something else, or nobody holds its lock.
+    pub fn find(path: &Path) -> Result<Self, FileError> {
+        let failed = |source| FileError::Read { path: path.to_owned(), source };
+        let mut file = File::open(path).map_err(failed)?;
+        let mut text = String::new();
+        (&mut file).take(64).read_to_string(&mut text).map_err(failed)?;
+        let pid = text.trim().parse().ok().filter(|&pid: &u32| pid > 0);
+        let pid = pid.ok_or_else(|| FileError::NoPid { path: path.to_owned(), text: text.trim().to_owned() })?;
+        match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => Ok(Self { pid, path: path.to_owned(), file }),
+            Err(TryLockError::Error(source)) => Err(failed(source)),
+            Ok(()) => Err(FileError::Ended { path: path.to_owned(), pid }),
+        }
+    }
+
+    /// The file by which it was found.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until it has ended: until nobody holds the file's lock any more.
+    ///
+    /// # Errors
+    /// When the system does not let us wait.
+    pub fn wait(&self) -> Result<(), FileError> {
+        self.file.lock_shared().map_err(|source| FileError::Read { path: self.path.clone(), source })
+    }
+}
+
+fn pid_in(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(64).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let same = |open: fs::Metadata| path.metadata().is_ok_and(|there| identity(there) == identity(open));
+    file.metadata().is_ok_and(same)
+}
+
+/// The file with a line `generation:process` for each generation that serves or has served, written atomically; removed when
+/// this is dropped.
+#[derive(Debug)]
+pub(crate) struct StatusFile {
+    path: PathBuf,
+    written: bool,
+}
+
+impl StatusFile {
+    pub(crate) fn new(path: &Path) -> Result<Self, FileError> {
+        let failed = |source| FileError::Write { path: path.to_owned(), source };
+        let path = std::path::absolute(path).map_err(failed)?;
+        // What cannot be written later is better known now.
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        if !folder.is_dir() {
+            return Err(failed(io::ErrorKind::NotFound.into()));
+        }
+        Ok(Self { path, written: false })
+    }
+
+    pub(crate) fn write(&mut self, generations: &[(u64, u32)]) -> Result<(), FileError> {
+        let mut temporary = self.path.clone().into_os_string();
+        temporary.push(format!(".{}", std::process::id()));
+        let lines: String = generations.iter().map(|(number, pid)| format!("{number}:{pid}\n")).collect();
+        self.written = true;
+        let written = fs::write(&temporary, lines).and_then(|()| fs::rename(&temporary, &self.path));
+        written.map_err(|source| FileError::Write { path: self.path.clone(), source })
+    }
+}
+
+impl Drop for StatusFile {
+    fn drop(&mut self) {
+        if self.written {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The generations that a status file lists, in order.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn listed_generations(path: &Path) -> Result<Vec<u64>, FileError> {
+    let text = fs::read_to_string(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    let mut numbers: Vec<u64> = text.lines().filter_map(|line| line.split_once(':')?.0.parse().ok()).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pid_file_is_held_by_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        assert!(matches!(Running::find(&path), Err(FileError::Read { .. })));
+        fs::write(&path, "999999999 left by somebody with a long name\n").unwrap();
+        assert!(matches!(Running::find(&path), Err(FileError::NoPid { .. })));
+        fs::write(&path, "99999\n").unwrap();
+        assert!(matches!(Running::find(&path), Err(FileError::Ended { pid: 99999, .. })));
+
+        let held = PidFile::claim(&path).unwrap();
+        let own = std::process::id();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{own}\n"));
+        let error = PidFile::claim(&path).unwrap_err();
+        assert!(error.to_string().contains(&own.to_string()), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{own}\n"), "a second one leaves it alone");
+        let running = Running::find(&path).unwrap();
+        assert_eq!(running.pid, own);
+
+        let waiting = std::thread::spawn(move || running.wait());
+        drop(held);
+        waiting.join().unwrap().unwrap();
+        assert!(!path.exists());
+        drop(PidFile::claim(&path).unwrap());
+    }
+
+    #[test]
+    fn another_ones_pid_file_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        let first = PidFile::claim(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let _second = PidFile::claim(&path).unwrap();
+        drop(first);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_status_file_lists_generations() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("status");
+        let mut file = StatusFile::new(&path).unwrap();
+        assert!(!path.exists());
+        file.write(&[(9, 100), (10, 101)]).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "9:100\n10:101\n");
+        assert_eq!(listed_generations(&path).unwrap(), [9, 10]);
+        file.write(&[]).unwrap();
+        assert!(listed_generations(&path).unwrap().is_empty());
+        drop(file);
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+        assert!(StatusFile::new(&folder.path().join("no/status")).is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! `--die-together`: the command ends when the superdaemon dies, however that comes about.
+//!
+//! Each generation is a process group of its own, and a small process beside the superdaemon, the guard, knows them all: it
+//! reads a pipe that closes when the superdaemon is gone, and then ends the groups. At an end in order the superdaemon itself
+//! ends what is left below it.
+//!
+//! (The kernel can send a signal to a process whose parent dies, PR_SET_PDEATHSIG. But it tells only the first process of a
+//! generation, forgets about it when that changes its user, and would come on top of ours: for many programs a second
+//! signal means "at once".)
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use oroshi_net::process::group;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// How often to look whether a group has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What it is called in a list of processes.
+pub(crate) const OWN_NAME: &str = "oroshi";
+
+/// The superdaemon's side.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    program: Vec<OsString>,
+    signal: Signal,
+    patience: Duration,
+    /// The first process of each group.
+    groups: BTreeSet<u32>,
+    guard: Option<(u32, ChildStdin)>,
+}
+
+impl Guarded {
+    /// Starts the guard.
+    pub(crate) fn new(program: &[OsString], signal: Signal, patience: Duration) -> io::Result<Self> {
+        let mut guarded = Self { program: program.to_vec(), signal, patience, groups: BTreeSet::new(), guard: None };
+        guarded.start()?;
+        Ok(guarded)
+    }
+
+    /// Starts it, and tells it all that there is.
+    pub(crate) fn start(&mut self) -> io::Result<()> {
+        let (program, words) = self.program.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut command = Command::new(program);
+        command.arg0(OWN_NAME).args(words).arg("--signal").arg(self.signal.as_raw().to_string());
+        command.arg("--patience-ms").arg(self.patience.as_millis().to_string());
+        let mut child: Child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        let input = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        self.guard = Some((child.id(), input));
+        let groups: Vec<u32> = self.groups.iter().copied().collect();
+        groups.iter().for_each(|pid| self.tell('+', *pid));
+        Ok(())
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.guard.as_ref().map(|(pid, _)| *pid)
+    }
+
+    pub(crate) fn add(&mut self, pid: u32) {
+        self.groups.insert(pid);
+        self.tell('+', pid);
+    }
+
+    pub(crate) fn remove(&mut self, pid: u32) {
+        if self.groups.remove(&pid) {
+            self.tell('-', pid);
+        }
+    }
+
+    fn tell(&mut self, sign: char, pid: u32) {
+        if let Some((_, input)) = &mut self.guard {
+            // A guard that has ended is started again when that is noticed.
+            let _ = input.write_all(format!("{sign}{pid}\n").as_bytes());
+        }
+    }
+}
+
+/// The guard itself: until its input closes, and everything that it was told of has ended. Gives the groups that it had to end.
+///
+/// For a process of its own.
+///
+/// # Errors
+/// When its input cannot be read.
+pub fn guard(signal: Signal, patience: Duration) -> io::Result<Vec<u32>> {
+    // Away from the terminal: Ctrl-C is for the others. It fails for whoever leads a group already, and is apart by that.
+    let _ = rustix::process::setsid();
+    // Not `exe`, by which it was started.
+    let _ = rustix::thread::set_name(c"oroshi-guard");
+    let mut groups: BTreeSet<u32> = BTreeSet::new();
+    for line in BufReader::new(io::stdin()).lines() {
+        let line = line?;
+        let pid = line.get(1..).and_then(|number| number.parse().ok());
+        match (line.get(..1), pid) {
+            (Some("+"), Some(pid)) => _ = groups.insert(pid),
+            (Some("-"), Some(pid)) => _ = groups.remove(&pid),
+            _ => {}
+        }
+    }
+    let left: Vec<u32> = groups.into_iter().collect();
+    let pids: Vec<Pid> = left.iter().filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?)).collect();
+    for pid in &pids {
+        let _ = kill_process_group(*pid, signal);
+    }
+    let deadline = Instant::now() + patience;
+    while left.iter().any(|leader| !group(*leader).is_empty()) && Instant::now() < deadline {
+        sleep(LOOK);
+    }
+    for pid in pids {
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+    Ok(left)
+}

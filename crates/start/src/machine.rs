@@ -1,0 +1,573 @@
+//! What the superdaemon decides: events in, actions out. No process, no clock, no file: time is an argument.
+//!
+//! A generation is *starting* until it is ready, then *serving*, then *stopping* until its process has ended. There is at
+//! most one that is starting. Those that serve take connections from the same sockets; usually there is one, two while
+//! the older waits to be told to stop (`--kill-old-delay`).
+
+mod generation;
+mod news;
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+pub use generation::{Generation, Stage};
+pub use news::{Cause, Ended, News, Next, Who};
+
+use generation::later;
+
+/// What never changes while the superdaemon runs.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// The least time between two starts, and, for [`Readiness::Alive`], how long a generation must live to be ready.
+    pub interval: Duration,
+    /// When a generation is ready.
+    pub readiness: Readiness,
+    /// Whether a restart that failed is tried again until it succeeds, as `start_server` does. Otherwise the older
+    /// generation stays until somebody asks again.
+    pub keep_trying: bool,
+    /// What older generations are sent when a newer one is ready.
+    pub signal_on_hup: Signal,
+    /// What all are sent when the superdaemon is told to stop by TERM.
+    pub signal_on_term: Signal,
+    /// How long a generation may take to end before it is killed; `None`: as long as it likes.
+    pub stop_timeout: Option<Duration>,
+}
+
+/// When a generation is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// When it is still there after the interval.
+    Alive,
+    /// When [`Event::Ready`] says so; it has failed when nothing does for so long.
+    Told {
+        /// How long.
+        timeout: Duration,
+    },
+}
+
+/// What variables may change while the superdaemon runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tunables {
+    /// How long older generations serve on beside a ready one before they are told to stop.
+    pub kill_old_delay: Duration,
+    /// A restart so long after the last one; `None`: never by itself.
+    pub auto_restart: Option<Duration>,
+}
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The superdaemon is set up: begin.
+    Begin,
+    /// A new generation is asked for.
+    Restart(Cause),
+    /// The end is asked for, by this signal. INT, and INT once more, ends everything at once.
+    Stop(Signal),
+    /// The generation that was to be started is there.
+    Started {
+        /// Its number.
+        number: u64,
+        /// Its process.
+        pid: u32,
+    },
+    /// It could not be made: why.
+    NotStarted {
+        /// Its number.
+        number: u64,
+        /// In words.
+        why: String,
+    },
+    /// It can do its work.
+    Ready {
+        /// Its number.
+        number: u64,
+    },
+    /// What was found when it was last asked whether it is ready, in words.
+    Found {
+        /// Its number.
+        number: u64,
+        /// In words.
+        what: String,
+    },
+    /// A process has ended.
+    Exited {
+        /// Which; one that is not known is no matter of ours.
+        pid: u32,
+        /// How, in words.
+        how: String,
+    },
+    /// Time has passed: see [`Machine::due`].
+    Due,
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Start a generation, and tell [`Event::Started`] or [`Event::NotStarted`] before anything else.
+    Start {
+        /// Its number, also where the start fails.
+        number: u64,
+    },
+    /// Send a signal to a generation's process.
+    Signal {
+        /// The process.
+        pid: u32,
+        /// What to send.
+        signal: Signal,
+    },
+    /// Kill the process and everything below it.
+    Kill {
+        /// The process.
+        pid: u32,
+    },
+    /// Write the status file anew.
+    Write,
+    /// Put into the log.
+    Tell(News),
+    /// A restart, or the first start, has come out.
+    Verdict(Verdict),
+    /// All is done: leave.
+    Leave,
+}
+
+/// How an attempt to start a generation came out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is ready, and older ones are told to stop, at once or after the delay.
+    Ready(Who),
+    /// It has failed.
+    Failed {
+        /// Which.
+        number: u64,
+        /// Why, in words.
+        why: String,
+        /// The one that serves on, if any.
+        stays: Option<Who>,
+        /// Whether another attempt follows by itself.
+        again: bool,
+    },
+}
+
+/// A generation that did not become ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Its number.
+    pub number: u64,
+    /// Why, in words.
+    pub why: String,
+    /// When that was known.
+    pub at: Instant,
+}
+
+/// How often what happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Restarts that came to a new generation.
+    pub restarts: u64,
+    /// Generations that did not become ready.
+    pub failed: u64,
+    /// Generations that ended without being told to.
+    pub died: u64,
+    /// Generations that had to be killed.
+    pub killed: u64,
+}
+
+/// A failing generation gets so long to end before it is killed, where no other time is set: it never had work to finish.
+pub const ENDING: Duration = Duration::from_secs(10);
+/// One that has served for so long does not count as part of a crash loop.
+pub const STABLE: Duration = Duration::from_secs(10);
+/// The pause after the first failure, where the interval is not longer; it doubles with each further one.
+pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause, where the interval is not longer.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// The decisions so far.
+#[derive(Debug)]
+pub struct Machine {
+    policy: Policy,
+    tunables: Tunables,
+    /// From the oldest to the newest.
+    generations: Vec<Generation>,
+    /// The number of the last start.
+    last: u64,
+    last_start: Option<Instant>,
+    /// The last time that a restart came out.
+    last_restart: Option<Instant>,
+    /// When the next start is due.
+    start_at: Option<Instant>,
+    /// When those that are older than the newest that serves are told to stop.
+    hand_over_at: Option<Instant>,
+    /// A start was asked for, and neither [`Event::Started`] nor [`Event::NotStarted`] has come.
+    launching: bool,
+    /// A restart was asked for while a generation was starting.
+    again: bool,
+    /// Failures in a row.
+    failures: u32,
+    /// By what signal the end was asked for.
+    stopping: Option<Signal>,
+    counts: Counts,
+    last_failure: Option<Failure>,
+    actions: Vec<Action>,
+}
+
+impl Machine {
+    /// Nothing has happened yet.
+    pub fn new(policy: Policy, tunables: Tunables) -> Self {
+        Self {
+            policy,
+            tunables,
+            generations: Vec::new(),
+            last: 0,
+            last_start: None,
+            last_restart: None,
+            start_at: None,
+            hand_over_at: None,
+            launching: false,
+            again: false,
+            failures: 0,
+            stopping: None,
+            counts: Counts::default(),
+            last_failure: None,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What to do now that this has happened.
+    pub fn handle(&mut self, now: Instant, event: Event) -> Vec<Action> {
+        match event {
+            Event::Begin => self.start(now),
+            Event::Restart(cause) => self.restart(now, cause),
+            Event::Stop(signal) => self.stop(now, signal),
+            Event::Started { number, pid } => self.started(now, number, pid),
+            Event::NotStarted { number, why } => {
+                self.launching = false;
+                self.failed(now, Who { number, pid: None }, Ended::NotStarted(why));
+            }
+            Event::Ready { number } => self.told_ready(now, number),
+            Event::Found { number, what } => {
+                if let Some(generation) = self.generations.iter_mut().find(|one| one.number == number) {
+                    generation.found = Some(what);
+                }
+            }
+            Event::Exited { pid, how } => self.exited(now, pid, how),
+            Event::Due => {}
+        }
+        self.due_now(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// The variables may have changed.
+    pub fn tune(&mut self, tunables: Tunables) {
+        self.tunables = tunables;
+    }
+
+    /// When [`Event::Due`] is to be told at the latest.
+    pub fn due(&self) -> Option<Instant> {
+        let stages = self.generations.iter().filter_map(|generation| match generation.stage {
+            Stage::Starting { until } => Some(until),
+            Stage::Serving => None,
+            Stage::Stopping { kill_at, .. } => kill_at,
+        });
+        stages.chain(self.start_at).chain(self.hand_over_at).chain(self.auto_restart_at()).min()
+    }
+
+    /// From the oldest to the newest.
+    pub fn generations(&self) -> &[Generation] {
+        &self.generations
+    }
+
+    /// How often what happened.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// When the next start is due, while nothing is starting.
+    pub fn next_start(&self) -> Option<Instant> {
+        self.start_at
+    }
+
+    /// Whether the end was asked for.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.is_some()
+    }
+
+    /// The number that the next start will have.
+    pub fn next_number(&self) -> u64 {
+        self.last + 1
+    }
+
+    /// The last generation that did not become ready.
+    pub fn last_failure(&self) -> Option<&Failure> {
+        self.last_failure.as_ref()
+    }
+
+    /// The newest that serves.
+    pub fn current(&self) -> Option<&Generation> {
+        self.generations.iter().rfind(|generation| generation.is_serving())
+    }
+
+    fn starting(&self) -> Option<&Generation> {
+        self.generations.iter().find(|generation| matches!(generation.stage, Stage::Starting { .. }))
+    }
+
+    fn tell(&mut self, news: News) {
+        self.actions.push(Action::Tell(news));
+    }
+
+    fn restart(&mut self, now: Instant, cause: Cause) {
+        if self.is_stopping() {
+            return self.tell(News::TooLate { cause });
+        }
+        if let Some(who) = self.starting().map(Generation::who) {
+            self.again = true;
+            return self.tell(News::Queued { cause, after: who });
+        }
+        self.tell(News::Asked { cause });
+        self.start(now);
+    }
+
+    fn start(&mut self, now: Instant) {
+        self.again = false;
+        self.start_at = None;
+        self.launching = true;
+        self.last += 1;
+        self.last_start = Some(now);
+        self.actions.push(Action::Start { number: self.last });
+    }
+
+    fn started(&mut self, now: Instant, number: u64, pid: u32) {
+        self.launching = false;
+        let wait = match self.policy.readiness {
+            Readiness::Alive => self.policy.interval,
+            Readiness::Told { timeout } => timeout,
+        };
+        let stage = Stage::Starting { until: later(now, wait) };
+        self.generations.push(Generation { number, pid, started: now, ready: None, stage, found: None });
+        self.tell(News::Started { who: Who { number, pid: Some(pid) } });
+    }
+
+    fn told_ready(&mut self, now: Instant, number: u64) {
+        // One that says so late, or twice, says nothing new.
+        if self.starting().is_some_and(|generation| generation.number == number) {
+            self.ready(now);
+        }
+    }
+
+    /// The generation that is starting is ready.
+    fn ready(&mut self, now: Instant) {
+        let Some(generation) =
+            self.generations.iter_mut().find(|generation| matches!(generation.stage, Stage::Starting { .. }))
+        else {
+            return;
+        };
+        generation.stage = Stage::Serving;
+        generation.ready = Some(now);
+        let (who, after) = (generation.who(), now.saturating_duration_since(generation.started));
+        let older: Vec<Who> = self.older_serving();
+        if !older.is_empty() {
+            self.counts.restarts += 1;
+        }
+        self.last_restart = Some(now);
+        let delay = self.tunables.kill_old_delay;
+        self.hand_over_at = (!older.is_empty()).then(|| later(now, delay));
+        self.actions.push(Action::Write);
+        self.tell(News::Ready { who: who.clone(), after, older, delay, signal: self.policy.signal_on_hup });
+        self.actions.push(Action::Verdict(Verdict::Ready(who)));
+        if delay.is_zero() {
+            self.hand_over(now);
+        }
+        if self.again {
+            self.tell(News::Again);
+            self.start(now);
+        }
+    }
+
+    /// Those that serve beside a newer one.
+    fn older_serving(&self) -> Vec<Who> {
+        let mut serving: Vec<Who> =
+            self.generations.iter().filter(|one| one.is_serving()).map(Generation::who).collect();
+        serving.pop();
+        serving
+    }
+
+    /// Tells the older ones to stop. Each is told once: for many programs a second signal means "at once".
+    fn hand_over(&mut self, now: Instant) {
+        self.hand_over_at = None;
+        let older = self.older_serving();
+        let signal = self.policy.signal_on_hup;
+        for generation in &mut self.generations {
+            if older.iter().any(|who| who.number == generation.number) {
+                generation.stop(now, signal, self.policy.stop_timeout);
+                self.actions.push(Action::Signal { pid: generation.pid, signal });
+            }
+        }
+    }
+
+    fn exited(&mut self, now: Instant, pid: u32, how: String) {
+        let Some(place) = self.generations.iter().position(|generation| generation.pid == pid) else { return };
+        let newest = self.current().map(|generation| generation.number);
+        let generation = self.generations.remove(place);
+        let (who, age) = (generation.who(), now.saturating_duration_since(generation.started));
+        match generation.stage {
+            Stage::Starting { .. } => self.failed(now, who, Ended::Died { how, after: age }),
+            Stage::Stopping { since, signal, .. } => {
+                if generation.was_ready() {
+                    self.actions.push(Action::Write);
+                }
+                self.tell(News::Stopped { who, how, signal, after: now.saturating_duration_since(since) });
+            }
+            Stage::Serving => {
+                self.actions.push(Action::Write);
+                self.died(now, who, &how, generation.ready.unwrap_or(now), newest);
+            }
+        }
+        if self.is_stopping() && self.generations.is_empty() {
+            self.actions.push(Action::Leave);
+        }
+    }
+
+    /// One that served has ended without being told to.
+    fn died(&mut self, now: Instant, who: Who, how: &str, since: Instant, newest: Option<u64>) {
+        self.counts.died += 1;
+        let (how, served) = (how.to_owned(), now.saturating_duration_since(since));
+        if newest != Some(who.number) {
+            // It would have been told to stop soon.
+            return self.tell(News::Gone { who, how, after: served });
+        }
+        if let Some(stays) = self.current().map(Generation::who) {
+            // The one before was not told to stop yet: it goes on.
+            self.hand_over_at = None;
+            let why = Ended::Died { how, after: served };
+            self.tell(News::Relapse { who: who.clone(), stays });
+            return self.failed(now, who, why);
+        }
+        if served >= STABLE {
+            self.failures = 0;
+        }
+        self.failures = self.failures.saturating_add(1);
+        let next = match self.starting().map(Generation::who) {
+            Some(after) => Next::Starting(after),
+            None => self.start_later(now),
+        };
+        self.tell(News::Died { who, how, served, next });
+    }
+
+    /// A generation will not become ready.
+    fn failed(&mut self, now: Instant, who: Who, ended: Ended) {
+        self.counts.failed += 1;
+        self.failures = self.failures.saturating_add(1);
+        // An automatic restart that failed is due again after as long as one that did not.
+        self.last_restart = self.last_restart.map(|_| now);
+        let stays = self.current().map(Generation::who);
+        let next = if stays.is_none() || self.policy.keep_trying || self.again {
+            self.start_later(now)
+        } else {
+            Next::Nothing
+        };
+        let again = next != Next::Nothing;
+        let why = ended.to_string();
+        self.last_failure = Some(Failure { number: who.number, why: why.clone(), at: now });
+        let verdict = Verdict::Failed { number: who.number, why, stays: stays.clone(), again };
+        self.tell(News::Failed { who, ended, stays, next });
+        self.actions.push(Action::Verdict(verdict));
+    }
+
+    /// Plans the next start: at once, or later when there were failures.
+    fn start_later(&mut self, now: Instant) -> Next {
+        let doublings = self.failures.saturating_sub(1).min(16);
+        let pause = LONGEST_PAUSE.min(FIRST_PAUSE * (1 << doublings)).max(self.policy.interval);
+        let at = self.last_start.map_or(now, |start| later(start, pause)).max(now);
+        self.start_at = Some(at);
+        Next::Start { after: at - now }
+    }
+
+    fn stop(&mut self, now: Instant, signal: Signal) {
+        if let Some(before) = self.stopping {
+            let left: Vec<Who> = self.generations.iter().map(Generation::who).collect();
+            // Ctrl-C, and once more by somebody who does not want to wait. TERM may well come twice by itself, as from
+            // systemd behind an ExecStop that does not wait.
+            let at_once = (before, signal) == (Signal::INT, Signal::INT);
+            self.tell(News::StopAgain { signal, left, at_once });
+            if at_once {
+                for generation in &mut self.generations {
+                    self.actions.push(Action::Kill { pid: generation.pid });
+                    generation.killed(now);
+                    self.counts.killed += 1;
+                }
+            }
+            return;
+        }
+        self.stopping = Some(signal);
+        (self.start_at, self.hand_over_at, self.again) = (None, None, false);
+        // As start_server does it: what is set for TERM is for TERM.
+        let to_send = if signal == Signal::TERM { self.policy.signal_on_term } else { Signal::TERM };
+        let told: Vec<Who> = self.generations.iter().map(Generation::who).collect();
+        self.tell(News::Stop { signal, to_send, told });
+        for generation in &mut self.generations {
+            // One that was told the same before is at it.
+            if !matches!(generation.stage, Stage::Stopping { signal, .. } if signal == to_send) {
+                self.actions.push(Action::Signal { pid: generation.pid, signal: to_send });
+            }
+            generation.stop(now, to_send, self.policy.stop_timeout);
+        }
+        if self.generations.is_empty() {
+            self.actions.push(Action::Leave);
+        }
+    }
+
+    /// Everything whose time has come.
+    fn due_now(&mut self, now: Instant) {
+        for place in 0..self.generations.len() {
+            let generation = &mut self.generations[place];
+            match generation.stage {
+                Stage::Stopping { kill_at: Some(at), since, signal, .. } if at <= now => {
+                    generation.killed(now);
+                    let (who, pid) = (generation.who(), generation.pid);
+                    self.counts.killed += 1;
+                    self.tell(News::Killed { who, signal, after: now.saturating_duration_since(since) });
+                    self.actions.push(Action::Kill { pid });
+                }
+                Stage::Starting { until } if until <= now => match self.policy.readiness {
+                    Readiness::Alive => self.ready(now),
+                    Readiness::Told { timeout } => self.timed_out(now, place, timeout),
+                },
+                _ => {}
+            }
+        }
+        if self.hand_over_at.is_some_and(|at| at <= now) {
+            self.tell(News::HandOver { older: self.older_serving(), signal: self.policy.signal_on_hup });
+            self.hand_over(now);
+        }
+        if self.start_at.is_some_and(|at| at <= now) {
+            self.start(now);
+        }
+        if self.auto_restart_at().is_some_and(|at| at <= now) {
+            self.restart(now, Cause::Time);
+        }
+    }
+
+    /// The generation at this place was not ready in time.
+    fn timed_out(&mut self, now: Instant, place: usize, timeout: Duration) {
+        let signal = self.policy.signal_on_term;
+        let generation = &mut self.generations[place];
+        let (who, pid, found) = (generation.who(), generation.pid, generation.found.take());
+        generation.stop(now, signal, Some(self.policy.stop_timeout.unwrap_or(ENDING)));
+        self.failed(now, who, Ended::NotReady { timeout, found });
+        self.actions.push(Action::Signal { pid, signal });
+    }
+
+    /// When it is time for a restart by itself: later while an older generation is still there, as start_server has it.
+    fn auto_restart_at(&self) -> Option<Instant> {
+        let interval = self.tunables.auto_restart?;
+        let busy = self.is_stopping() || self.launching || self.start_at.is_some() || self.starting().is_some();
+        if busy || self.current().is_none() {
+            return None;
+        }
+        let wait = if self.generations.len() > 1 { interval.saturating_mul(2) } else { interval };
+        Some(later(self.last_restart?, wait))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,376 @@
+//! Decisions, step by step, with time as an argument.
+
+use std::fmt::Write;
+
+use super::*;
+
+/// A machine, a clock, and what was decided since it was last asked.
+struct World {
+    machine: Machine,
+    begun: Instant,
+    now: Instant,
+    /// The process of the next start: the number and a thousand.
+    decided: Vec<Action>,
+    /// The next start fails.
+    no_process: bool,
+}
+
+fn policy() -> Policy {
+    Policy {
+        interval: Duration::from_secs(1),
+        readiness: Readiness::Alive,
+        keep_trying: true,
+        signal_on_hup: Signal::HUP,
+        signal_on_term: Signal::QUIT,
+        stop_timeout: None,
+    }
+}
+
+fn told() -> Policy {
+    Policy { readiness: Readiness::Told { timeout: Duration::from_secs(60) }, keep_trying: false, ..policy() }
+}
+
+impl World {
+    fn new(policy: Policy) -> Self {
+        Self::tuned(policy, Tunables::default())
+    }
+
+    fn tuned(policy: Policy, tunables: Tunables) -> Self {
+        let now = Instant::now();
+        let machine = Machine::new(policy, tunables);
+        let mut world = World { machine, begun: now, now, decided: Vec::new(), no_process: false };
+        world.happens(Event::Begin);
+        world
+    }
+
+    fn happens(&mut self, event: Event) -> &mut Self {
+        let mut actions = std::collections::VecDeque::from(self.machine.handle(self.now, event));
+        while let Some(action) = actions.pop_front() {
+            if let Action::Start { number } = action {
+                let event = if std::mem::take(&mut self.no_process) {
+                    Event::NotStarted { number, why: "no room".into() }
+                } else {
+                    Event::Started { number, pid: 1000 + number as u32 }
+                };
+                actions.extend(self.machine.handle(self.now, event));
+            }
+            self.decided.push(action);
+        }
+        self
+    }
+
+    /// Time goes by, and whatever is due happens at its time.
+    fn wait(&mut self, seconds: f64) -> &mut Self {
+        let end = self.now + Duration::from_secs_f64(seconds);
+        for _ in 0..1000 {
+            let Some(due) = self.machine.due().filter(|due| *due <= end) else {
+                self.now = end;
+                return self;
+            };
+            self.now = self.now.max(due);
+            self.happens(Event::Due);
+        }
+        panic!("what is due is never done");
+    }
+
+    /// Until the next thing is due.
+    fn wait_until_due(&mut self) -> &mut Self {
+        self.now = self.machine.due().unwrap();
+        self.happens(Event::Due)
+    }
+
+    fn dies(&mut self, number: u64) -> &mut Self {
+        self.happens(Event::Exited { pid: 1000 + number as u32, how: "exit code 1".into() })
+    }
+
+    fn hup(&mut self) -> &mut Self {
+        self.happens(Event::Restart(Cause::Hup))
+    }
+
+    /// What was done since it was last asked, in short: `start 1`, `HUP 1`, `kill 1`, `write`, `ready 1`, `failed 1`, `leave`.
+    #[track_caller]
+    fn did(&mut self, expected: &str) -> &mut Self {
+        let number = |pid: u32| pid - 1000;
+        let short = self.decided.drain(..).filter_map(|action| match action {
+            Action::Start { number } => Some(format!("start {number}")),
+            Action::Signal { pid, signal } => {
+                Some(format!("{} {}", oroshi_net::process::signal_name(signal.as_raw()), number(pid)))
+            }
+            Action::Kill { pid } => Some(format!("kill {}", number(pid))),
+            Action::Write => Some("write".to_owned()),
+            Action::Verdict(Verdict::Ready(who)) => Some(format!("ready {}", who.number)),
+            Action::Verdict(Verdict::Failed { number, again: true, .. }) => Some(format!("failed {number}, again")),
+            Action::Verdict(Verdict::Failed { number, .. }) => Some(format!("failed {number}")),
+            Action::Leave => Some("leave".to_owned()),
+            Action::Tell(_) => None,
+        });
+        let short: Vec<String> = short.collect();
+        assert_eq!(short.join("; "), expected, "at {:?}", self.now - self.begun);
+        self
+    }
+
+    /// The lines for the log since it was last asked.
+    fn said(&mut self) -> String {
+        let mut text = String::new();
+        for action in self.decided.drain(..) {
+            if let Action::Tell(news) = action {
+                writeln!(text, "{news}").unwrap();
+            }
+        }
+        text
+    }
+}
+
+#[test]
+fn a_generation_that_lives_for_the_interval_is_ready() {
+    let mut world = World::new(policy());
+    world.did("start 1").wait(0.9).did("").wait(0.2).did("write; ready 1");
+    world.hup().did("start 2").wait(1.0).did("write; ready 2; HUP 1");
+    assert_eq!(world.machine.current().unwrap().number, 2);
+    world.dies(1).did("write").wait(1e6).did("");
+}
+
+#[test]
+fn without_an_interval_it_is_ready_at_once() {
+    World::new(Policy { interval: Duration::ZERO, ..policy() }).did("start 1; write; ready 1");
+}
+
+#[test]
+fn one_that_is_told_of_is_ready_when_it_is_said() {
+    let mut world = World::new(told());
+    world.wait(30.0).did("start 1").happens(Event::Ready { number: 1 }).did("write; ready 1");
+    world.happens(Event::Ready { number: 1 }).did("");
+    world.hup().happens(Event::Ready { number: 1 }).did("start 2");
+    world.happens(Event::Ready { number: 2 }).did("write; ready 2; HUP 1");
+}
+
+#[test]
+fn a_first_start_is_tried_until_it_succeeds_with_longer_and_longer_pauses() {
+    let mut world = World::new(policy());
+    let mut starts = Vec::new();
+    for number in 1..=12 {
+        starts.push((world.now - world.begun).as_secs_f64());
+        world.dies(number).did(&format!("start {number}; failed {number}, again"));
+        world.wait_until_due();
+    }
+    let pauses: Vec<f64> = starts.windows(2).map(|pair| ((pair[1] - pair[0]) * 10.0).round() / 10.0).collect();
+    // As start_server at first: one in each interval.
+    assert_eq!(pauses, [1.0, 1.0, 1.0, 1.0, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]);
+    // Whoever asks does not wait.
+    world.dies(13).hup().did("start 13; failed 13, again; start 14");
+    world.wait(1.0).did("write; ready 14");
+}
+
+#[test]
+fn pauses_are_never_shorter_than_the_interval_and_end_with_a_stable_generation() {
+    let mut world = World::new(Policy { interval: Duration::from_secs(40), ..policy() });
+    world.dies(1).wait(39.0).did("start 1; failed 1, again").wait(1.0).did("start 2");
+
+    let mut world = World::new(policy());
+    for number in 1..=9 {
+        world.dies(number).wait_until_due();
+    }
+    world.decided.clear();
+    // When the tenth dies young, it was one more of them; when the next has served for long, it was not.
+    world.wait(5.0).did("write; ready 10").dies(10).did("write").wait(24.9).did("").wait(0.1).did("start 11");
+    world.wait(12.0).did("write; ready 11").dies(11).did("write; start 12");
+}
+
+#[test]
+fn one_that_dies_is_replaced_at_once() {
+    let mut world = World::new(policy());
+    world.wait(100.0).did("start 1; write; ready 1").dies(1).did("write; start 2");
+    assert_eq!(world.machine.counts(), Counts { died: 1, ..Counts::default() });
+    world.wait(1.0).did("write; ready 2");
+}
+
+#[test]
+fn a_restart_that_fails_leaves_the_old_one_and_is_tried_again() {
+    let mut world = World::new(policy());
+    world.wait(100.0).hup().dies(2).did("start 1; write; ready 1; start 2; failed 2, again");
+    assert_eq!(world.machine.current().unwrap().number, 1);
+    world.wait(0.9).did("").wait(0.1).did("start 3").wait(1.0).did("write; ready 3; HUP 1");
+}
+
+#[test]
+fn with_readiness_a_restart_that_fails_is_over() {
+    let mut world = World::new(told());
+    world.happens(Event::Ready { number: 1 }).hup().did("start 1; write; ready 1; start 2");
+    world.dies(2).did("failed 2").wait(1e6).did("");
+    world.hup().did("start 3").happens(Event::Found { number: 3, what: "status 500".into() });
+    world.wait(60.0);
+    let verdict = world.decided.iter().find_map(|action| match action {
+        Action::Verdict(Verdict::Failed { why, stays, .. }) => Some((why.clone(), stays.clone().unwrap().number)),
+        _ => None,
+    });
+    assert_eq!(verdict, Some(("not ready within 60s (last: status 500)".into(), 1)));
+    // It is ended: asked, and by force if need be.
+    world.did("failed 3; QUIT 3").wait(9.0).did("").wait(1.0).did("kill 3").dies(3).did("").wait(1e6).did("");
+    assert_eq!(world.machine.current().unwrap().number, 1);
+    // Too late.
+    world.happens(Event::Ready { number: 3 }).did("");
+}
+
+#[test]
+fn with_readiness_too_a_first_start_is_tried_until_it_succeeds() {
+    let mut world = World::new(told());
+    world.wait(60.0).did("start 1; failed 1, again; QUIT 1; start 2");
+    world.happens(Event::Ready { number: 2 }).did("write; ready 2").dies(1).did("");
+}
+
+#[test]
+fn a_start_without_a_process_has_failed() {
+    let mut world = World::new(told());
+    world.happens(Event::Ready { number: 1 }).did("start 1; write; ready 1");
+    world.no_process = true;
+    world.hup().did("start 2; failed 2");
+    world.hup().did("start 3");
+}
+
+#[test]
+fn one_that_is_asked_for_meanwhile_follows() {
+    let mut world = World::new(policy());
+    world.wait(5.0).hup().wait(0.5).hup().hup().did("start 1; write; ready 1; start 2");
+    world.wait(0.5).did("write; ready 2; HUP 1; start 3").wait(1.0).did("write; ready 3; HUP 2");
+    world.dies(1).dies(2).did("write; write").wait(1e6).did("");
+    // Also behind one that fails, where nothing would follow by itself.
+    let mut world = World::new(told());
+    world.happens(Event::Ready { number: 1 }).wait(10.0).hup().hup().did("start 1; write; ready 1; start 2");
+    world.dies(2).did("failed 2, again").wait(1.0).did("start 3");
+}
+
+#[test]
+fn older_ones_serve_on_for_the_delay() {
+    let delayed = Tunables { kill_old_delay: Duration::from_secs(5), auto_restart: None };
+    let mut world = World::tuned(policy(), delayed);
+    world.wait(10.0).hup().wait(1.0).did("start 1; write; ready 1; start 2; write; ready 2");
+    assert_eq!(world.machine.generations().iter().filter(|one| one.is_serving()).count(), 2);
+    world.wait(4.9).did("").wait(0.1).did("HUP 1").dies(1).did("write");
+    // When the new one dies within the delay, the old one was not told to stop, and stays.
+    world.hup().wait(3.0).did("start 3; write; ready 3").dies(3).did("write; failed 3, again; start 4");
+    assert_eq!(world.machine.current().unwrap().number, 2);
+    world.wait(1.0).did("write; ready 4").wait(5.0).did("HUP 2");
+    // When the old one dies within the delay, nothing is to be done.
+    world.dies(2).hup().wait(1.0).did("write; start 5; write; ready 5").dies(4).did("write").wait(1e6).did("");
+}
+
+#[test]
+fn each_is_told_to_stop_once() {
+    let mut world = World::new(policy());
+    world.wait(2.0).hup().wait(2.0).hup().wait(2.0);
+    world.did("start 1; write; ready 1; start 2; write; ready 2; HUP 1; start 3; write; ready 3; HUP 2");
+    // At the end those that were told something else are told too.
+    world.happens(Event::Stop(Signal::TERM)).did("QUIT 1; QUIT 2; QUIT 3");
+    let mut world = World::new(Policy { signal_on_hup: Signal::TERM, signal_on_term: Signal::TERM, ..policy() });
+    world.wait(2.0).hup().wait(2.0).did("start 1; write; ready 1; start 2; write; ready 2; TERM 1");
+    world.happens(Event::Stop(Signal::TERM)).did("TERM 2");
+}
+
+#[test]
+fn the_end_waits_for_all() {
+    let mut world = World::new(policy());
+    world.wait(2.0).hup().did("start 1; write; ready 1; start 2");
+    world.happens(Event::Stop(Signal::INT)).did("TERM 1; TERM 2").wait(1e6).did("");
+    world.hup().did("").happens(Event::Stop(Signal::TERM)).did("");
+    world.dies(2).did("").dies(1).did("write; leave");
+    // Nobody is there while it waits to start another.
+    let mut world = World::new(policy());
+    world.dies(1).did("start 1; failed 1, again").happens(Event::Stop(Signal::TERM)).did("leave");
+}
+
+#[test]
+fn int_twice_ends_it_at_once_and_term_does_not() {
+    for (first, second, done) in [
+        (Signal::INT, Signal::INT, "kill 1"),
+        (Signal::TERM, Signal::TERM, ""),
+        (Signal::TERM, Signal::INT, ""),
+        (Signal::INT, Signal::TERM, ""),
+    ] {
+        let mut world = World::new(policy());
+        world.wait(2.0).happens(Event::Stop(first)).decided.clear();
+        world.happens(Event::Stop(second)).did(done).dies(1).did("write; leave");
+    }
+}
+
+#[test]
+fn with_a_deadline_those_that_do_not_end_are_killed_once() {
+    let mut world = World::new(Policy { stop_timeout: Some(Duration::from_secs(5)), ..policy() });
+    world.wait(2.0).hup().wait(1.0).did("start 1; write; ready 1; start 2; write; ready 2; HUP 1");
+    world.wait(4.9).did("").wait(0.1).did("kill 1").wait(100.0).did("").dies(1).did("write");
+    world.happens(Event::Stop(Signal::TERM)).wait(5.0).did("QUIT 2; kill 2").wait(100.0).did("");
+    assert_eq!(world.machine.counts().killed, 2);
+    // The end does not put a deadline off that is running.
+    let mut world = World::new(Policy { stop_timeout: Some(Duration::from_secs(5)), ..policy() });
+    world.wait(2.0).hup().wait(4.0).happens(Event::Stop(Signal::TERM)).decided.clear();
+    world.wait(2.0).did("kill 1").wait(3.0).did("kill 2");
+}
+
+#[test]
+fn restarts_come_by_time_when_nothing_else_is_going_on() {
+    let every = |seconds| Tunables { kill_old_delay: Duration::ZERO, auto_restart: Some(Duration::from_secs(seconds)) };
+    let mut world = World::tuned(policy(), every(10));
+    world.wait(10.9).did("start 1; write; ready 1").wait(0.2).did("start 2");
+    world.wait(1.0).did("write; ready 2; HUP 1");
+    // While an older one is there, it takes twice as long.
+    world.wait(19.0).did("").wait(1.0).did("start 3").wait(1.0).did("write; ready 3; HUP 2");
+    world.dies(1).dies(2).did("write; write");
+    // A variable may change it at any time.
+    world.machine.tune(every(1000));
+    world.wait(900.0).did("").machine.tune(Tunables::default());
+    world.wait(1e6).did("").machine.tune(every(10));
+    world.wait(0.0).did("start 4");
+    // One that fails is due again after the same time.
+    let mut world = World::tuned(told(), every(10));
+    world.happens(Event::Ready { number: 1 }).wait(10.0).did("start 1; write; ready 1; start 2");
+    world.dies(2).did("failed 2").wait(9.9).did("").wait(0.1).did("start 3");
+}
+
+#[test]
+fn a_restart_at_the_very_time_of_an_automatic_one_is_one() {
+    let every = Tunables { kill_old_delay: Duration::ZERO, auto_restart: Some(Duration::from_secs(10)) };
+    let mut world = World::tuned(policy(), every);
+    world.wait(1.0).did("start 1; write; ready 1");
+    world.now += Duration::from_secs(10);
+    world.hup().did("start 2");
+}
+
+#[test]
+fn one_that_dies_while_the_next_is_starting_is_not_replaced_twice() {
+    let mut world = World::new(told());
+    world.happens(Event::Ready { number: 1 }).wait(20.0).hup().did("start 1; write; ready 1; start 2");
+    world.dies(1).did("write").wait(10.0).did("");
+    // Now nobody serves: what would have been over is tried again.
+    world.dies(2).did("failed 2, again; start 3");
+}
+
+#[test]
+fn processes_that_are_not_known_are_no_matter() {
+    World::new(policy()).dies(77).did("start 1");
+}
+
+#[test]
+fn each_transition_is_a_line() {
+    let mut world = World::new(Policy { stop_timeout: Some(Duration::from_secs(10)), ..told() });
+    world.wait(1.2).happens(Event::Ready { number: 1 }).wait(100.0).hup();
+    world.happens(Event::Found { number: 2, what: "warming up".into() }).wait(60.0).wait(10.0).dies(2);
+    world.hup().wait(2.0).happens(Event::Ready { number: 3 }).wait(0.5).dies(1).dies(3).wait(1.0);
+    world.happens(Event::Stop(Signal::TERM)).dies(4);
+    let lines = "\
+generation 1 (pid 1001): started
+generation 1 (pid 1001): ready after 1.2s
+received HUP: starting a new generation
+generation 2 (pid 1002): started
+generation 2 (pid 1002): failed: not ready within 60s (last: warming up); generation 1 (pid 1001) stays
+generation 2 (pid 1002): still there 10s after QUIT: killing it and what it started
+generation 2 (pid 1002): ended 0s after KILL: exit code 1
+received HUP: starting a new generation
+generation 3 (pid 1003): started
+generation 3 (pid 1003): ready after 2s; stopping generation 1 (pid 1001) with HUP
+generation 1 (pid 1001): ended 500ms after HUP: exit code 1
+generation 3 (pid 1003): ended unexpectedly after 500ms: exit code 1; starting another at once
+generation 4 (pid 1004): started
+received TERM: stopping generation 4 (pid 1004) with QUIT
+generation 4 (pid 1004): ended 0s after QUIT: exit code 1
+";
+    assert_eq!(world.said(), lines);
+}

@@ -1,0 +1,151 @@
+//! sd_notify(3), on both sides: what a generation says to the superdaemon, and what the superdaemon says to whoever started it.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Read};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixDatagram as Datagram};
+use std::path::{Path, PathBuf};
+
+use tokio::net::UnixDatagram;
+
+/// Where a process finds the socket.
+pub(crate) const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+/// What belongs to systemd's socket and not to ours.
+pub(crate) const WATCHDOG: [&str; 2] = ["WATCHDOG_USEC", "WATCHDOG_PID"];
+
+/// A socket for one generation, so that it is known who says something. Its file is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Notify {
+    socket: UnixDatagram,
+    folder: PathBuf,
+    path: PathBuf,
+}
+
+impl Notify {
+    /// Makes it, in the folder for temporary files.
+    ///
+    /// A command may run as another user, who must be able to send; and nobody else may. So the name is a secret that
+    /// stands in the command's environment only: the folder can be gone through but not be listed, and `/proc/net/unix`
+    /// has the name under which the socket was made, not the one that it was given then.
+    pub(crate) fn new() -> io::Result<Self> {
+        let folder = std::env::temp_dir().join(format!("oroshi-start-{}", secret()?));
+        DirBuilder::new().mode(0o711).create(&folder)?;
+        let made = Self::in_folder(&folder);
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&folder);
+        }
+        made
+    }
+
+    fn in_folder(folder: &Path) -> io::Result<Self> {
+        // Whatever the umask says.
+        fs::set_permissions(folder, Permissions::from_mode(0o711))?;
+        let (first, path) = (folder.join("new"), folder.join(secret()?));
+        let socket = UnixDatagram::bind(&first)?;
+        fs::set_permissions(&first, Permissions::from_mode(0o666))?;
+        fs::rename(&first, &path)?;
+        Ok(Self { socket, folder: folder.to_owned(), path })
+    }
+
+    /// What the command finds in NOTIFY_SOCKET.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next message.
+    pub(crate) async fn next(&self) -> io::Result<Vec<Said>> {
+        // As much as systemd takes.
+        let mut room = [0; 4096];
+        let length = self.socket.recv(&mut room).await?;
+        Ok(read(&room[..length]))
+    }
+}
+
+impl Drop for Notify {
+    fn drop(&mut self) {
+        // What stays is an empty folder.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// What a generation says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// It can do its work.
+    Ready,
+    /// How it is, in words.
+    Status(String),
+}
+
+/// What is of interest in a message: lines of `NAME=value`.
+fn read(message: &[u8]) -> Vec<Said> {
+    let text = String::from_utf8_lossy(message);
+    let said = |line: &str| match line.split_once('=')? {
+        ("READY", "1") => Some(Said::Ready),
+        ("STATUS", status) => Some(Said::Status(status.chars().filter(|c| !c.is_control()).take(200).collect())),
+        _ => None,
+    };
+    text.lines().filter_map(said).collect()
+}
+
+/// 128 bits that nobody can guess.
+fn secret() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whoever started the superdaemon, if it wants to hear: systemd, with `Type=notify` or `Type=notify-reload`.
+#[derive(Debug, Default)]
+pub(crate) struct Manager(Option<(Datagram, SocketAddr)>);
+
+impl Manager {
+    /// The one that NOTIFY_SOCKET names.
+    pub(crate) fn find() -> Self {
+        let Some(name) = std::env::var_os(NOTIFY_SOCKET).filter(|name| !name.is_empty()) else { return Self(None) };
+        let address = match name.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name),
+            None => SocketAddr::from_pathname(&name),
+        };
+        let socket = Datagram::unbound().and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+        Self(socket.ok().zip(address.ok()))
+    }
+
+    /// Tells it. One that does not listen misses it.
+    pub(crate) fn tell(&self, message: &str) {
+        if let Some((socket, address)) = &self.0 {
+            let _ = socket.send_to_addr(message.as_bytes(), address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_interest_is_read() {
+        let status = Said::Status("warming up".into());
+        assert_eq!(read(b"STATUS=warming up\nREADY=1\nMAINPID=7\n"), [status, Said::Ready]);
+        assert_eq!(read(b"READY=0\nSTOPPING=1\nREADY\n\xff"), []);
+    }
+
+    #[test]
+    fn a_message_comes_through_and_the_name_is_a_secret() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let notify = Notify::new().unwrap();
+            let path = notify.path().to_owned();
+            Datagram::unbound().unwrap().send_to(b"READY=1", &path).unwrap();
+            assert_eq!(notify.next().await.unwrap(), [Said::Ready]);
+            let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+            assert!(!sockets.contains(path.to_str().unwrap()));
+            assert!(sockets.contains(path.parent().unwrap().to_str().unwrap()), "it is there by its first name");
+            assert_eq!(path.parent().unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o711);
+            drop(notify);
+            assert!(!path.parent().unwrap().exists());
+        });
+    }
+}

@@ -1,0 +1,303 @@
+//! Asking a generation over HTTP whether it is ready, and being sure that it is this one that answers.
+//!
+//! Old and new generation accept from the same sockets, so an answer alone proves nothing: it may come from the old one. Nor
+//! does the kernel tell a client who has accepted its connection. But it does tell which socket is at the other end, and
+//! `/proc` tells which process has that socket. So each request is sent without its last two bytes, for which any server
+//! waits with the connection open; then it is looked up who has accepted it; and only when that is a process of the new
+//! generation does the rest follow. What others have accepted is closed again, with no request made.
+//!
+//! Which process gets a connection is the kernel's choice, and it may choose the old one each time: then several connections
+//! are opened at once, twice as many each time up to a few, since those that have one already cannot take the next. The
+//! pause grows with them, so that the old generation is not kept busy by it.
+
+use std::cell::Cell;
+use std::io;
+use std::time::{Duration, Instant};
+
+use oroshi_net::diag::other_end;
+use oroshi_net::process::{descendants, holds_socket};
+use oroshi_net::{Connector, ConnectorOptions, Endpoint, Peer, Stream};
+use tokio::time::{sleep, timeout};
+
+use crate::http::{answer, request, write};
+
+/// Between two rounds, at least, and for each connection of the one before.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_EACH: Duration = Duration::from_millis(50);
+/// How long a round waits for its connections to be accepted, and for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks at who has accepted.
+const LOOK: Duration = Duration::from_millis(5);
+/// Connections at once, at most.
+const MOST: u32 = 8;
+
+/// Asks until the process `pid` or one below it answers well; tells what was found each time that it changes.
+pub(crate) async fn until_answered(url: &Endpoint, pid: u32, mut found: impl FnMut(String)) {
+    let connector = Connector::new(ConnectorOptions::default());
+    let mut connections: u32 = 1;
+    let mut last = String::new();
+    let mut has_answered = false;
+    loop {
+        let pause = PAUSE.max(PAUSE_EACH * connections);
+        let what = match timeout(PATIENCE, round(url, pid, &connector, connections)).await {
+            Ok(Round::Good) => return,
+            Ok(Round::Bad { what, by_it }) => {
+                connections = 1;
+                has_answered |= by_it;
+                what
+            }
+            Ok(Round::Others(what)) => {
+                connections = (connections * 2).min(MOST);
+                // What it has said itself is better to know.
+                if has_answered { last.clone() } else { what }
+            }
+            Err(_) => format!("no answer within {}s", PATIENCE.as_secs()),
+        };
+        if what != last {
+            found(what.clone());
+            last = what;
+        }
+        sleep(pause).await;
+    }
+}
+
+/// What one round came to.
+enum Round {
+    /// The generation answers, and well.
+    Good,
+    /// It does not.
+    Bad {
+        /// In words.
+        what: String,
+        /// Whether it was it that answered.
+        by_it: bool,
+    },
+    /// Only others do, in words.
+    Others(String),
+}
+
+impl Round {
+    fn bad(what: impl ToString) -> Self {
+        Round::Bad { what: what.to_string(), by_it: false }
+    }
+}
+
+async fn round(url: &Endpoint, pid: u32, connector: &Connector, connections: u32) -> Round {
+    let peers = match url.peers().await {
+        Ok(peers) => peers,
+        Err(error) => return Round::bad(error),
+    };
+    let request = match request("GET", &url.authority, &url.target) {
+        Ok(request) => request,
+        Err(error) => return Round::bad(error),
+    };
+    let (most, rest) = request.split_at(request.len() - 2);
+    let mut open = Vec::new();
+    for _ in 0..connections {
+        match connect(connector, &peers, most).await {
+            Ok(stream) => open.push(stream),
+            Err(error) if open.is_empty() => return Round::bad(error),
+            // Some are enough.
+            Err(_) => break,
+        }
+    }
+    let mut others = None;
+    let mut taken: Vec<Stream> = Vec::new();
+    while !open.is_empty() {
+        let mut waiting = Vec::new();
+        for mut stream in open {
+            match accepted_by(&stream, pid) {
+                Ok(Accepted::NotYet) => waiting.push(stream),
+                Ok(Accepted::Ours) => return finish(&mut stream, rest).await,
+                Ok(Accepted::Other(who)) => {
+                    others = Some(who);
+                    // Kept open for now: it holds on to whoever has it.
+                    taken.push(stream);
+                }
+                Err(error) => return Round::bad(format!("it cannot be told who answers: {error}")),
+            }
+        }
+        open = waiting;
+        if !open.is_empty() {
+            sleep(LOOK).await;
+        }
+    }
+    Round::Others(others.unwrap_or_default())
+}
+
+async fn connect(connector: &Connector, peers: &[Peer], first: &[u8]) -> Result<Stream, String> {
+    let mut last = "no address".to_owned();
+    for peer in peers {
+        match connector.connect(peer, Some(Instant::now() + PATIENCE)).await {
+            Ok(connected) => {
+                let mut stream = connected.stream;
+                return match write(&mut stream, first).await {
+                    Ok(()) => Ok(stream),
+                    Err(error) => Err(format!("{peer}: the connection broke: {error}")),
+                };
+            }
+            Err(error) => last = format!("{peer}: {error}"),
+        }
+    }
+    Err(last)
+}
+
+async fn finish(stream: &mut Stream, rest: &[u8]) -> Round {
+    let answered = match write(stream, rest).await {
+        Ok(()) => answer(stream).await.map_err(|error| error.to_string()),
+        Err(error) => Err(format!("the connection broke: {error}")),
+    };
+    match answered {
+        Ok(answer) if (200..400).contains(&answer.status) => Round::Good,
+        Ok(answer) => Round::Bad { what: format!("it answered with status {}", answer.status), by_it: true },
+        Err(what) => Round::Bad { what, by_it: true },
+    }
+}
+
+/// Who has accepted a connection.
+enum Accepted {
+    NotYet,
+    /// The process that is asked about, or one below it.
+    Ours,
+    /// Another, in words.
+    Other(String),
+}
+
+fn accepted_by(stream: &Stream, pid: u32) -> io::Result<Accepted> {
+    let Some(inode) = other_end(stream)? else { return Ok(Accepted::NotYet) };
+    let hidden = Cell::new(None);
+    let holds = |pid: u32| match holds_socket(pid, inode) {
+        Ok(holds) => holds,
+        Err(error) => {
+            if error.kind() == io::ErrorKind::PermissionDenied {
+                hidden.set(Some(pid));
+            }
+            false
+        }
+    };
+    let ours: Vec<u32> = std::iter::once(pid).chain(descendants(pid)).collect();
+    if ours.iter().any(|pid| holds(*pid)) {
+        return Ok(Accepted::Ours);
+    }
+    if let Some(pid) = hidden.get() {
+        let what = format!("process {pid} belongs to another user, and its sockets are not to be seen");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    // Most likely the generation before.
+    let other = descendants(std::process::id()).into_iter().find(|pid| holds(*pid));
+    Ok(Accepted::Other(match other {
+        Some(pid) => format!("only others answered, such as process {pid}"),
+        None => "only others answered, processes that are not below this one".to_owned(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread;
+
+    use super::*;
+
+    /// Answers with these statuses, then with 200; says what it was sent on each connection.
+    fn serve<S: Read + Write>(mut accept: impl FnMut() -> S, statuses: &[u16], heard: &Sender<String>) {
+        let mut statuses = statuses.iter();
+        loop {
+            let mut stream = accept();
+            let mut text = Vec::new();
+            let mut byte = [0];
+            while !text.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|length| length == 1) {
+                text.push(byte[0]);
+            }
+            if text.ends_with(b"\r\n\r\n") {
+                let status = statuses.next().unwrap_or(&200);
+                let _ = write!(stream, "HTTP/1.1 {status} So\r\nContent-Length: 2\r\n\r\nok");
+            }
+            if heard.send(String::from_utf8(text).unwrap()).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Asks the process `pid` until it answers, or this has been found; gives all that was found.
+    fn ask(url: &str, pid: u32, enough: &str) -> Vec<String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let url: Endpoint = url.parse().unwrap();
+        let found = std::cell::RefCell::new(Vec::new());
+        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+        runtime.block_on(async {
+            let mut asking = std::pin::pin!(until_answered(&url, pid, |what| {
+                if !enough.is_empty() && what.contains(enough) {
+                    sender.send(()).unwrap();
+                }
+                found.borrow_mut().push(what);
+            }));
+            let mut enough = std::pin::pin!(receiver.recv());
+            std::future::poll_fn(|context| {
+                if asking.as_mut().poll(context).is_ready() || enough.as_mut().poll(context).is_ready() {
+                    return std::task::Poll::Ready(());
+                }
+                std::task::Poll::Pending
+            })
+            .await;
+        });
+        found.into_inner()
+    }
+
+    #[test]
+    fn an_answer_counts_when_it_is_good() {
+        let (heard, requests) = channel();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/health?x", listener.local_addr().unwrap());
+        thread::spawn(move || serve(|| listener.accept().unwrap().0, &[503, 404, 302], &heard));
+        assert_eq!(ask(&url, std::process::id(), ""), ["it answered with status 503", "it answered with status 404"]);
+        let request = requests.recv().unwrap();
+        assert!(request.starts_with("GET /health?x HTTP/1.1\r\nHost: 127.0.0.1:"), "{request}");
+    }
+
+    #[test]
+    fn a_unix_socket_can_be_asked() {
+        let (heard, _requests) = channel();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let can_tell = oroshi_net::diag::queue(&listener).is_some();
+        thread::spawn(move || serve(|| listener.accept().unwrap().0, &[], &heard));
+        let url = format!("unix:{}:/health", path.display());
+        if can_tell {
+            assert!(ask(&url, std::process::id(), "").is_empty());
+        } else {
+            // A kernel without `unix_diag`.
+            let found = ask(&url, std::process::id(), "cannot be told");
+            assert!(found[0].contains("unix_diag"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn what_others_accept_does_not_count_and_is_no_request() {
+        let (heard, requests) = channel();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        thread::spawn(move || serve(|| listener.accept().unwrap().0, &[], &heard));
+        // The process that is asked about is another than the one that answers, which is this one.
+        let mut other = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let found = ask(&url, other.id(), "only others answered");
+        assert_eq!(found, ["only others answered, processes that are not below this one"]);
+        let sent = requests.recv().unwrap();
+        assert!(sent.starts_with("GET / ") && sent.ends_with("close\r\n"), "{sent}");
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    #[test]
+    fn nobody_there_is_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        drop(listener);
+        let found = ask(&url, std::process::id(), "refused");
+        assert!(found[0].contains("refused"), "{found:?}");
+    }
+}

@@ -1,0 +1,275 @@
+//! The sockets themselves: made once, and held for as long as the superdaemon lives.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use oroshi_net::handover::Move;
+use oroshi_net::listen::ListenError;
+use oroshi_net::{BoundListener, ListenOptions};
+use rustix::io::{FdFlags, fcntl_setfd, ioctl_fionbio};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
+
+use crate::place::{Kind, Place, descriptors};
+
+/// How the sockets listen.
+#[derive(Clone, Debug)]
+pub struct Listening {
+    /// How many connections may wait to be accepted. The kernel takes no more than net.core.somaxconn.
+    pub backlog: u32,
+    /// The mode of unix sockets' files: whoever may write may connect.
+    pub path_mode: u32,
+    /// The user and group of unix sockets' files; `None` leaves either as it is.
+    pub path_owner: (Option<u32>, Option<u32>),
+}
+
+impl Default for Listening {
+    /// As `start_server` does it: SOMAXCONN, and a socket that everybody may connect to.
+    fn default() -> Self {
+        Self { backlog: 4096, path_mode: 0o777, path_owner: (None, None) }
+    }
+}
+
+/// A socket, its name, and where the command finds it.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) place: Place,
+    pub(crate) descriptor: RawFd,
+    held: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// Dropping it removes a unix socket's file.
+    Listener(BoundListener),
+    Udp(OwnedFd, SocketAddr),
+}
+
+/// Why a socket could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The cause says why, and what to do.
+    #[error("cannot listen on {name}")]
+    Listen {
+        /// The place, as it is named.
+        name: String,
+        /// What is wrong.
+        source: ListenError,
+    },
+    /// Check the spelling, or give an IP address.
+    #[error("the host of {name} has no address")]
+    Resolve {
+        /// The place, as it is named.
+        name: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// Another process has the port, or this user may not have it.
+    #[error("cannot bind the UDP port {name}")]
+    Udp {
+        /// The place, as it is named.
+        name: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel refused what it refuses nobody.
+    #[error("cannot prepare the socket of {name}")]
+    Prepare {
+        /// The place, as it is named.
+        name: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Makes all of them, ports first, as `start_server` does.
+pub(crate) fn bind_all(places: &[Place], listening: &Listening) -> Result<Vec<Socket>, SocketError> {
+    let numbered = places.iter().zip(descriptors(places));
+    numbered.map(|(place, descriptor)| Socket::bind(place.clone(), descriptor, listening)).collect()
+}
+
+impl Socket {
+    fn bind(place: Place, descriptor: RawFd, listening: &Listening) -> Result<Self, SocketError> {
+        let name = || place.name.clone();
+        let resolve = |host: &crate::place::Host, port| {
+            host.resolve(port).map_err(|source| SocketError::Resolve { name: name(), source })
+        };
+        let listen = |address: &str| -> Result<Held, SocketError> {
+            let options = ListenOptions {
+                backlog: listening.backlog,
+                unix_mode: Some(listening.path_mode),
+                unix_owner: listening.path_owner,
+                // What accepted connections are like is the command's own matter.
+                nodelay: false,
+                v6_only: true,
+                ..ListenOptions::default()
+            };
+            let bound = BoundListener::bind(address, &options);
+            let bound = bound.map_err(|source| SocketError::Listen { name: name(), source })?;
+            // Programs that wait in accept(2) expect it to wait. Those that do not change it for themselves and, as it
+            // belongs to the socket, for all; so this is done once and not for each generation.
+            ioctl_fionbio(&bound, false)
+                .map_err(|errno| SocketError::Prepare { name: name(), source: errno.into() })?;
+            Ok(Held::Listener(bound))
+        };
+        let held = match &place.kind {
+            Kind::Tcp(host, port) => listen(&resolve(host, *port)?.to_string())?,
+            Kind::Unix(address) => listen(&format!("unix:{address}"))?,
+            Kind::Udp(host, port) => {
+                let address = resolve(host, *port)?;
+                let (socket, address) =
+                    udp(address).map_err(|errno| SocketError::Udp { name: name(), source: errno.into() })?;
+                Held::Udp(socket, address)
+            }
+        };
+        Ok(Socket { place, descriptor, held })
+    }
+
+    /// Where it listens, with the port that port 0 has become: `127.0.0.1:8080`, `unix:/run/app.sock`, `udp 0.0.0.0:53`.
+    pub(crate) fn address(&self) -> String {
+        match &self.held {
+            Held::Listener(bound) => bound.address().to_string(),
+            Held::Udp(_, address) => format!("udp {address}"),
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.held {
+            Held::Listener(bound) => bound.as_fd(),
+            Held::Udp(socket, _) => socket.as_fd(),
+        }
+    }
+}
+
+fn udp(address: SocketAddr) -> rustix::io::Result<(OwnedFd, SocketAddr)> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    bind(&socket, &address)?;
+    let bound = getsockname(&socket)?;
+    Ok((socket, SocketAddr::try_from(bound).unwrap_or(address)))
+}
+
+/// The sockets while they may pass through an exec; closed on exec again when it is dropped. Nothing else may be started
+/// meanwhile.
+pub(crate) struct Opened<'a>(&'a [Socket]);
+
+impl<'a> Opened<'a> {
+    pub(crate) fn new(sockets: &'a [Socket]) -> io::Result<Self> {
+        let opened = Opened(sockets);
+        for socket in sockets {
+            fcntl_setfd(socket, FdFlags::empty())?;
+        }
+        Ok(opened)
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        for socket in self.0 {
+            // It worked the other way round.
+            let _ = fcntl_setfd(socket, FdFlags::CLOEXEC);
+        }
+    }
+}
+
+/// Where each of them is, and where the command finds it.
+pub(crate) fn moves(sockets: &[Socket]) -> Vec<Move> {
+    sockets.iter().map(|socket| Move { from: socket.as_fd().as_raw_fd(), to: socket.descriptor }).collect()
+}
+
+/// What tells a command about its sockets: Server::Starter's variable, and systemd's where the descriptors are as its
+/// protocol wants them, from 3 on without a gap. `None`: to be removed.
+pub(crate) fn variables(sockets: &[Socket]) -> Vec<(&'static str, Option<OsString>)> {
+    let named = sockets.iter().map(|socket| format!("{}={}", socket.place.name, socket.descriptor));
+    let mut in_order: Vec<&Socket> = sockets.iter().collect();
+    in_order.sort_by_key(|socket| socket.descriptor);
+    let contiguous = in_order.iter().zip(3..).all(|(socket, number)| socket.descriptor == number);
+    let systemd = !sockets.is_empty() && contiguous;
+    let names: Vec<String> = in_order.iter().map(|socket| descriptor_name(&socket.place.name)).collect();
+    vec![
+        ("SERVER_STARTER_PORT", Some(named.collect::<Vec<_>>().join(";").into())),
+        ("LISTEN_FDS", systemd.then(|| sockets.len().to_string().into())),
+        ("LISTEN_FDNAMES", systemd.then(|| names.join(":").into())),
+        // The process itself says this when it knows its number.
+        ("LISTEN_PID", None),
+    ]
+}
+
+/// A name that sd_listen_fds_with_names(3) allows: up to 255 ASCII characters, without controls and colons.
+fn descriptor_name(name: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_graphic() && c != ':' { c } else { '_' };
+    name.chars().take(255).map(allowed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sockets(ports: &[&str]) -> Vec<Socket> {
+        let places: Vec<Place> = ports.iter().map(|port| Place::port(port).unwrap()).collect();
+        bind_all(&places, &Listening::default()).unwrap()
+    }
+
+    fn value<'v>(variables: &'v [(&'static str, Option<OsString>)], name: &str) -> Option<&'v str> {
+        variables.iter().find(|(known, _)| *known == name).and_then(|(_, value)| value.as_ref()?.to_str())
+    }
+
+    #[test]
+    fn a_command_is_told_in_both_ways() {
+        let all = variables(&sockets(&["127.0.0.1:0", "0=3", "u0"]));
+        assert_eq!(value(&all, "SERVER_STARTER_PORT"), Some("127.0.0.1:0=4;0=3;0=5"));
+        assert_eq!(value(&all, "LISTEN_FDS"), Some("3"));
+        assert_eq!(value(&all, "LISTEN_FDNAMES"), Some("0:127.0.0.1_0:0"));
+    }
+
+    #[test]
+    fn systemds_way_is_left_out_where_descriptors_are_not_as_it_wants_them() {
+        for ports in [&["127.0.0.1:0=9"][..], &["127.0.0.1:0", "127.0.0.1:0=5"], &["127.0.0.1:0=0"], &[]] {
+            let all = variables(&sockets(ports));
+            assert_eq!(value(&all, "LISTEN_FDS"), None, "{ports:?}");
+        }
+        assert_eq!(value(&variables(&[]), "SERVER_STARTER_PORT"), Some(""));
+    }
+
+    #[test]
+    fn sockets_wait_in_accept_and_are_closed_on_exec_but_while_opened() {
+        use rustix::fs::{OFlags, fcntl_getfl};
+        use rustix::io::fcntl_getfd;
+        let sockets = sockets(&["127.0.0.1:0", "u0"]);
+        let closed = |sockets: &[Socket]| {
+            let flags = |socket: &Socket| fcntl_getfd(socket).unwrap().contains(FdFlags::CLOEXEC);
+            sockets.iter().map(flags).collect::<Vec<_>>()
+        };
+        assert!(!fcntl_getfl(&sockets[0]).unwrap().contains(OFlags::NONBLOCK));
+        assert_eq!(closed(&sockets), [true, true]);
+        let opened = Opened::new(&sockets).unwrap();
+        assert_eq!(closed(&sockets), [false, false]);
+        drop(opened);
+        assert_eq!(closed(&sockets), [true, true]);
+    }
+
+    #[test]
+    fn unix_sockets_have_the_mode_that_is_asked_for() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let places = [Place::path(path.to_str().unwrap()).unwrap()];
+        for mode in [0o777, 0o600] {
+            let listening = Listening { path_mode: mode, ..Listening::default() };
+            let sockets = bind_all(&places, &listening).unwrap();
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, mode);
+            let error = bind_all(&places, &listening).unwrap_err();
+            let SocketError::Listen { source, .. } = &error else { panic!("{error}") };
+            assert!(source.to_string().contains(&std::process::id().to_string()), "{source}");
+            drop(sockets);
+            assert!(!path.exists());
+        }
+    }
+}

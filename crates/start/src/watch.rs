@@ -1,0 +1,93 @@
+//! Watching the generations that are starting until they are ready.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+
+use tokio::task::AbortHandle;
+
+use crate::machine::Event;
+use crate::notify::{NOTIFY_SOCKET, Notify, Said, WATCHDOG};
+use crate::plan::Ready;
+use crate::probe::until_answered;
+
+/// One watcher for each generation that has one, until the generation ends.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers(HashMap<u64, AbortHandle>);
+
+/// What is made before a generation is started.
+#[derive(Debug)]
+pub(crate) struct Watch(Option<Notify>);
+
+impl Watch {
+    /// What a generation needs to say that it is ready.
+    ///
+    /// # Errors
+    /// When the socket for that cannot be made.
+    pub(crate) fn new(ready: Option<&Ready>) -> io::Result<Self> {
+        match ready {
+            Some(Ready::Notify) => Notify::new().map(|notify| Watch(Some(notify))),
+            _ => Ok(Watch(None)),
+        }
+    }
+
+    /// What the command finds in its environment; `None`: nothing of this name. What systemd says there is for the superdaemon,
+    /// which speaks for itself.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, Option<OsString>)> {
+        let socket = self.0.as_ref().map(|notify| notify.path().as_os_str().to_owned());
+        let nothing = WATCHDOG.into_iter().map(|name| (name, None));
+        std::iter::once((NOTIFY_SOCKET, socket)).chain(nothing).collect()
+    }
+}
+
+impl Watchers {
+    /// Begins to watch a generation that was started with this.
+    pub(crate) fn begin(
+        &mut self,
+        number: u64,
+        pid: u32,
+        ready: Option<&Ready>,
+        watch: Watch,
+        tell: impl Fn(Event) + 'static,
+    ) {
+        let task = match (ready, watch.0) {
+            (Some(Ready::Notify), Some(notify)) => tokio::task::spawn_local(listen(notify, number, tell)),
+            (Some(Ready::Answers(url)), _) => {
+                let url = url.clone();
+                tokio::task::spawn_local(async move {
+                    until_answered(&url, pid, |what| tell(Event::Found { number, what })).await;
+                    tell(Event::Ready { number });
+                })
+            }
+            _ => return,
+        };
+        self.0.insert(number, task.abort_handle());
+    }
+
+    /// It has ended, or was told to.
+    pub(crate) fn end(&mut self, number: u64) {
+        if let Some(task) = self.0.remove(&number) {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for Watchers {
+    fn drop(&mut self) {
+        self.0.drain().for_each(|(_, task)| task.abort());
+    }
+}
+
+/// Hears what a generation says for as long as it lives: it may go on to say how it is.
+async fn listen(notify: Notify, number: u64, tell: impl Fn(Event)) {
+    let what = "it has said nothing to NOTIFY_SOCKET, where READY=1 is expected".to_owned();
+    tell(Event::Found { number, what });
+    while let Ok(said) = notify.next().await {
+        for said in said {
+            tell(match said {
+                Said::Ready => Event::Ready { number },
+                Said::Status(what) => Event::Found { number, what },
+            });
+        }
+    }
+}
