@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use common::OROSHI;
 use common::support::{HANG, skipped};
 use rustix::process::Signal;
-use superdaemon::{Kind, World, exists, gone, have, send, state, wait_for};
+use superdaemon::{Kind, World, gone, have, send, state, wait_for};
 
 /// A world for `oroshi start`; or it is noted that the test is left out.
 fn world(test: &str) -> Option<World> {
@@ -198,8 +198,7 @@ fn restarts_leave_nothing_behind(test: &str, restarts: u64) {
         "perl",
         &quick,
     ]);
-    wait_for(|| w.told(), || exists(&control).then_some(()));
-    let mut asked = Asked::new(&control);
+    let mut asked = wait_for(|| w.told(), || Asked::at(&control));
     // The first ones fill what is filled once.
     (0..20).for_each(|_| asked.restart());
     let before = Left::by(&w, &tmp);
@@ -240,10 +239,11 @@ impl Left {
 struct Asked(BufReader<UnixStream>);
 
 impl Asked {
-    fn new(control: &str) -> Self {
-        let stream = UnixStream::connect(control).unwrap();
+    /// `None`: nobody listens there yet.
+    fn at(control: &str) -> Option<Self> {
+        let stream = UnixStream::connect(control).ok()?;
         stream.set_read_timeout(Some(HANG)).unwrap();
-        Self(BufReader::new(stream))
+        Some(Self(BufReader::new(stream)))
     }
 
     /// One restart, which is over when the old generation has ended.
