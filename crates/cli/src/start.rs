@@ -12,7 +12,9 @@ mod read;
 mod text;
 
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oroshi_net::handover::HandoverError;
@@ -20,6 +22,7 @@ use oroshi_net::listen::ListenError;
 use oroshi_net::process::signal_named;
 use oroshi_start::{Child, ChildError, ControlError, FileError, SocketError, StartError};
 use oroshi_words::Date;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub(crate) use args::{Args, ChildArgs, GuardArgs};
 
@@ -163,8 +166,32 @@ pub(crate) fn run_guard(args: &GuardArgs) -> ExitCode {
     }
 }
 
-/// A line of the log, in one write: the command's output goes to the same place.
+/// How long a line waits for a reader of the log that is slow. One that reads nothing any more must not keep the superdaemon from its work.
+const LOG_PATIENCE: Duration = Duration::from_millis(100);
+
+/// A line of the log, in one write: the command's output goes to the same place. What nobody takes is lost, and counted.
 fn log(text: &str) {
+    static LOST: AtomicU64 = AtomicU64::new(0);
+    if !takes_more(&io::stderr()) {
+        LOST.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    match LOST.swap(0, Ordering::Relaxed) {
+        0 => {}
+        1 => write_line("a line of this log is missing here: nobody read it for a while"),
+        lost => write_line(&format!("{lost} lines of this log are missing here: nobody read it for a while")),
+    }
+    write_line(text);
+}
+
+/// Whether a line can be written without waiting. A full pipe is what cannot be written to; anything else can, or fails at once.
+fn takes_more(output: &impl AsFd) -> bool {
+    let mut watched = [PollFd::new(output, PollFlags::OUT)];
+    let patience = Timespec::try_from(LOG_PATIENCE).ok();
+    !matches!(poll(&mut watched, patience.as_ref()), Ok(0))
+}
+
+fn write_line(text: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let Date { year, month, day, hour, minute, second } = Date::at(now.as_secs());
     let millisecond = now.subsec_millis();

@@ -5,6 +5,7 @@ mod common;
 mod superdaemon;
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -154,6 +155,75 @@ fn only_its_own_answers_count(is_unix: bool) {
     w.send(Signal::TERM);
     assert_eq!(w.end(), Some(0), "{}", w.told());
     assert!(!exists(&socket) && !exists(&pid));
+}
+
+#[test]
+fn the_log_file_can_be_moved_away() {
+    let Some(mut w) = world("the_log_file_can_be_moved_away") else { return };
+    let log = w.path("own.log");
+    w.start(&["--log-file", &log], &[]);
+    w.until(1, "started");
+    fs::rename(&log, w.path("own.log.1")).unwrap();
+    w.send(Signal::USR1);
+    w.file("own.log", "a new file", |text| text.contains("received USR1"));
+    w.send(Signal::TERM);
+    assert_eq!(w.end(), Some(0));
+    assert!(w.read("own.log").unwrap().contains("all generations have ended"));
+}
+
+#[test]
+fn a_log_command_that_ends_is_started_again() {
+    let Some(mut w) = world("a_log_command_that_ends_is_started_again") else { return };
+    // It says who it is, so that it can be killed.
+    w.start(&["--log-file", &format!("| echo $$ >>{}; exec cat >>{}", w.path("who"), w.path("piped.log"))], &[]);
+    w.until(1, "started");
+    let who = w.file("who", "a number", |text| text.ends_with('\n'));
+    send(who.trim().parse().unwrap(), Signal::KILL);
+    w.file("piped.log", "its end", |text| text.contains("the log command had ended, and was started again"));
+    w.send(Signal::TERM);
+    assert_eq!(w.end(), Some(0));
+}
+
+/// A log command that reads nothing: a full pipe keeps whoever writes to it waiting.
+#[test]
+fn a_log_that_nobody_reads_stops_nobody() {
+    let Some(mut w) = world("a_log_that_nobody_reads_stops_nobody") else { return };
+    let (pid, log, full) = (w.path("pid"), format!("| exec sleep {}", HANG.as_secs()), w.path("full"));
+    // It writes until it is kept waiting, and is so for more than a moment.
+    let chatter = r#"perl -e 'use IO::Poll; open STDOUT, ">&", 2; my $p = IO::Poll->new; $p->mask(\*STDOUT => POLLOUT);
+        syswrite STDOUT, "x" x 4096 while $p->poll(0.2) > 0; open F, ">", $ARGV[0]; close F; sleep 1 while 1' "$0""#;
+    w.start_as(&["--pid-file", &pid, "--log-file", &log, "--interval", "0", "--", "sh", "-c", chatter, &full]);
+    wait_for(|| w.told(), || exists(&full).then_some(()));
+    assert_eq!(status(&w)["state"], "serving");
+    w.send(Signal::TERM);
+    assert_eq!(w.end(), Some(0));
+}
+
+#[test]
+fn metrics_are_told_to_prometheus() {
+    let Some(mut w) = world("metrics_are_told_to_prometheus") else { return };
+    let control = w.path("control");
+    w.start(&["--control", &control, "--path", &w.path("socket")], &[]);
+    w.file("log", "it is ready", |log| log.contains("ready after"));
+    let mut stream = UnixStream::connect(&control).unwrap();
+    stream.set_read_timeout(Some(HANG)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("text/plain; version=0.0.4"), "{head}");
+    let samples: Vec<&str> = body.lines().filter(|line| !line.starts_with('#')).collect();
+    let socket = format!("oroshi_start_waiting_connections{{socket=\"unix:{}\"}} 0", w.path("socket"));
+    for wanted in [
+        "oroshi_start_restarts_total 0",
+        "oroshi_start_generation_processes{generation=\"1\",state=\"serving\"} 1",
+        &socket,
+    ] {
+        assert!(samples.contains(&wanted), "{wanted}\n{body}");
+    }
+    assert!(body.ends_with('\n'));
+    w.send(Signal::TERM);
+    assert_eq!(w.end(), Some(0));
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn a_second_int_ends_everything_at_once() {
 
 #[test]
 fn with_die_together_nothing_outlives_the_superdaemon() {
-    // Killed itself, or together with the guard beside it; obedient children, and deaf ones.
+    // Obedient children, and deaf ones.
     for words in [&["spawn=1"][..], &["deaf=all", "spawn=1"]] {
         let Some(mut w) = world("with_die_together_nothing_outlives_the_superdaemon") else { return };
         w.start(&["--die-together", "--stop-timeout", "300ms"], words);
@@ -108,6 +108,67 @@ fn with_die_together_nothing_outlives_the_superdaemon() {
         assert!(w.journal().iter().any(|event| event.pid == child && event.line() == "signal TERM"), "{}", w.told());
         wait_for(|| format!("nothing is left: {:?}", w.processes()), || w.processes().is_empty().then_some(()));
     }
+}
+
+/// What a generation has started is of its group, also when its first process has ended long ago.
+#[test]
+fn with_die_together_what_earlier_generations_left_ends_too() {
+    let Some(mut w) = world("with_die_together_what_earlier_generations_left_ends_too") else { return };
+    w.start(&["--die-together", "--stop-timeout", "300ms"], &["spawn=1"]);
+    let first = w.until(1, "started").pid;
+    let orphan = w.until(1, "grandchild").pid;
+    w.send(Signal::HUP);
+    w.until(2, "started");
+    wait_for(|| w.told(), || state(first).is_none().then_some(()));
+    assert!(!gone(orphan), "{}", w.told());
+    w.send(Signal::KILL);
+    w.end();
+    wait_for(|| format!("{orphan} ends\n{}", w.told()), || gone(orphan).then_some(()));
+}
+
+#[test]
+fn the_guard_is_started_again() {
+    let Some(mut w) = world("the_guard_is_started_again") else { return };
+    w.start(&["--die-together"], &[]);
+    let child = w.until(1, "started").pid;
+    let guard = || {
+        let name =
+            |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "oroshi-guard\n");
+        w.processes().into_iter().find(name)
+    };
+    send(wait_for(|| w.told(), guard), Signal::KILL);
+    w.file("log", "its end", |log| log.contains("when this one dies had ended, and was started again"));
+    wait_for(|| w.told(), guard);
+    w.send(Signal::KILL);
+    w.end();
+    wait_for(|| format!("{child} ends\n{}", w.told()), || gone(child).then_some(()));
+}
+
+/// Its end and the time at which it would have been ready are known at the same moment: that of the first counts.
+#[test]
+fn one_that_has_ended_is_not_ready_however_late_that_is_noticed() {
+    let Some(mut w) = world("one_that_has_ended_is_not_ready_however_late_that_is_noticed") else { return };
+    w.start(&["--interval", "1"], &[]);
+    let first = w.until(1, "started").pid;
+    w.file("log", "generation 1 is ready", |log| log.contains("ready after"));
+    w.send(Signal::HUP);
+    let second = w.until(2, "started").pid;
+    w.send(Signal::STOP);
+    wait_for(|| w.told(), || (state(w.superdaemon) == Some('T')).then_some(()));
+    send(second, Signal::KILL);
+    wait_for(|| w.told(), || (state(second) == Some('Z')).then_some(()));
+    // The time that is to be missed.
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    w.send(Signal::CONT);
+    w.file("log", "generation 2 has failed", |log| log.contains(&format!("generation 2 (pid {second}): failed")));
+    w.file("log", "generation 3 is ready", |log| {
+        log.contains("generation 3 ") && log.contains("; stopping generation 1")
+    });
+    let log = w.read("log").unwrap();
+    assert!(!log.contains(&format!("generation 2 (pid {second}): ready")), "{log}");
+    wait_for(|| w.told(), || gone(first).then_some(()));
+    w.send(Signal::TERM);
+    assert_eq!(w.end(), Some(0));
 }
 
 /// In a container there is nobody above it: what becomes an orphan anywhere is its child, and a signal that it does not handle is lost.

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use thiserror::Error;
 
 /// A socket that came through exec, and the number under which the program looks for it.
@@ -131,24 +131,27 @@ fn place(moves: &[Move]) -> Result<(), HandoverError> {
 
 /// A descriptor that came through exec: what this process opens itself is closed on exec.
 fn inherited(descriptor: RawFd) -> Option<BorrowedFd<'static>> {
-    if descriptor < 0 {
-        return None;
-    }
-    // SAFETY: nothing but the kernel is asked about the number at first, which answers EBADF when it is not open; what is
-    // open and did come through exec is owned by nothing in this process, so that nothing closes it.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    fcntl_getfd(borrowed).ok().filter(|flags| !flags.contains(FdFlags::CLOEXEC)).map(|_| borrowed)
+    flags(descriptor).filter(|flags| !flags.contains(FdFlags::CLOEXEC))?;
+    // SAFETY: it is open; and what did come through exec is owned by nothing in this process, so that nothing closes it.
+    Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
 }
 
 /// Whether something of this process's own is open at the number.
 fn is_own(descriptor: RawFd) -> bool {
-    // SAFETY: as in `inherited`; the flag alone is read.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    fcntl_getfd(borrowed).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
+    flags(descriptor).is_some_and(|flags| flags.contains(FdFlags::CLOEXEC))
 }
 
-// SAFETY: these are execvpe(3) and dup2(2) as every libc on Linux declares them; std links the libc.
+/// The flags of a descriptor; `None`: it is not open.
+fn flags(descriptor: RawFd) -> Option<FdFlags> {
+    const F_GETFD: c_int = 1;
+    // SAFETY: the number is the kernel's to judge, which answers EBADF when it is not open; this command takes no third argument.
+    let flags = unsafe { fcntl(descriptor, F_GETFD) };
+    u32::try_from(flags).ok().map(FdFlags::from_bits_retain)
+}
+
+// SAFETY: these are execvpe(3), dup2(2) and fcntl(2) as every libc on Linux declares them; std links the libc.
 unsafe extern "C" {
+    fn fcntl(descriptor: c_int, command: c_int, ...) -> c_int;
     fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn dup2(from: c_int, to: c_int) -> c_int;
 }

@@ -131,7 +131,11 @@ impl BoundListener {
         Ok(BoundListener { socket, address, file: None })
     }
 
-    fn bind_unix(address: UnixAddress, options: &ListenOptions) -> Result<Self, ListenError> {
+    /// Binds a unix socket and listens, as [`bind`](Self::bind) does for one that is written down.
+    ///
+    /// # Errors
+    /// [`ListenError`]; a live unix socket or anything else at the path is left alone.
+    pub fn bind_unix(address: UnixAddress, options: &ListenOptions) -> Result<Self, ListenError> {
         let text = format!("unix:{address}");
         let fail = |errno| ListenError::from_errno(errno, &text);
         let socket = new_socket(AddressFamily::UNIX).map_err(fail)?;

@@ -5,8 +5,11 @@
 //! - `POST /restart`: starts a new generation, and answers with an [`Outcome`] when it serves and the older ones have ended, or
 //!   when it will not; `POST /restart?first` when the first attempt has failed, even if another follows by itself.
 
+use std::cell::Cell;
 use std::path::Path;
-use std::time::Instant;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use oroshi_net::listen::ListenError;
 use oroshi_net::{BoundListener, ConnectError, Connector, ConnectorOptions, ListenOptions, Peer, UnixAddress};
@@ -81,6 +84,14 @@ pub enum ControlError {
         /// What came instead.
         source: HttpError,
     },
+    /// It is stuck, in a log that nobody reads perhaps: see what it waits for.
+    #[error("the superdaemon at {path} took a connection, and gave no answer within {seconds}s")]
+    Late {
+        /// The socket.
+        path: String,
+        /// So long.
+        seconds: u64,
+    },
     /// Something else listens there, or one of another version.
     #[error("what listens at {path} is no superdaemon of this version: it answered with status {status}")]
     Answer {
@@ -97,14 +108,19 @@ pub enum ControlError {
 /// Makes the socket.
 pub(crate) fn bind(address: &UnixAddress) -> Result<BoundListener, ListenError> {
     let options = ListenOptions { backlog: 16, unix_mode: Some(0o600), ..ListenOptions::default() };
-    BoundListener::bind(&format!("unix:{address}"), &options)
+    BoundListener::bind_unix(address.clone(), &options)
 }
+
+/// Connections at once.
+const CONNECTIONS: usize = 64;
+/// So many of them may wait for what comes of a restart: the others are for those who want to know why that takes so long.
+const WAITING: usize = 48;
 
 /// Answers until `end` resolves.
 pub(crate) async fn serve(listener: oroshi_net::Listener, asks: impl Fn(Ask) + 'static, end: impl Future<Output = ()>) {
-    let settings =
-        Settings { connections: 64, drain_timeout: std::time::Duration::from_secs(1), ..Settings::default() };
-    let handler = async move |exchange: &mut Exchange<'_>| handle(exchange, &asks).await;
+    let settings = Settings { connections: CONNECTIONS, drain_timeout: Duration::from_secs(1), ..Settings::default() };
+    let waiting = Cell::new(0);
+    let handler = async move |exchange: &mut Exchange<'_>| handle(exchange, &asks, &waiting).await;
     Server::new(handler, settings).serve([listener.into()], end).await;
 }
 
@@ -112,7 +128,7 @@ const JSON: (&str, &[u8]) = ("Content-Type", b"application/json");
 const TEXT: (&str, &[u8]) = ("Content-Type", b"text/plain; charset=utf-8");
 const PROMETHEUS: (&str, &[u8]) = ("Content-Type", b"text/plain; version=0.0.4");
 
-async fn handle(exchange: &mut Exchange<'_>, asks: &impl Fn(Ask)) -> Result<(), Error> {
+async fn handle(exchange: &mut Exchange<'_>, asks: &impl Fn(Ask), waiting: &Cell<usize>) -> Result<(), Error> {
     let head = &exchange.head;
     let (path, query) = head.target.split_once('?').unwrap_or((head.target, ""));
     match (head.method, path) {
@@ -126,11 +142,26 @@ async fn handle(exchange: &mut Exchange<'_>, asks: &impl Fn(Ask)) -> Result<(), 
                 Err(_) => exchange.reply.send(503, [TEXT], b"ending\n").await,
             }
         }
+        ("POST", "/restart") if waiting.get() >= WAITING => {
+            let why = format!("{WAITING} wait for a restart already\n");
+            exchange.reply.send(503, [TEXT], why.as_bytes()).await
+        }
         ("POST", "/restart") => {
-            let (reply, outcome) = oneshot::channel();
+            let (reply, mut outcome) = oneshot::channel();
             asks(Ask::Restart { first: query == "first", reply });
-            let outcome = outcome.await.unwrap_or(Outcome::Ending);
-            exchange.reply.send(200, [JSON], json(&outcome).as_bytes()).await
+            waiting.set(waiting.get() + 1);
+            let mut gone = std::pin::pin!(exchange.body.peer_closed());
+            let outcome = std::future::poll_fn(|context| match Pin::new(&mut outcome).poll(context) {
+                Poll::Ready(outcome) => Poll::Ready(Some(outcome.unwrap_or(Outcome::Ending))),
+                // The restart goes on; whoever asked for it has gone away.
+                Poll::Pending => gone.as_mut().poll(context).map(|()| None),
+            })
+            .await;
+            waiting.set(waiting.get() - 1);
+            match outcome {
+                Some(outcome) => exchange.reply.send(200, [JSON], json(&outcome).as_bytes()).await,
+                None => exchange.reply.send(503, [TEXT], b"whoever asked has gone away\n").await,
+            }
         }
         (_, "/status" | "/metrics") => exchange.reply.send(405, [TEXT, ("Allow", b"GET")], b"GET alone\n").await,
         (_, "/restart") => exchange.reply.send(405, [TEXT, ("Allow", b"POST")], b"POST alone\n").await,
@@ -150,7 +181,7 @@ fn json(value: &impl Serialize) -> String {
 /// # Errors
 /// [`ControlError`], when there is none.
 pub fn ask_status(path: &Path) -> Result<Status, ControlError> {
-    ask(path, "GET", "/status")
+    ask(path, "GET", "/status", Some(ANSWER))
 }
 
 /// Has the superdaemon at this socket start a new generation, and waits for what comes of it; with `first`, for what comes of
@@ -159,23 +190,39 @@ pub fn ask_status(path: &Path) -> Result<Status, ControlError> {
 /// # Errors
 /// [`ControlError`], when there is none.
 pub fn ask_restart(path: &Path, first: bool) -> Result<Outcome, ControlError> {
-    ask(path, "POST", if first { "/restart?first" } else { "/restart" })
+    ask(path, "POST", if first { "/restart?first" } else { "/restart" }, None)
 }
 
-fn ask<T: for<'de> Deserialize<'de>>(path: &Path, method: &str, target: &str) -> Result<T, ControlError> {
+/// How long it may take to be connected, and to be told what is known already.
+const CONNECT: Duration = Duration::from_secs(10);
+const ANSWER: Duration = Duration::from_secs(10);
+
+fn ask<T: for<'de> Deserialize<'de>>(
+    path: &Path,
+    method: &str,
+    target: &str,
+    patience: Option<Duration>,
+) -> Result<T, ControlError> {
     let shown = || path.display().to_string();
     let address = UnixAddress::path(path).map_err(|source| ControlError::Path { path: shown(), source })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ControlError::Runtime)?;
     let http = |source| ControlError::Http { path: shown(), source };
     runtime.block_on(async {
         let connector = Connector::new(ConnectorOptions::default());
-        let deadline = Instant::now() + std::time::Duration::from_secs(10);
+        let deadline = Instant::now() + CONNECT;
         let connected = connector.connect(&Peer::Unix(address), Some(deadline)).await;
         let mut stream =
             connected.map_err(|source| ControlError::Connect { path: shown(), source: Box::new(source) })?.stream;
         let request = request(method, "localhost", target).map_err(http)?;
         write(&mut stream, &request).await.map_err(|error| http(error.into()))?;
-        let answer = answer(&mut stream).await.map_err(http)?;
+        let answering = answer(&mut stream);
+        let answer = match patience {
+            None => answering.await.map_err(http)?,
+            Some(patience) => {
+                let late = |_| ControlError::Late { path: shown(), seconds: patience.as_secs() };
+                tokio::time::timeout(patience, answering).await.map_err(late)?.map_err(http)?
+            }
+        };
         let read = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200);
         read.ok_or_else(|| ControlError::Answer { path: shown(), status: answer.status })
     })

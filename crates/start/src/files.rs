@@ -2,9 +2,11 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::OFlags;
 
 /// The file with the superdaemon's process number, locked (flock(2)) for as long as it lives, as `start_server` has it;
 /// removed when this is dropped.
@@ -71,8 +73,10 @@ impl PidFile {
         let absolute = std::path::absolute(path).map_err(failed)?;
         let mut patience = 5;
         loop {
-            let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&absolute);
-            let mut file = options.map_err(failed)?;
+            // Not through a link: in a folder that others may write to it could lead to any file of this user.
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            let mut file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&absolute).map_err(failed)?;
             match file.try_lock() {
                 Ok(()) => {}
                 // `--status` and its like take the lock for an instant, to see whether anybody holds it.
@@ -169,7 +173,8 @@ fn is_at(file: &File, path: &Path) -> bool {
 #[derive(Debug)]
 pub(crate) struct StatusFile {
     path: PathBuf,
-    written: bool,
+    /// The file as it was last written.
+    written: Option<File>,
 }
 
 impl StatusFile {
@@ -181,22 +186,34 @@ impl StatusFile {
         if !folder.is_dir() {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
-        Ok(Self { path, written: false })
+        Ok(Self { path, written: None })
     }
 
     pub(crate) fn write(&mut self, generations: &[(u64, u32)]) -> Result<(), FileError> {
         let mut temporary = self.path.clone().into_os_string();
         temporary.push(format!(".{}", std::process::id()));
         let lines: String = generations.iter().map(|(number, pid)| format!("{number}:{pid}\n")).collect();
-        self.written = true;
-        let written = fs::write(&temporary, lines).and_then(|()| fs::rename(&temporary, &self.path));
-        written.map_err(|source| FileError::Write { path: self.path.clone(), source })
+        let write = || {
+            // One that died in between may have left it, or somebody else have put a link there.
+            match fs::remove_file(&temporary) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
+            file.write_all(lines.as_bytes())?;
+            fs::rename(&temporary, &self.path)?;
+            Ok(file)
+        };
+        let written = write().map_err(|source| FileError::Write { path: self.path.clone(), source });
+        self.written = Some(written?);
+        Ok(())
     }
 }
 
 impl Drop for StatusFile {
     fn drop(&mut self) {
-        if self.written {
+        // Another superdaemon may have been given the same name.
+        if self.written.as_ref().is_some_and(|file| is_at(file, &self.path)) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -252,6 +269,30 @@ mod tests {
         let _second = PidFile::claim(&path).unwrap();
         drop(first);
         assert!(path.exists());
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("precious"), "1").unwrap();
+        std::os::unix::fs::symlink(at("precious"), at("pid")).unwrap();
+        assert!(matches!(PidFile::claim(&at("pid")), Err(FileError::Write { .. })));
+        let temporary = at(&format!("status.{}", std::process::id()));
+        std::os::unix::fs::symlink(at("precious"), &temporary).unwrap();
+        StatusFile::new(&at("status")).unwrap().write(&[(1, 2)]).unwrap();
+        assert_eq!(fs::read_to_string(at("precious")).unwrap(), "1");
+    }
+
+    #[test]
+    fn another_ones_status_file_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("status");
+        let (mut first, mut second) = (StatusFile::new(&path).unwrap(), StatusFile::new(&path).unwrap());
+        first.write(&[(1, 100)]).unwrap();
+        second.write(&[(1, 200)]).unwrap();
+        drop(first);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1:200\n");
     }
 
     #[test]

@@ -33,13 +33,22 @@ pub(crate) struct Guarded {
     patience: Duration,
     /// The first process of each group.
     groups: BTreeSet<u32>,
+    /// Those of them that have ended, while others of their group have not.
+    headless: BTreeSet<u32>,
     guard: Option<(u32, ChildStdin)>,
 }
 
 impl Guarded {
     /// Starts the guard.
     pub(crate) fn new(program: &[OsString], signal: Signal, patience: Duration) -> io::Result<Self> {
-        let mut guarded = Self { program: program.to_vec(), signal, patience, groups: BTreeSet::new(), guard: None };
+        let mut guarded = Self {
+            program: program.to_vec(),
+            signal,
+            patience,
+            groups: BTreeSet::new(),
+            headless: BTreeSet::new(),
+            guard: None,
+        };
         guarded.start()?;
         Ok(guarded)
     }
@@ -68,9 +77,17 @@ impl Guarded {
         self.tell('+', pid);
     }
 
-    pub(crate) fn remove(&mut self, pid: u32) {
-        if self.groups.remove(&pid) {
-            self.tell('-', pid);
+    /// A process has been waited for: any, as it may be the last of a group whose first has ended before it. The number of a group
+    /// is not given to another as long as there is a process in it.
+    pub(crate) fn ended(&mut self, pid: u32) {
+        if self.groups.contains(&pid) {
+            self.headless.insert(pid);
+        }
+        let empty: Vec<u32> = self.headless.iter().copied().filter(|leader| group(*leader).is_empty()).collect();
+        for leader in empty {
+            self.headless.remove(&leader);
+            self.groups.remove(&leader);
+            self.tell('-', leader);
         }
     }
 

@@ -19,7 +19,7 @@ use generation::later;
 /// What never changes while the superdaemon runs.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// The least time between two starts, and, for [`Readiness::Alive`], how long a generation must live to be ready.
+    /// The least time from one start to the next after a failure, and, for [`Readiness::Alive`], how long a generation must live to be ready.
     pub interval: Duration,
     /// When a generation is ready.
     pub readiness: Readiness,
@@ -196,16 +196,18 @@ pub struct Machine {
     last_restart: Option<Instant>,
     /// When the next start is due.
     start_at: Option<Instant>,
-    /// When those that are older than the newest that serves are told to stop.
-    hand_over_at: Option<Instant>,
     /// A start was asked for, and neither [`Event::Started`] nor [`Event::NotStarted`] has come.
     launching: bool,
     /// A restart was asked for while a generation was starting.
     again: bool,
-    /// Failures in a row.
+    /// Failures in a row: a generation that served for [`STABLE`] after the last of them ends the row.
     failures: u32,
+    /// When the last of them was.
+    failed_at: Option<Instant>,
     /// By what signal the end was asked for.
     stopping: Option<Signal>,
+    /// How often INT asked for it.
+    interrupts: u32,
     counts: Counts,
     last_failure: Option<Failure>,
     actions: Vec<Action>,
@@ -222,11 +224,12 @@ impl Machine {
             last_start: None,
             last_restart: None,
             start_at: None,
-            hand_over_at: None,
             launching: false,
             again: false,
             failures: 0,
+            failed_at: None,
             stopping: None,
+            interrupts: 0,
             counts: Counts::default(),
             last_failure: None,
             actions: Vec::new(),
@@ -266,10 +269,10 @@ impl Machine {
     pub fn due(&self) -> Option<Instant> {
         let stages = self.generations.iter().filter_map(|generation| match generation.stage {
             Stage::Starting { until } => Some(until),
-            Stage::Serving => None,
+            Stage::Serving => generation.hand_over_at,
             Stage::Stopping { kill_at, .. } => kill_at,
         });
-        stages.chain(self.start_at).chain(self.hand_over_at).chain(self.auto_restart_at()).min()
+        stages.chain(self.start_at).chain(self.auto_restart_at()).min()
     }
 
     /// From the oldest to the newest.
@@ -285,6 +288,11 @@ impl Machine {
     /// When the next start is due, while nothing is starting.
     pub fn next_start(&self) -> Option<Instant> {
         self.start_at
+    }
+
+    /// Whether another generation is starting, or will be without being asked for.
+    pub fn will_start(&self) -> bool {
+        self.start_at.is_some() || self.launching || self.starting().is_some()
     }
 
     /// Whether the end was asked for.
@@ -343,7 +351,8 @@ impl Machine {
             Readiness::Told { timeout } => timeout,
         };
         let stage = Stage::Starting { until: later(now, wait) };
-        self.generations.push(Generation { number, pid, started: now, ready: None, stage, found: None });
+        let generation = Generation { number, pid, started: now, ready: None, stage, hand_over_at: None, found: None };
+        self.generations.push(generation);
         self.tell(News::Started { who: Who { number, pid: Some(pid) } });
     }
 
@@ -364,13 +373,17 @@ impl Machine {
         generation.stage = Stage::Serving;
         generation.ready = Some(now);
         let (who, after) = (generation.who(), now.saturating_duration_since(generation.started));
-        let older: Vec<Who> = self.older_serving();
-        if !older.is_empty() {
+        if self.older_serving().next().is_some() {
             self.counts.restarts += 1;
         }
         self.last_restart = Some(now);
         let delay = self.tunables.kill_old_delay;
-        self.hand_over_at = (!older.is_empty()).then(|| later(now, delay));
+        // Those that wait for their end already have a newer one beside them since earlier.
+        let mut older = Vec::new();
+        for generation in self.older_serving_mut().filter(|generation| generation.hand_over_at.is_none()) {
+            generation.hand_over_at = Some(later(now, delay));
+            older.push(generation.who());
+        }
         self.actions.push(Action::Write);
         self.tell(News::Ready { who: who.clone(), after, older, delay, signal: self.policy.signal_on_hup });
         self.actions.push(Action::Verdict(Verdict::Ready(who)));
@@ -384,24 +397,26 @@ impl Machine {
     }
 
     /// Those that serve beside a newer one.
-    fn older_serving(&self) -> Vec<Who> {
-        let mut serving: Vec<Who> =
-            self.generations.iter().filter(|one| one.is_serving()).map(Generation::who).collect();
-        serving.pop();
-        serving
+    fn older_serving(&self) -> impl Iterator<Item = &Generation> {
+        let newest = self.current().map(|generation| generation.number);
+        self.generations.iter().filter(move |one| one.is_serving() && Some(one.number) != newest)
     }
 
-    /// Tells the older ones to stop. Each is told once: for many programs a second signal means "at once".
-    fn hand_over(&mut self, now: Instant) {
-        self.hand_over_at = None;
-        let older = self.older_serving();
-        let signal = self.policy.signal_on_hup;
-        for generation in &mut self.generations {
-            if older.iter().any(|who| who.number == generation.number) {
-                generation.stop(now, signal, self.policy.stop_timeout);
-                self.actions.push(Action::Signal { pid: generation.pid, signal });
-            }
+    fn older_serving_mut(&mut self) -> impl Iterator<Item = &mut Generation> {
+        let newest = self.current().map(|generation| generation.number);
+        self.generations.iter_mut().filter(move |one| one.is_serving() && Some(one.number) != newest)
+    }
+
+    /// Tells the older ones to stop whose time has come, and gives them. Each is told once: for many programs a second signal means "at once".
+    fn hand_over(&mut self, now: Instant) -> Vec<Who> {
+        let (signal, patience) = (self.policy.signal_on_hup, self.policy.stop_timeout);
+        let mut told = Vec::new();
+        for generation in self.older_serving_mut().filter(|one| one.hand_over_at.is_some_and(|at| at <= now)) {
+            generation.stop(now, signal, patience);
+            told.push(generation.who());
         }
+        self.actions.extend(told.iter().filter_map(|who| Some(Action::Signal { pid: who.pid?, signal })));
+        told
     }
 
     fn exited(&mut self, now: Instant, pid: u32, how: String) {
@@ -435,17 +450,15 @@ impl Machine {
             // It would have been told to stop soon.
             return self.tell(News::Gone { who, how, after: served });
         }
-        if let Some(stays) = self.current().map(Generation::who) {
+        if let Some(stays) = self.generations.iter_mut().rfind(|one| one.is_serving()) {
             // The one before was not told to stop yet: it goes on.
-            self.hand_over_at = None;
+            stays.hand_over_at = None;
+            let stays = stays.who();
             let why = Ended::Died { how, after: served };
             self.tell(News::Relapse { who: who.clone(), stays });
             return self.failed(now, who, why);
         }
-        if served >= STABLE {
-            self.failures = 0;
-        }
-        self.failures = self.failures.saturating_add(1);
+        self.count_failure(now, served >= STABLE);
         let next = match self.starting().map(Generation::who) {
             Some(after) => Next::Starting(after),
             None => self.start_later(now),
@@ -456,7 +469,12 @@ impl Machine {
     /// A generation will not become ready.
     fn failed(&mut self, now: Instant, who: Who, ended: Ended) {
         self.counts.failed += 1;
-        self.failures = self.failures.saturating_add(1);
+        let proven = |one: &Generation| {
+            let ready = one.ready.filter(|ready| self.failed_at.is_none_or(|failed| failed < *ready))?;
+            Some(now.saturating_duration_since(ready) >= STABLE)
+        };
+        let ends_a_row = self.current().and_then(proven).unwrap_or(false);
+        self.count_failure(now, ends_a_row);
         // An automatic restart that failed is due again after as long as one that did not.
         self.last_restart = self.last_restart.map(|_| now);
         let stays = self.current().map(Generation::who);
@@ -473,6 +491,12 @@ impl Machine {
         self.actions.push(Action::Verdict(verdict));
     }
 
+    /// One more failure: of the row, or the first of another.
+    fn count_failure(&mut self, now: Instant, is_first: bool) {
+        self.failures = if is_first { 1 } else { self.failures.saturating_add(1) };
+        self.failed_at = Some(now);
+    }
+
     /// Plans the next start: at once, or later when there were failures.
     fn start_later(&mut self, now: Instant) -> Next {
         let doublings = self.failures.saturating_sub(1).min(16);
@@ -483,11 +507,12 @@ impl Machine {
     }
 
     fn stop(&mut self, now: Instant, signal: Signal) {
-        if let Some(before) = self.stopping {
+        self.interrupts += u32::from(signal == Signal::INT);
+        if self.is_stopping() {
             let left: Vec<Who> = self.generations.iter().map(Generation::who).collect();
             // Ctrl-C, and once more by somebody who does not want to wait. TERM may well come twice by itself, as from
             // systemd behind an ExecStop that does not wait.
-            let at_once = (before, signal) == (Signal::INT, Signal::INT);
+            let at_once = signal == Signal::INT && self.interrupts >= 2;
             self.tell(News::StopAgain { signal, left, at_once });
             if at_once {
                 for generation in &mut self.generations {
@@ -499,7 +524,7 @@ impl Machine {
             return;
         }
         self.stopping = Some(signal);
-        (self.start_at, self.hand_over_at, self.again) = (None, None, false);
+        (self.start_at, self.again) = (None, false);
         // As start_server does it: what is set for TERM is for TERM.
         let to_send = if signal == Signal::TERM { self.policy.signal_on_term } else { Signal::TERM };
         let told: Vec<Who> = self.generations.iter().map(Generation::who).collect();
@@ -535,9 +560,9 @@ impl Machine {
                 _ => {}
             }
         }
-        if self.hand_over_at.is_some_and(|at| at <= now) {
-            self.tell(News::HandOver { older: self.older_serving(), signal: self.policy.signal_on_hup });
-            self.hand_over(now);
+        let older = self.hand_over(now);
+        if !older.is_empty() {
+            self.tell(News::HandOver { older, signal: self.policy.signal_on_hup });
         }
         if self.start_at.is_some_and(|at| at <= now) {
             self.start(now);

@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram as Datagram};
 use std::path::{Path, PathBuf};
 
+use oroshi_net::UnixAddress;
 use tokio::net::UnixDatagram;
 
 /// Where a process finds the socket.
@@ -30,7 +31,7 @@ impl Notify {
     /// stands in the command's environment only: the folder can be gone through but not be listed, and `/proc/net/unix`
     /// has the name under which the socket was made, not the one that it was given then.
     pub(crate) fn new() -> io::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("oroshi-start-{}", secret()?));
+        let folder = std::env::temp_dir().join(format!("oroshi-start-{}", secret(8)?));
         DirBuilder::new().mode(0o711).create(&folder)?;
         let made = Self::in_folder(&folder);
         if made.is_err() {
@@ -42,7 +43,9 @@ impl Notify {
     fn in_folder(folder: &Path) -> io::Result<Self> {
         // Whatever the umask says.
         fs::set_permissions(folder, Permissions::from_mode(0o711))?;
-        let (first, path) = (folder.join("new"), folder.join(secret()?));
+        let (first, path) = (folder.join("new"), folder.join(secret(16)?));
+        // It is given its name by a rename, which does not ask whether a socket can be found by it.
+        UnixAddress::path(&path).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let socket = UnixDatagram::bind(&first)?;
         fs::set_permissions(&first, Permissions::from_mode(0o666))?;
         fs::rename(&first, &path)?;
@@ -55,7 +58,7 @@ impl Notify {
     }
 
     /// The next message.
-    pub(crate) async fn next(&self) -> io::Result<Vec<Said>> {
+    pub(crate) async fn next(&self) -> io::Result<Said> {
         // As much as systemd takes.
         let mut room = [0; 4096];
         let length = self.socket.recv(&mut room).await?;
@@ -70,29 +73,34 @@ impl Drop for Notify {
     }
 }
 
-/// What a generation says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+/// What a generation says in one message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Said {
     /// It can do its work.
-    Ready,
+    pub(crate) ready: bool,
     /// How it is, in words.
-    Status(String),
+    pub(crate) status: Option<String>,
 }
 
-/// What is of interest in a message: lines of `NAME=value`.
-fn read(message: &[u8]) -> Vec<Said> {
+/// What is of interest in a message: lines of `NAME=value`, the last of each name.
+fn read(message: &[u8]) -> Said {
     let text = String::from_utf8_lossy(message);
-    let said = |line: &str| match line.split_once('=')? {
-        ("READY", "1") => Some(Said::Ready),
-        ("STATUS", status) => Some(Said::Status(status.chars().filter(|c| !c.is_control()).take(200).collect())),
-        _ => None,
-    };
-    text.lines().filter_map(said).collect()
+    let mut said = Said::default();
+    for line in text.lines() {
+        match line.split_once('=') {
+            Some(("READY", value)) => said.ready = value == "1",
+            Some(("STATUS", status)) => {
+                said.status = Some(status.chars().filter(|c| !c.is_control()).take(200).collect());
+            }
+            _ => {}
+        }
+    }
+    said
 }
 
-/// 128 bits that nobody can guess.
-fn secret() -> io::Result<String> {
-    let mut bytes = [0; 16];
+/// So many bytes that nobody can guess, as hexadecimal digits.
+fn secret(length: usize) -> io::Result<String> {
+    let mut bytes = vec![0; length];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
@@ -127,9 +135,9 @@ mod tests {
 
     #[test]
     fn what_is_of_interest_is_read() {
-        let status = Said::Status("warming up".into());
-        assert_eq!(read(b"STATUS=warming up\nREADY=1\nMAINPID=7\n"), [status, Said::Ready]);
-        assert_eq!(read(b"READY=0\nSTOPPING=1\nREADY\n\xff"), []);
+        let status = Some("warming up".to_owned());
+        assert_eq!(read(b"STATUS=cold\nSTATUS=warming up\nREADY=1\nMAINPID=7\n"), Said { ready: true, status });
+        assert_eq!(read(b"READY=0\nSTOPPING=1\nREADY\n\xff"), Said::default());
     }
 
     #[test]
@@ -139,7 +147,7 @@ mod tests {
             let notify = Notify::new().unwrap();
             let path = notify.path().to_owned();
             Datagram::unbound().unwrap().send_to(b"READY=1", &path).unwrap();
-            assert_eq!(notify.next().await.unwrap(), [Said::Ready]);
+            assert!(notify.next().await.unwrap().ready);
             let sockets = fs::read_to_string("/proc/net/unix").unwrap();
             assert!(!sockets.contains(path.to_str().unwrap()));
             assert!(sockets.contains(path.parent().unwrap().to_str().unwrap()), "it is there by its first name");

@@ -7,8 +7,9 @@
 //! generation does the rest follow. What others have accepted is closed again, with no request made.
 //!
 //! Which process gets a connection is the kernel's choice, and it may choose the old one each time: then several connections
-//! are opened at once, twice as many each time up to a few, since those that have one already cannot take the next. The
-//! pause grows with them, so that the old generation is not kept busy by it.
+//! are opened at once, twice as many each time up to a few, since those that have one already cannot take the next. What the
+//! old generation has taken it is not kept from its work by for long: a round ends soon after the first of them, and the pause
+//! grows with their number.
 
 use std::cell::Cell;
 use std::io;
@@ -26,6 +27,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_EACH: Duration = Duration::from_millis(50);
 /// How long a round waits for its connections to be accepted, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// When the old generation has accepted something, the new one is given so long to accept something else. Meanwhile a worker
+/// of the old one may wait for the rest of a request.
+const GRACE: Duration = Duration::from_millis(50);
 /// Between two looks at who has accepted.
 const LOOK: Duration = Duration::from_millis(5);
 /// Connections at once, at most.
@@ -101,16 +105,16 @@ async fn round(url: &Endpoint, pid: u32, connector: &Connector, connections: u32
             Err(_) => break,
         }
     }
-    let mut others = None;
+    let mut others: Option<(Instant, String)> = None;
     let mut taken: Vec<Stream> = Vec::new();
-    while !open.is_empty() {
+    while !open.is_empty() && others.as_ref().is_none_or(|(first, _)| first.elapsed() < GRACE) {
         let mut waiting = Vec::new();
         for mut stream in open {
             match accepted_by(&stream, pid) {
                 Ok(Accepted::NotYet) => waiting.push(stream),
                 Ok(Accepted::Ours) => return finish(&mut stream, rest).await,
                 Ok(Accepted::Other(who)) => {
-                    others = Some(who);
+                    others.get_or_insert((Instant::now(), who));
                     // Kept open for now: it holds on to whoever has it.
                     taken.push(stream);
                 }
@@ -122,7 +126,7 @@ async fn round(url: &Endpoint, pid: u32, connector: &Connector, connections: u32
             sleep(LOOK).await;
         }
     }
-    Round::Others(others.unwrap_or_default())
+    Round::Others(others.map(|(_, who)| who).unwrap_or_default())
 }
 
 async fn connect(connector: &Connector, peers: &[Peer], first: &[u8]) -> Result<Stream, String> {
@@ -288,6 +292,33 @@ mod tests {
         assert_eq!(found, ["only others answered, processes that are not below this one"]);
         let sent = requests.recv().unwrap();
         assert!(sent.starts_with("GET / ") && sent.ends_with("close\r\n"), "{sent}");
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    #[test]
+    fn others_are_not_held_up_while_the_new_generation_does_not_accept() {
+        let (heard, requests) = channel();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        // One worker of the old generation, which waits for a whole request; what is opened beside that stays in the queue.
+        thread::spawn(move || {
+            loop {
+                let mut stream = listener.accept().unwrap().0;
+                let begun = Instant::now();
+                let _ = stream.read_to_end(&mut Vec::new());
+                if heard.send(begun.elapsed()).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut other = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let pid = other.id();
+        thread::spawn(move || ask(&url, pid, "a thing that is never said"));
+        // Until more than one is opened at once.
+        let held: Vec<Duration> = requests.iter().take(12).collect();
+        // A hundred times the grace would be this file's patience with a queue.
+        assert!(held.iter().all(|held| *held < PATIENCE / 2), "{held:?}");
         other.kill().unwrap();
         other.wait().unwrap();
     }

@@ -35,8 +35,8 @@ use crate::watch::{Watch, Watchers};
 
 /// The folder of variables is looked at so often while it decides when to restart, as `start_server` does.
 const LOOK: Duration = Duration::from_secs(1);
-/// The log command is not started more often than this.
-const LOG_PAUSE: Duration = Duration::from_secs(1);
+/// The log command and the guard are started again no sooner than this.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why there is no superdaemon.
 #[derive(Debug, thiserror::Error)]
@@ -65,8 +65,8 @@ pub enum StartError {
 
 /// Runs the command behind its sockets until INT or TERM ends it all.
 ///
-/// `say` is given each line of the log; `settled` is called when nothing can go wrong any more that the user must be told
-/// at once, while standard output and error are still what they were. For a process of its own, whose main thread calls
+/// `say` is given each line of the log; `settled` is called when all is there that a user may have got wrong: files, sockets, the
+/// log; standard output and error are still what they were. For a process of its own, whose main thread calls
 /// this: it changes how signals are taken and where output goes, and waits for every child there is.
 ///
 /// # Errors
@@ -123,6 +123,8 @@ struct Superdaemon<'a> {
     log: Option<Log>,
     /// When the log's command is started again.
     log_at: Option<Instant>,
+    /// When the guard is started again.
+    guard_at: Option<Instant>,
     status_file: Option<StatusFile>,
     sockets: Vec<Socket>,
     /// Held for its lock; the last to go.
@@ -165,6 +167,7 @@ impl<'a> Superdaemon<'a> {
             guarded: None,
             log,
             log_at: None,
+            guard_at: None,
             status_file,
             sockets,
             _pid_file: pid_file,
@@ -226,6 +229,11 @@ impl<'a> Superdaemon<'a> {
         }
         loop {
             let input = self.next().await;
+            // Before anything is decided: that a generation has ended may be told later than what happened after it, such as
+            // that its time to be ready has come.
+            if !self.reap() {
+                return;
+            }
             self.look_at_environment();
             let goes_on = match input {
                 None => self.happens(Event::Due),
@@ -244,7 +252,7 @@ impl<'a> Superdaemon<'a> {
         let now = Instant::now();
         let watched = self.environment.envdir().is_some() && self.environment.tunables().0.auto_restart.is_some();
         let look = watched.then(|| now + LOOK);
-        match self.machine.due().into_iter().chain(look).chain(self.log_at).min() {
+        match self.machine.due().into_iter().chain(look).chain(self.log_at).chain(self.guard_at).min() {
             Some(due) => tokio::time::timeout_at(due.into(), self.events.recv()).await.ok().flatten(),
             // We hold the other end ourselves.
             None => self.events.recv().await,
@@ -254,7 +262,8 @@ impl<'a> Superdaemon<'a> {
     /// Whether there is something left to live for.
     fn signal(&mut self, kind: SignalKind) -> bool {
         match kind {
-            kind if kind == SignalKind::child() => self.reap(),
+            // They have been seen to.
+            kind if kind == SignalKind::child() => true,
             kind if kind == SignalKind::hangup() => self.happens(Event::Restart(Cause::Hup)),
             kind if kind == SignalKind::user_defined1() => {
                 self.reopen_log("received USR1: the log file is opened anew");
@@ -293,13 +302,15 @@ impl<'a> Superdaemon<'a> {
                     let pid = u32::try_from(pid.as_raw_pid()).unwrap_or_default();
                     let how = how_it_ended(status);
                     if self.log.as_ref().is_some_and(|log| log.pid == Some(pid)) {
-                        self.log_at = Some(Instant::now() + LOG_PAUSE);
+                        self.log_at = Some(Instant::now() + PAUSE);
                     }
-                    self.guard_ended(pid);
+                    if self.guarded.as_ref().is_some_and(|guarded| guarded.pid() == Some(pid)) {
+                        self.guard_at = Some(Instant::now() + PAUSE);
+                    }
                     if let Some(number) = self.number_of(pid) {
                         self.watchers.end(number);
-                        self.guarded.iter_mut().for_each(|guarded| guarded.remove(pid));
                     }
+                    self.guarded.iter_mut().for_each(|guarded| guarded.ended(pid));
                     goes_on &= self.happens(Event::Exited { pid, how });
                 }
                 Err(Errno::INTR) => {}
@@ -311,8 +322,12 @@ impl<'a> Superdaemon<'a> {
 
     /// Tells the machine, and does what it says. False: all is done.
     fn happens(&mut self, event: Event) -> bool {
-        if self.log_at.is_some_and(|at| at <= Instant::now()) {
+        let now = Instant::now();
+        if self.log_at.is_some_and(|at| at <= now) {
             self.restart_log();
+        }
+        if self.guard_at.is_some_and(|at| at <= now) {
+            self.restart_guard();
         }
         let mut goes_on = true;
         let mut actions = VecDeque::from(self.machine.handle(Instant::now(), event));
@@ -337,7 +352,7 @@ impl<'a> Superdaemon<'a> {
     /// Into the log, and to whoever started this process.
     fn news(&mut self, news: &News) {
         match news {
-            News::Asked { .. } if self.machine.current().is_some() => {
+            News::Asked { .. } | News::Again => {
                 let now = monotonic_ns() / 1000;
                 self.manager.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
             }
@@ -436,16 +451,19 @@ impl<'a> Superdaemon<'a> {
         }
     }
 
-    /// The guard is never left out.
-    fn guard_ended(&mut self, pid: u32) {
-        let Some(guarded) = self.guarded.as_mut().filter(|guarded| guarded.pid() == Some(pid)) else { return };
-        let started = guarded.start();
-        self.tell(&match started {
-            Ok(()) => {
-                "the process that ends the command when this one dies had ended, and was started again".to_owned()
+    /// The guard is never left out for long.
+    fn restart_guard(&mut self) {
+        self.guard_at = None;
+        match self.guarded.as_mut().map(Guarded::start) {
+            Some(Ok(())) => {
+                self.tell("the process that ends the command when this one dies had ended, and was started again");
             }
-            Err(error) => format!("cannot start the process that ends the command when this one dies: {error}"),
-        });
+            Some(Err(error)) => {
+                self.guard_at = Some(Instant::now() + PAUSE);
+                self.tell(&format!("cannot start the process that ends the command when this one dies: {error}"));
+            }
+            None => {}
+        }
     }
 
     /// Reads the folder of variables again.
@@ -479,7 +497,7 @@ impl<'a> Superdaemon<'a> {
         match self.log.as_mut().map(Log::restart) {
             Some(Ok(())) => self.tell("the log command had ended, and was started again"),
             // Where should it be told?
-            Some(Err(_)) => self.log_at = Some(Instant::now() + LOG_PAUSE),
+            Some(Err(_)) => self.log_at = Some(Instant::now() + PAUSE),
             None => {}
         }
     }

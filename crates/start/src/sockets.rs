@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use oroshi_net::handover::Move;
 use oroshi_net::listen::ListenError;
-use oroshi_net::{BoundListener, ListenOptions};
+use oroshi_net::{BoundListener, ListenOptions, UnixAddress};
 use rustix::io::{FdFlags, fcntl_setfd, ioctl_fionbio};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
+use rustix::process::{Resource, getrlimit};
 
 use crate::place::{Kind, Place, descriptors};
 
@@ -46,6 +47,12 @@ enum Held {
     Udp(OwnedFd, SocketAddr),
 }
 
+/// Where to listen, when the name has become an address.
+enum To<'a> {
+    Tcp(SocketAddr),
+    Unix(&'a UnixAddress),
+}
+
 /// Why a socket could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -73,6 +80,16 @@ pub enum SocketError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Ask for a lower number, or raise the limit (`ulimit -n`).
+    #[error("{name} cannot be descriptor {descriptor}: this process may have numbers below {limit} (ulimit -n)")]
+    Descriptor {
+        /// The place, as it is named.
+        name: String,
+        /// The number asked for.
+        descriptor: RawFd,
+        /// The first number that is too high.
+        limit: u64,
+    },
     /// The kernel refused what it refuses nobody.
     #[error("cannot prepare the socket of {name}")]
     Prepare {
@@ -85,6 +102,12 @@ pub enum SocketError {
 
 /// Makes all of them, ports first, as `start_server` does.
 pub(crate) fn bind_all(places: &[Place], listening: &Listening) -> Result<Vec<Socket>, SocketError> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    for (place, descriptor) in places.iter().zip(descriptors(places)) {
+        if u64::try_from(descriptor).is_ok_and(|descriptor| descriptor >= limit) {
+            return Err(SocketError::Descriptor { name: place.name.clone(), descriptor, limit });
+        }
+    }
     let numbered = places.iter().zip(descriptors(places));
     numbered.map(|(place, descriptor)| Socket::bind(place.clone(), descriptor, listening)).collect()
 }
@@ -95,7 +118,7 @@ impl Socket {
         let resolve = |host: &crate::place::Host, port| {
             host.resolve(port).map_err(|source| SocketError::Resolve { name: name(), source })
         };
-        let listen = |address: &str| -> Result<Held, SocketError> {
+        let listen = |to: To<'_>| -> Result<Held, SocketError> {
             let options = ListenOptions {
                 backlog: listening.backlog,
                 unix_mode: Some(listening.path_mode),
@@ -105,7 +128,10 @@ impl Socket {
                 v6_only: true,
                 ..ListenOptions::default()
             };
-            let bound = BoundListener::bind(address, &options);
+            let bound = match to {
+                To::Tcp(address) => BoundListener::bind(&address.to_string(), &options),
+                To::Unix(address) => BoundListener::bind_unix(address.clone(), &options),
+            };
             let bound = bound.map_err(|source| SocketError::Listen { name: name(), source })?;
             // Programs that wait in accept(2) expect it to wait. Those that do not change it for themselves and, as it
             // belongs to the socket, for all; so this is done once and not for each generation.
@@ -114,8 +140,8 @@ impl Socket {
             Ok(Held::Listener(bound))
         };
         let held = match &place.kind {
-            Kind::Tcp(host, port) => listen(&resolve(host, *port)?.to_string())?,
-            Kind::Unix(address) => listen(&format!("unix:{address}"))?,
+            Kind::Tcp(host, port) => listen(To::Tcp(resolve(host, *port)?))?,
+            Kind::Unix(address) => listen(To::Unix(address))?,
             Kind::Udp(host, port) => {
                 let address = resolve(host, *port)?;
                 let (socket, address) =

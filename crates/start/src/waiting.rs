@@ -15,15 +15,15 @@ struct Waiter {
     from: u64,
     /// Whether the first attempt counts, even if another follows.
     first: bool,
-    /// The generation that serves, while the older ones have not ended.
-    serves: Option<Who>,
+    /// The generation that has become ready, while the older ones have not ended.
+    ready: Option<Who>,
     reply: oneshot::Sender<Outcome>,
 }
 
 impl Waiting {
     /// One more, who has just asked and not been heard.
     pub(crate) fn add(&mut self, machine: &Machine, first: bool, reply: oneshot::Sender<Outcome>) {
-        self.0.push(Waiter { from: machine.next_number(), first, serves: None, reply });
+        self.0.push(Waiter { from: machine.next_number(), first, ready: None, reply });
     }
 
     /// An attempt has come out.
@@ -33,7 +33,7 @@ impl Waiting {
             match verdict {
                 Verdict::Ready(who) => {
                     if who.number >= waiter.from {
-                        waiter.serves = Some(who.clone());
+                        waiter.ready = Some(who.clone());
                     }
                     self.0.push(waiter);
                 }
@@ -48,12 +48,26 @@ impl Waiting {
         }
     }
 
-    /// Something may have ended.
+    /// Something may have ended, or somebody gone away.
     pub(crate) fn look(&mut self, machine: &Machine) {
+        self.0.retain(|waiter| !waiter.reply.is_closed());
         let waiting = std::mem::take(&mut self.0);
-        for waiter in waiting {
+        for mut waiter in waiting {
             let older = |who: &Who| machine.generations().iter().any(|one| one.number < who.number);
-            match &waiter.serves {
+            let ended = |who: &Who| machine.generations().iter().all(|one| one.number != who.number);
+            match &waiter.ready {
+                // It was ready, and is no more: nothing has been replaced.
+                Some(who) if ended(who) && !machine.is_stopping() => {
+                    if !waiter.first {
+                        waiter.ready = None;
+                        self.0.push(waiter);
+                        continue;
+                    }
+                    let stays = machine.current().map(|one| one.number);
+                    let why = "it ended soon after it had become ready".to_owned();
+                    let failed = Outcome::Failed { generation: who.number, why, stays, again: machine.will_start() };
+                    let _ = waiter.reply.send(failed);
+                }
                 Some(who) if !older(who) => {
                     let replaced = Outcome::Replaced { generation: who.number, pid: who.pid.unwrap_or_default() };
                     let _ = waiter.reply.send(replaced);
@@ -67,13 +81,13 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use rustix::process::Signal;
     use tokio::sync::oneshot::Receiver;
 
     use super::*;
-    use crate::machine::{Policy, Readiness, Tunables};
+    use crate::machine::{Event, Policy, Readiness, Tunables};
 
     fn ask(waiting: &mut Waiting, machine: &Machine, first: bool) -> Receiver<Outcome> {
         let (reply, outcome) = oneshot::channel();
@@ -81,8 +95,8 @@ mod tests {
         outcome
     }
 
-    #[test]
-    fn a_first_failure_is_enough_for_those_who_said_so() {
+    /// A machine whose generations are ready at once, with two who wait: one for a success, one for the first attempt.
+    fn asked() -> (Machine, Waiting, Receiver<Outcome>, Receiver<Outcome>) {
         let policy = Policy {
             interval: Duration::ZERO,
             readiness: Readiness::Alive,
@@ -93,7 +107,20 @@ mod tests {
         };
         let machine = Machine::new(policy, Tunables::default());
         let mut waiting = Waiting::default();
-        let (mut patient, mut hasty) = (ask(&mut waiting, &machine, false), ask(&mut waiting, &machine, true));
+        let (patient, hasty) = (ask(&mut waiting, &machine, false), ask(&mut waiting, &machine, true));
+        (machine, waiting, patient, hasty)
+    }
+
+    /// Generation `number` is started, as process 7, and ready.
+    fn starts(machine: &mut Machine, waiting: &mut Waiting, number: u64) {
+        machine.handle(Instant::now(), Event::Begin);
+        machine.handle(Instant::now(), Event::Started { number, pid: 7 });
+        waiting.come_out(&Verdict::Ready(Who { number, pid: Some(7) }));
+    }
+
+    #[test]
+    fn a_first_failure_is_enough_for_those_who_said_so() {
+        let (mut machine, mut waiting, mut patient, mut hasty) = asked();
         let failed = |number| Verdict::Failed { number, why: "x".into(), stays: None, again: true };
         waiting.come_out(&failed(0));
         assert!(hasty.try_recv().is_err(), "of one before that was asked");
@@ -101,8 +128,29 @@ mod tests {
         let outcome = Outcome::Failed { generation: 1, why: "x".into(), stays: None, again: true };
         assert_eq!(hasty.try_recv(), Ok(outcome));
         assert!(patient.try_recv().is_err());
-        waiting.come_out(&Verdict::Ready(Who { number: 2, pid: Some(7) }));
+        starts(&mut machine, &mut waiting, 2);
         waiting.look(&machine);
         assert_eq!(patient.try_recv(), Ok(Outcome::Replaced { generation: 2, pid: 7 }));
+    }
+
+    #[test]
+    fn one_that_was_ready_and_has_ended_replaces_nothing() {
+        let (mut machine, mut waiting, mut patient, mut hasty) = asked();
+        starts(&mut machine, &mut waiting, 1);
+        machine.handle(Instant::now(), Event::Exited { pid: 7, how: "exit code 1".into() });
+        waiting.look(&machine);
+        assert!(matches!(hasty.try_recv(), Ok(Outcome::Failed { generation: 1, again: true, stays: None, .. })));
+        assert!(patient.try_recv().is_err(), "another attempt follows");
+        starts(&mut machine, &mut waiting, 2);
+        waiting.look(&machine);
+        assert_eq!(patient.try_recv(), Ok(Outcome::Replaced { generation: 2, pid: 7 }));
+    }
+
+    #[test]
+    fn who_has_gone_away_is_forgotten() {
+        let (machine, mut waiting, patient, _hasty) = asked();
+        drop(patient);
+        waiting.look(&machine);
+        assert_eq!(waiting.0.len(), 1);
     }
 }

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
+use std::time::Duration;
 
 use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
 
 use crate::machine::Event;
-use crate::notify::{NOTIFY_SOCKET, Notify, Said, WATCHDOG};
+use crate::notify::{NOTIFY_SOCKET, Notify, WATCHDOG};
 use crate::plan::Ready;
 use crate::probe::until_answered;
 
@@ -78,16 +80,35 @@ impl Drop for Watchers {
     }
 }
 
-/// Hears what a generation says for as long as it lives: it may go on to say how it is.
+/// How often at most it is passed on how a generation is.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Hears what a generation says, until it says that it is ready.
 async fn listen(notify: Notify, number: u64, tell: impl Fn(Event)) {
-    let what = "it has said nothing to NOTIFY_SOCKET, where READY=1 is expected".to_owned();
-    tell(Event::Found { number, what });
-    while let Ok(said) = notify.next().await {
-        for said in said {
-            tell(match said {
-                Said::Ready => Event::Ready { number },
-                Said::Status(what) => Event::Found { number, what },
-            });
+    let mut found = Some("it has said nothing to NOTIFY_SOCKET, where READY=1 is expected".to_owned());
+    let mut next_tell = Instant::now();
+    loop {
+        let said = match found.take() {
+            None => notify.next().await,
+            // It may say more than anybody wants to know: the last counts.
+            Some(what) => match timeout_at(next_tell, notify.next()).await {
+                Ok(said) => {
+                    found = Some(what);
+                    said
+                }
+                Err(_) => {
+                    tell(Event::Found { number, what });
+                    next_tell = Instant::now() + PAUSE;
+                    continue;
+                }
+            },
+        };
+        let Ok(said) = said else { return };
+        found = said.status.or(found);
+        if said.ready {
+            break tell(Event::Ready { number });
         }
     }
+    // For as long as it lives: whoever sends must not have to wait for a reader.
+    while notify.next().await.is_ok() {}
 }

@@ -2,9 +2,11 @@
 
 use std::fs::{self, Permissions};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, open};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
@@ -16,6 +18,8 @@ use crate::{process, sys};
 #[derive(Debug)]
 pub(super) struct UnixFile {
     path: PathBuf,
+    /// The file itself, whatever its path leads to by now.
+    file: OwnedFd,
     identity: (u64, u64),
     /// A forked child shares the memory but not the ownership.
     process: u32,
@@ -24,18 +28,28 @@ pub(super) struct UnixFile {
 impl UnixFile {
     /// Owns the file that `bind` has just made. The path is kept absolute, so that a later change of the current
     /// directory does not move it.
+    ///
+    /// In a folder that others may write to, somebody may have replaced it already. A link to some other file must not have
+    /// that one's mode and owner changed: so it is opened for what it is, and all that follows goes by the descriptor.
     pub(super) fn own(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
-        let identity = identity(&path)?;
-        Ok(UnixFile { path, identity, process: std::process::id() })
+        let file = open(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let stat = fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+            let what = format!("somebody has put something else at {} meanwhile", path.display());
+            return Err(io::Error::other(what));
+        }
+        Ok(UnixFile { path, file, identity: (stat.st_dev, stat.st_ino), process: std::process::id() })
     }
 
     pub(super) fn set_mode(&self, mode: u32) -> io::Result<()> {
-        fs::set_permissions(&self.path, Permissions::from_mode(mode))
+        // fchmod(2) takes no descriptor of this kind, but `/proc` leads to what it stands for.
+        fs::set_permissions(format!("/proc/self/fd/{}", self.file.as_raw_fd()), Permissions::from_mode(mode))
     }
 
     pub(super) fn set_owner(&self, user: Option<u32>, group: Option<u32>) -> io::Result<()> {
-        std::os::unix::fs::chown(&self.path, user, group)
+        let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
+        Ok(chownat(&self.file, "", user, group, AtFlags::EMPTY_PATH)?)
     }
 }
 
@@ -91,4 +105,33 @@ pub(super) fn remove_stale(address: &UnixAddress) -> Result<(), ListenError> {
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_changed_through_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, precious) = (folder.path().join("socket"), folder.path().join("precious"));
+        fs::write(&precious, "").unwrap();
+        fs::set_permissions(&precious, Permissions::from_mode(0o600)).unwrap();
+        let _listener = UnixListener::bind(&path).unwrap();
+        let file = UnixFile::own(&path).unwrap();
+        // Between the bind and the change of its mode.
+        fs::rename(&path, folder.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        file.set_mode(0o755).unwrap();
+        file.set_owner(None, Some(rustix::process::getgid().as_raw())).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&precious), 0o600);
+        assert_eq!(mode(&folder.path().join("elsewhere")), 0o755);
+        // Before that.
+        assert!(UnixFile::own(&path).is_err());
+        drop(file);
+        assert!(path.symlink_metadata().is_ok(), "what is not ours stays");
+    }
 }

@@ -19,6 +19,8 @@ pub struct Generation {
     pub ready: Option<Instant>,
     /// How far it is.
     pub stage: Stage,
+    /// While it serves beside a newer one: when it is told to stop.
+    pub(super) hand_over_at: Option<Instant>,
     /// What was last found when it was asked.
     pub(super) found: Option<String>,
 }

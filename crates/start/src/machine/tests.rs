@@ -177,6 +177,23 @@ fn pauses_are_never_shorter_than_the_interval_and_end_with_a_stable_generation()
 }
 
 #[test]
+fn failures_with_a_stable_success_between_them_are_no_row() {
+    let mut world = World::new(policy());
+    world.wait(60.0).did("start 1; write; ready 1");
+    for number in [2, 4, 6, 8] {
+        // Each restart fails once; its second attempt lives.
+        world.hup().dies(number).wait(0.9).did(&format!("start {number}; failed {number}, again"));
+        world.wait(0.2).did(&format!("start {}", number + 1));
+        world.wait(20.0).dies(number - 1);
+        world.decided.clear();
+    }
+    // The same without a success in between: the pauses grow.
+    world.hup().dies(10).wait(1.1).dies(11).wait(1.1).dies(12).wait(1.1).dies(13).wait(1.1).dies(14);
+    world.decided.clear();
+    world.wait(1.1).did("").wait(1.0).did("start 15");
+}
+
+#[test]
 fn one_that_dies_is_replaced_at_once() {
     let mut world = World::new(policy());
     world.wait(100.0).did("start 1; write; ready 1").dies(1).did("write; start 2");
@@ -255,6 +272,21 @@ fn older_ones_serve_on_for_the_delay() {
 }
 
 #[test]
+fn restarts_that_follow_each_other_do_not_put_off_the_end_of_older_ones() {
+    let delay = Tunables { kill_old_delay: Duration::from_secs(2), ..Tunables::default() };
+    let mut world = World::tuned(Policy { interval: Duration::ZERO, ..policy() }, delay);
+    world.did("start 1; write; ready 1").hup().did("start 2; write; ready 2");
+    world.wait(1.5).hup().did("start 3; write; ready 3");
+    // Each has the delay to itself, counted from when a newer one was ready.
+    world.wait(0.6).did("HUP 1").wait(1.5).did("HUP 2").wait(1e3).did("");
+    // With nobody older left there is nothing to be told.
+    world.hup().did("start 4; write; ready 4").dies(3);
+    world.said();
+    world.wait(5.0);
+    assert_eq!(world.said(), "");
+}
+
+#[test]
 fn each_is_told_to_stop_once() {
     let mut world = World::new(policy());
     world.wait(2.0).hup().wait(2.0).hup().wait(2.0);
@@ -290,6 +322,13 @@ fn int_twice_ends_it_at_once_and_term_does_not() {
         world.wait(2.0).happens(Event::Stop(first)).decided.clear();
         world.happens(Event::Stop(second)).did(done).dies(1).did("write; leave");
     }
+}
+
+#[test]
+fn int_twice_ends_it_at_once_after_term_too() {
+    let mut world = World::new(Policy { interval: Duration::ZERO, ..policy() });
+    world.did("start 1; write; ready 1").happens(Event::Stop(Signal::TERM)).did("QUIT 1");
+    world.happens(Event::Stop(Signal::INT)).did("").happens(Event::Stop(Signal::INT)).did("kill 1");
 }
 
 #[test]
