@@ -30,7 +30,7 @@ pub struct Draft {
     pub listening: Listening,
     /// The folder that the command runs in.
     pub folder: Option<PathBuf>,
-    /// The least time between two starts; also how long a generation must live to be ready, when nothing else says so.
+    /// How long a generation must live to be ready, when nothing else says so; also the least time from a failed start to the next.
     pub interval: Duration,
     /// When a generation is ready; `None`: when it has lived for the interval, and a restart that failed is tried again
     /// until it succeeds.

@@ -66,7 +66,7 @@ pub(crate) struct Args {
     /// A folder with a file for each variable of the command's environment, read anew for each generation (or ENVDIR)
     #[arg(long, value_name = "FOLDER", help_heading = "The command")]
     pub(super) envdir: Option<OsString>,
-    /// The least time between two starts, and how long a generation must live to count as ready [default: 1s]
+    /// How long a generation must live to count as ready (without --ready), and the least time from a failed start to the next [default: 1s]
     #[arg(long, value_name = "TIME", help_heading = "The command")]
     pub(super) interval: Option<String>,
     /// What older generations are sent when a newer one is ready [default: TERM]
