@@ -91,6 +91,9 @@ impl Error {
                 Some("see who it is (ss -ltnp, ss -lxp), and end it or listen elsewhere")
             }
             Error::File(FileError::Ended { .. }) => Some("start it; the file is taken over"),
+            Error::Control(ControlError::Connect { .. }) => {
+                Some("see whether it runs, and with which --control; its log says in the first lines when it has none")
+            }
             Error::Start(StartError::File(FileError::InUse { .. })) => {
                 Some("stop that one (oroshi start --stop --pid-file FILE), or give this one a file of its own")
             }

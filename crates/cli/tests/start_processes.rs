@@ -127,6 +127,18 @@ fn with_die_together_what_earlier_generations_left_ends_too() {
 }
 
 #[test]
+fn with_die_together_what_has_left_its_group_ends_too() {
+    let Some(mut w) = world("with_die_together_what_has_left_its_group_ends_too") else { return };
+    let who = w.path("who");
+    let script = r#"setsid sh -c 'echo $$ >"$0"; exec sleep 600' "$0" & wait"#;
+    w.start_as(&["--die-together", "--interval", "0", "--", "sh", "-c", script, &who]);
+    let escaped: u32 = w.file("who", "a number", |text| text.ends_with('\n')).trim().parse().unwrap();
+    w.send(Signal::KILL);
+    w.end();
+    wait_for(|| format!("{escaped} ends\n{}", w.told()), || gone(escaped).then_some(()));
+}
+
+#[test]
 fn the_guard_is_started_again() {
     let Some(mut w) = world("the_guard_is_started_again") else { return };
     w.start(&["--die-together"], &[]);

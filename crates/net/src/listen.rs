@@ -124,8 +124,14 @@ impl BoundListener {
         if options.nodelay {
             sockopt::set_tcp_nodelay(&socket, true).map_err(fail)?;
         }
-        bind(&socket, &address).map_err(fail)?;
-        listen(&socket, backlog(options)).map_err(fail)?;
+        let in_use = |errno| match errno {
+            Errno::ADDRINUSE => {
+                ListenError::InUse { address: text.to_owned(), pid: crate::process::who_listens(address) }
+            }
+            errno => fail(errno),
+        };
+        bind(&socket, &address).map_err(in_use)?;
+        listen(&socket, backlog(options)).map_err(in_use)?;
         let bound = getsockname(&socket).map_err(fail)?;
         let address = Peer::from_kernel(bound).unwrap_or(Peer::Tcp(address));
         Ok(BoundListener { socket, address, file: None })
@@ -140,7 +146,7 @@ impl BoundListener {
         let fail = |errno| ListenError::from_errno(errno, &text);
         let socket = new_socket(AddressFamily::UNIX).map_err(fail)?;
         match bind(&socket, address.kernel()) {
-            Err(Errno::ADDRINUSE) if address.as_path().is_some() => {
+            Err(Errno::ADDRINUSE) => {
                 unix_file::remove_stale(&address)?;
                 bind(&socket, address.kernel()).map_err(fail)?;
             }
@@ -266,7 +272,8 @@ pub enum ListenError {
     InUse {
         /// The address.
         address: String,
-        /// The process that made the socket, where the kernel tells: it does for a unix socket that takes connections.
+        /// The process, where the kernel tells: the one that made a unix socket which takes connections, or one that has a TCP
+        /// socket of that port and may be looked at.
         pid: Option<u32>,
     },
     /// Whoever made the unix socket has ended, but processes that it started listen on it still: end them, or choose

@@ -1,8 +1,10 @@
 //! Processes and signals by their names: who is below whom, how one ended, which signal is called what.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 
+use procfs::net::TcpState;
 use procfs::process::all_processes;
 use rustix::process::{Pid, Signal, WaitStatus, kill_process};
 
@@ -33,6 +35,16 @@ pub fn group(leader: u32) -> Vec<u32> {
     of_group.filter_map(|stat| u32::try_from(stat.pid).ok()).collect()
 }
 
+/// The processes that were started with this variable in their environment, as far as they may be looked at, without zombies.
+pub fn with_variable(name: &str, value: &str) -> Vec<u32> {
+    let wanted = format!("{name}={value}");
+    let has_it = |pid: &u32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+    };
+    everyone().into_iter().map(|(pid, _)| pid).filter(has_it).collect()
+}
+
 /// Whether there is a process of this number, a zombie too.
 pub fn exists(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
@@ -47,6 +59,22 @@ pub fn holds_socket(pid: u32, inode: u64) -> io::Result<bool> {
     let open = Path::new("/proc").join(pid.to_string()).join("fd").read_dir()?;
     // A descriptor that is closed meanwhile is none.
     Ok(open.flatten().any(|entry| entry.path().read_link().is_ok_and(|link| link.as_os_str() == wanted.as_str())))
+}
+
+/// The process that listens at a TCP address, or at every address of its port: the first of them, by its number. `None` where
+/// nobody does, or nobody whom this process may look at.
+pub fn who_listens(address: SocketAddr) -> Option<u32> {
+    let sockets = procfs::net::tcp().into_iter().chain(procfs::net::tcp6()).flatten();
+    let in_the_way = |local: SocketAddr| {
+        let everywhere = local.ip().is_unspecified() || address.ip().is_unspecified();
+        local.port() == address.port() && (everywhere || local.ip().to_canonical() == address.ip().to_canonical())
+    };
+    let listening = sockets.filter(|socket| socket.state == TcpState::Listen && in_the_way(socket.local_address));
+    let inodes: Vec<u64> = listening.map(|socket| socket.inode).collect();
+    let holds = |pid: &u32| inodes.iter().any(|inode| holds_socket(*pid, *inode).is_ok_and(|holds| holds));
+    let mut pids: Vec<u32> = everyone().into_iter().map(|(pid, _)| pid).collect();
+    pids.sort_unstable();
+    pids.into_iter().find(holds)
 }
 
 /// Sends a signal. False: the process is gone, or belongs to somebody else.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// The file with the superdaemon's process number, locked (flock(2)) for as long as it lives, as `start_server` has it;
 /// removed when this is dropped.
@@ -183,8 +184,12 @@ impl StatusFile {
         let path = std::path::absolute(path).map_err(failed)?;
         // What cannot be written later is better known now.
         let folder = path.parent().unwrap_or(Path::new("/"));
-        if !folder.is_dir() {
-            return Err(failed(io::ErrorKind::NotFound.into()));
+        if !folder.metadata().map_err(failed)?.is_dir() {
+            return Err(failed(Errno::NOTDIR.into()));
+        }
+        // It is replaced as a whole, whatever it is: what is no file should not be.
+        if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
+            return Err(failed(io::Error::other("something else than a file is there")));
         }
         Ok(Self { path, written: None })
     }

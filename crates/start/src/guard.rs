@@ -1,8 +1,8 @@
 //! `--die-together`: the command ends when the superdaemon dies, however that comes about.
 //!
 //! Each generation is a process group of its own, and a small process beside the superdaemon, the guard, knows them all: it
-//! reads a pipe that closes when the superdaemon is gone, and then ends the groups. At an end in order the superdaemon itself
-//! ends what is left below it.
+//! reads a pipe that closes when the superdaemon is gone, and then ends the groups, and whatever has left its group: that it finds by
+//! a variable that they all have from the superdaemon. At an end in order the superdaemon itself ends what is left below it.
 //!
 //! (The kernel can send a signal to a process whose parent dies, PR_SET_PDEATHSIG. But it tells only the first process of a
 //! generation, forgets about it when that changes its user, and would come on top of ours: for many programs a second
@@ -16,11 +16,16 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use oroshi_net::process::group;
+use oroshi_net::process::{group, signal_to, with_variable};
 use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::notify::secret;
 
 /// How often to look whether a group has ended.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// What all that belongs to one superdaemon has in its environment.
+const TOGETHER: &str = "OROSHI_START_TOGETHER";
 
 /// What it is called in a list of processes.
 pub(crate) const OWN_NAME: &str = "oroshi";
@@ -31,6 +36,8 @@ pub(crate) struct Guarded {
     program: Vec<OsString>,
     signal: Signal,
     patience: Duration,
+    /// What the variable [`TOGETHER`] says in all of them.
+    mark: String,
     /// The first process of each group.
     groups: BTreeSet<u32>,
     /// Those of them that have ended, while others of their group have not.
@@ -41,7 +48,9 @@ pub(crate) struct Guarded {
 impl Guarded {
     /// Starts the guard.
     pub(crate) fn new(program: &[OsString], signal: Signal, patience: Duration) -> io::Result<Self> {
+        let mark = secret(8)?;
         let mut guarded = Self {
+            mark,
             program: program.to_vec(),
             signal,
             patience,
@@ -62,6 +71,8 @@ impl Guarded {
         let mut child: Child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
         let input = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         self.guard = Some((child.id(), input));
+        let mark = format!("={}\n", self.mark);
+        self.write(&mark);
         let groups: Vec<u32> = self.groups.iter().copied().collect();
         groups.iter().for_each(|pid| self.tell('+', *pid));
         Ok(())
@@ -91,15 +102,25 @@ impl Guarded {
         }
     }
 
+    /// The variable that the command is given, by which it and all that it starts is known.
+    pub(crate) fn variable(&self) -> (&'static str, &str) {
+        (TOGETHER, &self.mark)
+    }
+
     fn tell(&mut self, sign: char, pid: u32) {
+        self.write(&format!("{sign}{pid}\n"));
+    }
+
+    fn write(&mut self, line: &str) {
         if let Some((_, input)) = &mut self.guard {
             // A guard that has ended is started again when that is noticed.
-            let _ = input.write_all(format!("{sign}{pid}\n").as_bytes());
+            let _ = input.write_all(line.as_bytes());
         }
     }
 }
 
-/// The guard itself: until its input closes, and everything that it was told of has ended. Gives the groups that it had to end.
+/// The guard itself: until its input closes, and everything that it was told of has ended. Gives what it had to end: the first process of
+/// each group, and those that had left theirs.
 ///
 /// For a process of its own.
 ///
@@ -111,26 +132,35 @@ pub fn guard(signal: Signal, patience: Duration) -> io::Result<Vec<u32>> {
     // Not `exe`, by which it was started.
     let _ = rustix::thread::set_name(c"oroshi-guard");
     let mut groups: BTreeSet<u32> = BTreeSet::new();
+    let mut mark = None;
     for line in BufReader::new(io::stdin()).lines() {
         let line = line?;
         let pid = line.get(1..).and_then(|number| number.parse().ok());
         match (line.get(..1), pid) {
+            (Some("="), _) => mark = line.get(1..).map(str::to_owned),
             (Some("+"), Some(pid)) => _ = groups.insert(pid),
             (Some("-"), Some(pid)) => _ = groups.remove(&pid),
             _ => {}
         }
     }
-    let left: Vec<u32> = groups.into_iter().collect();
-    let pids: Vec<Pid> = left.iter().filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?)).collect();
-    for pid in &pids {
-        let _ = kill_process_group(*pid, signal);
-    }
+    let in_groups = || -> BTreeSet<u32> { groups.iter().flat_map(|leader| group(*leader)).collect() };
+    let outside = || -> Vec<u32> {
+        let marked = mark.as_ref().map(|mark| with_variable(TOGETHER, mark)).unwrap_or_default();
+        let inside = in_groups();
+        marked.into_iter().filter(|pid| !inside.contains(pid)).collect()
+    };
+    let tell_all = |signal: Signal, outside: &[u32]| {
+        for leader in groups.iter().filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?)) {
+            let _ = kill_process_group(leader, signal);
+        }
+        outside.iter().for_each(|pid| _ = signal_to(*pid, signal));
+    };
+    let left = outside();
+    tell_all(signal, &left);
     let deadline = Instant::now() + patience;
-    while left.iter().any(|leader| !group(*leader).is_empty()) && Instant::now() < deadline {
+    while !(in_groups().is_empty() && outside().is_empty()) && Instant::now() < deadline {
         sleep(LOOK);
     }
-    for pid in pids {
-        let _ = kill_process_group(pid, Signal::KILL);
-    }
-    Ok(left)
+    tell_all(Signal::KILL, &outside());
+    Ok(groups.iter().copied().chain(left).collect())
 }

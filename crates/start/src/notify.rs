@@ -99,7 +99,7 @@ fn read(message: &[u8]) -> Said {
 }
 
 /// So many bytes that nobody can guess, as hexadecimal digits.
-fn secret(length: usize) -> io::Result<String> {
+pub(crate) fn secret(length: usize) -> io::Result<String> {
     let mut bytes = vec![0; length];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

@@ -49,7 +49,7 @@ impl Place {
         let expected = || {
             format!(
                 "`{text}` is no port: expected 8080, 127.0.0.1:8080 or [::1]:8080, perhaps with the number of a descriptor \
-                 (8080=5), or u5353 for UDP"
+                 (8080=5); for UDP u5353, 127.0.0.1:u5353 or [::1]:u5353"
             )
         };
         let (address, descriptor) = match text.split_once('=') {
@@ -75,7 +75,7 @@ impl Place {
             None => (Host::Any, digits.to_owned()),
             Some("") => return Err(expected()),
             Some(host) if host.contains(':') => {
-                let ip = host.parse().map_err(|_| format!("`{text}`: `{host}` is no IPv6 address: {}", expected()))?;
+                let ip = host.parse().map_err(|_| expected())?;
                 (Host::V6(ip), format!("[{host}]:{digits}"))
             }
             Some(host) if host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) => {

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::machine::{Policy, Readiness};
 use crate::output::LogTo;
-use crate::place::Place;
+use crate::place::{Kind, Place};
 use crate::sockets::Listening;
 
 /// A superdaemon as the user described it: typed, not yet checked for sense. `Default` is `start_server`'s, without a command.
@@ -130,6 +130,12 @@ pub enum PlanError {
         /// Who has it next.
         second: String,
     },
+    /// Leave out one of the two.
+    #[error("{name} is given twice: expected each place once")]
+    Twice {
+        /// The place.
+        name: String,
+    },
     /// Choose another path: a semicolon ends a name in SERVER_STARTER_PORT.
     #[error("`{name}` cannot be handed down: a `;` is in it, which SERVER_STARTER_PORT has between names")]
     Semicolon {
@@ -166,6 +172,7 @@ impl Draft {
             problems.push(PlanError::NoCommand);
         }
         let mut taken: HashMap<RawFd, &str> = HashMap::new();
+        let mut seen: Vec<&Kind> = Vec::new();
         for place in &self.places {
             if let Some(descriptor) = place.descriptor
                 && let Some(first) = taken.insert(descriptor, &place.name)
@@ -173,6 +180,12 @@ impl Draft {
                 let (first, second) = (first.to_owned(), place.name.clone());
                 problems.push(PlanError::Descriptor { descriptor, first, second });
             }
+            // Port 0 is another one each time.
+            let is_free = matches!(place.kind, Kind::Tcp(_, 0) | Kind::Udp(_, 0));
+            if !is_free && seen.contains(&&place.kind) {
+                problems.push(PlanError::Twice { name: place.name.clone() });
+            }
+            seen.push(&place.kind);
             if place.name.contains(';') {
                 problems.push(PlanError::Semicolon { name: place.name.clone() });
             }
@@ -233,17 +246,19 @@ mod tests {
     fn everything_that_is_wrong_is_said_at_once() {
         let place = |text: &str| Place::port(text).unwrap();
         let draft = Draft {
-            places: vec![place("80=5"), place("81=5"), Place::path("/run/a;b").unwrap()],
+            places: vec![place("80=5"), place("81=5"), place("81"), Place::path("/run/a;b").unwrap()],
             daemonize: true,
             ready: Some(Ready::Answers(Box::new("https://localhost/".parse().unwrap()))),
             control: Some(ControlAt { path: "/x".repeat(60).into(), asked_for: true }),
             ..Draft::default()
         };
         let problems: Vec<String> = draft.plan().unwrap_err().iter().map(ToString::to_string).collect();
-        for (problem, words) in problems.iter().zip(["no command", "descriptor 5", "a;b", "log", "https", "control"]) {
+        for (problem, words) in
+            problems.iter().zip(["no command", "descriptor 5", "81 is given twice", "a;b", "log", "https", "control"])
+        {
             assert!(problem.contains(words), "{problem}");
         }
-        assert_eq!(problems.len(), 6, "{problems:?}");
+        assert_eq!(problems.len(), 7, "{problems:?}");
         let control = Some(ControlAt { path: "/x".repeat(60).into(), asked_for: false });
         let places = vec![place("80=5"), place("81")];
         let plan = Draft { command: vec!["x".into()], places, control, ..Draft::default() }.plan().unwrap();

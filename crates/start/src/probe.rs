@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use oroshi_net::diag::other_end;
 use oroshi_net::process::{descendants, holds_socket};
 use oroshi_net::{Connector, ConnectorOptions, Endpoint, Peer, Stream};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, recv};
 use tokio::time::{sleep, timeout};
 
 use crate::http::{answer, request, write};
@@ -168,6 +170,16 @@ enum Accepted {
 }
 
 fn accepted_by(stream: &Stream, pid: u32) -> io::Result<Accepted> {
+    // Whoever answers or closes already has not waited for the whole request; then there is no other end to be looked up.
+    match peek(stream) {
+        Err(Errno::AGAIN) => {}
+        Ok(0) | Err(_) => return Err(io::Error::other("the connection was closed before the request was complete")),
+        Ok(_) => {
+            let what = "the answer came before the request was complete: expected a server that reads its head to the end; else use \
+                        --ready notify";
+            return Err(io::Error::other(what));
+        }
+    }
     let Some(inode) = other_end(stream)? else { return Ok(Accepted::NotYet) };
     let hidden = Cell::new(None);
     let holds = |pid: u32| match holds_socket(pid, inode) {
@@ -193,6 +205,12 @@ fn accepted_by(stream: &Stream, pid: u32) -> io::Result<Accepted> {
         Some(pid) => format!("only others answered, such as process {pid}"),
         None => "only others answered, processes that are not below this one".to_owned(),
     }))
+}
+
+/// How many bytes wait to be read, at most one; zero: the other side has closed.
+fn peek(stream: &Stream) -> Result<usize, Errno> {
+    let mut byte = [0];
+    retry_on_intr(|| recv(stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT)).map(|(_, length)| length)
 }
 
 #[cfg(test)]
@@ -321,6 +339,24 @@ mod tests {
         assert!(held.iter().all(|held| *held < PATIENCE / 2), "{held:?}");
         other.kill().unwrap();
         other.wait().unwrap();
+    }
+
+    #[test]
+    fn whoever_does_not_wait_for_the_request_is_told_of() {
+        for (says, wanted) in
+            [("HTTP/1.0 200 OK\r\n\r\n", "before the request was complete: expected"), ("", "was closed before")]
+        {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let url = format!("http://{}/", listener.local_addr().unwrap());
+            thread::spawn(move || {
+                while let Ok((mut stream, _)) = listener.accept() {
+                    let _ = stream.read(&mut [0; 4096]);
+                    let _ = stream.write_all(says.as_bytes());
+                }
+            });
+            let found = ask(&url, std::process::id(), wanted);
+            assert!(found.last().unwrap().contains(wanted), "{found:?}");
+        }
     }
 
     #[test]

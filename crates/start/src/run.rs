@@ -425,6 +425,9 @@ impl<'a> Superdaemon<'a> {
         for (name, value) in variables(&self.sockets).into_iter().chain(watch.variables()) {
             set(name, value);
         }
+        if let Some((name, mark)) = self.guarded.as_ref().map(Guarded::variable) {
+            set(name, Some(mark.into()));
+        }
         set("SERVER_STARTER_GENERATION", Some(number.to_string().into()));
         if let (tunables, _) = self.environment.tunables()
             && let Some(interval) = tunables.auto_restart

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 
-    #[arg(long, value_name = "PORT", help_heading = "Sockets", help = PORT)]
+    #[arg(long, value_name = "PORT", allow_negative_numbers = true, help_heading = "Sockets", help = PORT)]
     pub(super) port: Vec<String>,
     /// A unix socket to listen at: a path, or @name in the abstract namespace. May be given several times
     #[arg(long, value_name = "PATH", help_heading = "Sockets")]

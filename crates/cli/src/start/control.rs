@@ -44,7 +44,16 @@ fn stop(args: &Args) -> Result<ExitCode, Error> {
 fn status(args: &Args) -> Result<ExitCode, Error> {
     let problem = "--status: expected --pid-file FILE, --status-file FILE or --control PATH too, which say whose";
     let path = control_path(args).ok_or_else(|| Error::Usage(vec![problem.to_owned()]))?;
-    let status = ask_status(&path)?;
+    let status = match (ask_status(&path), &args.pid_file) {
+        (Err(ControlError::Connect { path, source }), Some(pid_file)) => {
+            // Its pid file may say what has become of it.
+            if let Err(error @ (FileError::Ended { .. } | FileError::NoPid { .. })) = Running::find(pid_file) {
+                return Err(error.into());
+            }
+            return Err(ControlError::Connect { path, source }.into());
+        }
+        (status, _) => status?,
+    };
     let text = if args.json {
         serde_json::to_string_pretty(&status).map_err(|error| Error::Asked(error.to_string()))? + "\n"
     } else {

@@ -103,7 +103,7 @@ pub(super) fn child(args: ChildArgs) -> Result<Child, String> {
 /// A problem with the whole, in the words of the command line.
 fn in_flags(error: &PlanError) -> String {
     let flag = match error {
-        PlanError::NoCommand => return error.to_string(),
+        PlanError::NoCommand | PlanError::Twice { .. } => return error.to_string(),
         PlanError::Descriptor { .. } => "--port",
         PlanError::Semicolon { .. } => "--path",
         PlanError::NoLog => return format!("--daemonize: {error}: expected --log-file FILE"),

@@ -64,11 +64,12 @@ impl Drop for UnixFile {
     }
 }
 
-/// Removes a socket's file on which nobody listens, and refuses anything else.
+/// Removes a socket's file on which nobody listens, and refuses anything else. An abstract name has no file: it is free again as soon as
+/// nobody has it.
 pub(super) fn remove_stale(address: &UnixAddress) -> Result<(), ListenError> {
     let text = format!("unix:{address}");
     let other = |source| ListenError::Other { address: text.clone(), source };
-    let Some(path) = address.as_path() else { return Ok(()) };
+    let Some(path) = address.as_path() else { return refuse_if_in_use(address) };
     let before = fs::symlink_metadata(path).map_err(other)?;
     if before.file_type().is_symlink() {
         let what = format!("{} is a symbolic link, and a socket cannot be made through one", path.display());
@@ -78,27 +79,30 @@ pub(super) fn remove_stale(address: &UnixAddress) -> Result<(), ListenError> {
         let what = address.explain().unwrap_or_else(|| format!("{} is not a socket", path.display()));
         return Err(ListenError::NotASocket { address: text, what });
     }
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let probe =
-        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(|errno| other(errno.into()))?;
-    match connect(&probe, address.kernel()) {
-        Err(Errno::CONNREFUSED) => {}
-        // Gone in the meantime: the bind that follows decides.
-        Err(Errno::NOENT) => return Ok(()),
-        Ok(()) => {
-            return Err(match sys::peer_pid(&probe) {
-                Some(pid) if !process::exists(pid) => ListenError::LeftOver { address: text, pid },
-                pid => ListenError::InUse { address: text, pid },
-            });
-        }
-        // Its backlog is full, or it is of another type, or not ours to ask: it is in use.
-        _ => return Err(ListenError::InUse { address: text, pid: None }),
-    }
+    refuse_if_in_use(address)?;
     // Only the file that was asked: another server may have replaced it in the meantime.
     if identity(path).is_ok_and(|now| now == (before.dev(), before.ino())) {
         fs::remove_file(path).map_err(other)?;
     }
     Ok(())
+}
+
+/// An error that says who listens there; none if nobody does.
+fn refuse_if_in_use(address: &UnixAddress) -> Result<(), ListenError> {
+    let text = format!("unix:{address}");
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let probe = probe.map_err(|errno| ListenError::Other { address: text.clone(), source: errno.into() })?;
+    match connect(&probe, address.kernel()) {
+        // Nobody there, or gone in the meantime: the bind that follows decides.
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
+        Ok(()) => Err(match sys::peer_pid(&probe) {
+            Some(pid) if !process::exists(pid) => ListenError::LeftOver { address: text, pid },
+            pid => ListenError::InUse { address: text, pid },
+        }),
+        // Its backlog is full, or it is of another type, or not ours to ask: it is in use.
+        Err(_) => Err(ListenError::InUse { address: text, pid: None }),
+    }
 }
 
 /// Device and inode, which together name a file whatever its path.
