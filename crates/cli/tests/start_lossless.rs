@@ -63,6 +63,16 @@ const TARGET: Server = Server {
     loses: |_| false,
 };
 
+/// The oroshi gem, where it is built: `make gem`, and ruby/exe on the PATH.
+const RACK: Server = Server {
+    name: "oroshi-rack",
+    programs: &["oroshi-rack"],
+    flags: &[],
+    command: &["oroshi-rack", "-E", "none", "-O", "MaxWorkers=2", "-O", "MaxRequestPerChild=0", "config.ru"],
+    can: |_, _| true,
+    loses: |_| false,
+};
+
 /// It closes every connection after its answer, and takes QUIT for "finish what you have", TERM for "at once".
 const UNICORN: Server = Server {
     name: "unicorn",
@@ -123,7 +133,7 @@ const STARMAN: Server = Server {
     loses: |_| true,
 };
 
-const RACK: &str =
+const CONFIG_RU: &str =
     r#"run ->(env) { [200, { "content-type" => "text/plain", "content-length" => "12" }, ["Hello, world"]] }"#;
 const PSGI: &str = r#"sub { [200, ["Content-Type" => "text/plain", "Content-Length" => 12], ["Hello, world"]] }"#;
 const UNICORN_RB: &str = "worker_processes 2\n";
@@ -139,6 +149,11 @@ const LANES: usize = 3;
 #[test]
 fn a_restart_loses_no_request_of_oroshi_target() {
     nothing_is_lost("a_restart_loses_no_request_of_oroshi_target", &TARGET, 5);
+}
+
+#[test]
+fn a_restart_loses_no_request_of_the_gem() {
+    nothing_is_lost("a_restart_loses_no_request_of_the_gem", &RACK, 5);
 }
 
 #[test]
@@ -199,7 +214,7 @@ impl std::fmt::Display for Run {
 fn under_load(server: &Server, (socket, load): (Socket, Load), restarts: u32) -> Run {
     let mut world = World::new(Kind::Ours);
     let unqueued = format!("{PUMA_RB}queue_requests false\n");
-    let files = [("config.ru", RACK), ("app.psgi", PSGI), ("unicorn.rb", UNICORN_RB), ("puma.rb", PUMA_RB)];
+    let files = [("config.ru", CONFIG_RU), ("app.psgi", PSGI), ("unicorn.rb", UNICORN_RB), ("puma.rb", PUMA_RB)];
     for (name, text) in files.into_iter().chain([("puma-unqueued.rb", unqueued.as_str())]) {
         world.write(name, text);
     }
@@ -278,7 +293,7 @@ impl Observer for Watch<'_> {
 #[ignore = "takes minutes: every server, every socket, every load, 20 restarts of each"]
 #[allow(clippy::print_stdout, reason = "for whoever runs this test alone")]
 fn twenty_restarts_of_everything() {
-    let servers = [&TARGET, &UNICORN, &PUMA, &PUMA_UNQUEUED, &STARLET, &STARMAN];
+    let servers = [&TARGET, &RACK, &UNICORN, &PUMA, &PUMA_UNQUEUED, &STARLET, &STARMAN];
     let cases: Vec<_> = servers
         .into_iter()
         .filter(|server| have("twenty_restarts_of_everything", server.programs))

@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use oroshi_words::nearest;
 
 /// The project's own questions.
-const BUILT_IN: [(&str, &str); 4] = [
+const BUILT_IN: [(&str, &str); 7] = [
     ("concurrency", include_str!("../../../../experiments/concurrency.toml")),
     ("generators", include_str!("../../../../experiments/generators.toml")),
     ("keepalive", include_str!("../../../../experiments/keepalive.toml")),
+    ("rack-behind-nginx", include_str!("../../../../experiments/rack-behind-nginx.toml")),
+    ("rack-requests", include_str!("../../../../experiments/rack-requests.toml")),
+    ("rack-servers", include_str!("../../../../experiments/rack-servers.toml")),
     ("unix-or-tcp", include_str!("../../../../experiments/unix-or-tcp.toml")),
 ];
 /// Where an experiment is looked for by its name.
