@@ -1,0 +1,151 @@
+//! A connection, and the seats in which connections wait for epoll.
+
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use oroshi_http1::RequestDecoder;
+
+use crate::output::Output;
+use crate::poll::Interest;
+use crate::request::Incoming;
+
+/// What a connection waits for.
+#[derive(Debug, Default)]
+pub(crate) enum Stage {
+    /// A request, of which no byte has come.
+    #[default]
+    Idle,
+    /// The rest of a request's head.
+    Head,
+    /// The rest of a request's body.
+    Body(Box<Incoming>),
+    /// Room for the rest of an answer.
+    Writing(Next),
+    /// The peer's end: what it still sends is swallowed, so that it can read the answer.
+    Lingering,
+}
+
+/// What becomes of a connection once an answer is out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// It waits for another request.
+    Keep,
+    /// It is closed.
+    Close,
+    /// It is closed once the peer has had time to read: there may be bytes of its request that nobody has read, and
+    /// closing over those would reset the connection.
+    Linger,
+    /// It is cut off, visibly: the answer is incomplete.
+    Abort,
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    /// The number of its listener.
+    pub(crate) listener: usize,
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) decoder: RequestDecoder,
+    /// Bytes that were received and not used yet.
+    pub(crate) input: Vec<u8>,
+    pub(crate) output: Output,
+    pub(crate) stage: Stage,
+    /// When its patience ends, in milliseconds of the coarse clock.
+    pub(crate) due_ms: u64,
+    pub(crate) interest: Interest,
+    /// Where it sits, once it has waited for anything.
+    pub(crate) seat: Option<u64>,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd, listener: usize, peer: Option<IpAddr>) -> Self {
+        Connection {
+            socket,
+            listener,
+            peer,
+            decoder: RequestDecoder::default(),
+            input: Vec::new(),
+            output: Output::default(),
+            stage: Stage::Idle,
+            due_ms: 0,
+            interest: Interest::None,
+            seat: None,
+        }
+    }
+
+    /// The socket's number.
+    pub(crate) fn number(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Gives the socket away; it is no longer this connection's to close.
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+}
+
+/// Connections by token. A token is good for one connection only: an event that comes late finds nobody.
+#[derive(Debug, Default)]
+pub(crate) struct Seats {
+    all: Vec<Seat>,
+    free: Vec<u32>,
+    taken: usize,
+}
+
+#[derive(Debug, Default)]
+struct Seat {
+    generation: u32,
+    connection: Option<Box<Connection>>,
+}
+
+impl Seats {
+    /// How many seats belong to somebody.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// Takes a seat, to which a connection can be put. The token's lower half is below 2^31.
+    pub(crate) fn reserve(&mut self) -> u64 {
+        self.taken += 1;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.all.push(Seat::default());
+            self.all.len() as u32 - 1
+        });
+        u64::from(self.all[index as usize].generation) << 32 | u64::from(index)
+    }
+
+    /// Seats a connection in the place that it has reserved.
+    pub(crate) fn put(&mut self, connection: Box<Connection>) {
+        if let Some(token) = connection.seat
+            && let Some(seat) = self.seat(token)
+        {
+            seat.connection = Some(connection);
+        }
+    }
+
+    /// Takes a connection out; the place stays its own.
+    pub(crate) fn take(&mut self, token: u64) -> Option<Box<Connection>> {
+        self.seat(token)?.connection.take()
+    }
+
+    /// Gives a place back.
+    pub(crate) fn release(&mut self, token: u64) {
+        if let Some(seat) = self.seat(token) {
+            seat.generation = seat.generation.wrapping_add(1) & 0x7fff_ffff;
+            seat.connection = None;
+            self.free.push(token as u32);
+            self.taken -= 1;
+        }
+    }
+
+    /// The tokens of seated connections for which `wanted` is true.
+    pub(crate) fn tokens(&self, wanted: impl Fn(&Connection) -> bool) -> Vec<u64> {
+        let connections = self.all.iter().filter_map(|seat| seat.connection.as_ref());
+        connections.filter(|connection| wanted(connection)).filter_map(|connection| connection.seat).collect()
+    }
+
+    fn seat(&mut self, token: u64) -> Option<&mut Seat> {
+        self.all.get_mut(token as u32 as usize).filter(|seat| seat.generation == (token >> 32) as u32)
+    }
+}

@@ -1,0 +1,558 @@
+//! The loop of a worker: wait, read, answer, on Ruby's main thread.
+//!
+//! One epoll set holds the listeners, every connection that waits for anything, and the lifeline. Ruby's lock is given
+//! away only while nothing is ready. A new connection is read at once; it enters the set only if its request is not
+//! complete, or when it is kept.
+
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use magnus::{Error, Ruby, value::ReprValue as _};
+use oroshi_http1::{Framing, RequestEvent, RequestHead};
+
+use crate::accept::{self, LISTENER, Listener};
+use crate::clock::{self, DateLine};
+use crate::connection::{Connection, Next, Seats, Stage};
+use crate::env::{Common, Environments};
+use crate::exchange::Body;
+use crate::overdue;
+use crate::poll::{Interest, Poll};
+use crate::rb;
+use crate::request::{BodyError, Incoming, gather};
+use crate::scoreboard::State;
+use crate::socket;
+use crate::title::Title;
+use crate::worker::{Stop, Worker};
+
+/// Why the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It was told to.
+    Stopped,
+    /// The lifeline broke.
+    ManagerGone,
+}
+
+/// Everything that a running worker has.
+pub(crate) struct Engine<'w> {
+    pub(crate) ruby: &'w Ruby,
+    pub(crate) worker: &'w Worker,
+    pub(crate) poll: Poll,
+    pub(crate) listeners: Vec<Listener>,
+    seats: Seats,
+    /// Connections whose next request is here already.
+    waiting: VecDeque<u64>,
+    scratch: Vec<u8>,
+    /// The answer that is being written.
+    pub(crate) out: Vec<u8>,
+    pub(crate) environments: Environments<'w>,
+    pub(crate) date: DateLine,
+    pub(crate) title: Option<Title>,
+    pub(crate) requests: u64,
+    /// When the collector is due to run, counted in requests.
+    pub(crate) collect_at: u64,
+    pub(crate) now_ms: u64,
+    swept_ms: u64,
+    /// Since when it has been stopping, and why.
+    pub(crate) stopping: Option<(u64, Ended)>,
+    /// What has to leave the loop: `exit`, a signal's exception, a `throw`.
+    pub(crate) leave: Option<Error>,
+}
+
+/// The lifeline's token.
+const LIFELINE: u64 = u64::MAX;
+/// Bytes read at once.
+const SCRATCH_BYTES: usize = 64 * 1024;
+/// So many reads are made for one connection before the others get their turn.
+const READS: usize = 16;
+/// How long a peer may take to read an answer that it did not wait for.
+const LINGER_MS: u64 = 2000;
+/// How often limits are looked at.
+const SWEEP_MS: u64 = 1000;
+
+impl<'w> Engine<'w> {
+    pub(crate) fn new(ruby: &'w Ruby, worker: &'w Worker) -> Result<Self, Error> {
+        let settings = &worker.settings;
+        let common = Common {
+            rack2: settings.rack2,
+            multiprocess: settings.multiprocess,
+            https: settings.https,
+            errors: rb::raw(settings.errors),
+            in_place: settings.in_place,
+        };
+        let poll = Poll::new().map_err(|error| broken(ruby, "epoll_create1", &error))?;
+        let listeners =
+            accept::prepare(&worker.listeners, &poll).map_err(|(what, error)| broken(ruby, &what, &error))?;
+        if let Some(lifeline) = settings.lifeline_fd {
+            poll.add(lifeline, LIFELINE)
+                .map_err(|error| broken(ruby, &format!("cannot watch the lifeline, descriptor {lifeline}"), &error))?;
+        }
+        let title = settings.title.as_deref().map(|fixed| Title::new(ruby, fixed)).transpose()?;
+        let mut engine = Engine {
+            ruby,
+            worker,
+            poll,
+            listeners,
+            seats: Seats::default(),
+            waiting: VecDeque::new(),
+            scratch: vec![0; SCRATCH_BYTES],
+            out: Vec::with_capacity(SCRATCH_BYTES),
+            environments: Environments::new(&worker.roots, common)?,
+            date: DateLine::default(),
+            title,
+            requests: 0,
+            collect_at: 0,
+            now_ms: clock::coarse_ms(),
+            swept_ms: 0,
+            stopping: None,
+            leave: None,
+        };
+        engine.worker.present.borrow_mut().poll = engine.poll.number();
+        engine.plan_collection();
+        Ok(engine)
+    }
+
+    /// Serves until told to stop, and everything begun is ended.
+    pub(crate) fn run(mut self) -> Result<Ended, Error> {
+        crate::forked::watch();
+        overdue::install(self.worker.slot).map_err(|error| broken(self.ruby, "sigaction for SIGURG", &error))?;
+        self.worker.slot.set_state(State::Idle);
+        self.show_idle();
+        loop {
+            self.take_notes();
+            if let Some(error) = self.leave.take() {
+                self.worker.log.borrow_mut().flush();
+                return Err(error);
+            }
+            if let Some((_, why)) = self.stopping
+                && self.is_drained()
+            {
+                self.worker.log.borrow_mut().flush();
+                return Ok(why);
+            }
+            let nothing_at_hand = self.waiting.is_empty() && !self.has_ready_listener();
+            let mut ready = self.poll.look().map_err(|error| broken(self.ruby, "epoll_wait", &error))?;
+            if ready == 0 && nothing_at_hand {
+                ready = self.wait()?;
+            }
+            self.now_ms = clock::coarse_ms();
+            for index in 0..ready {
+                match self.poll.event(index).token {
+                    LIFELINE => self.stop(Ended::ManagerGone),
+                    token if token & LISTENER != 0 => self.listener_is_ready(token),
+                    token => self.wake(token),
+                }
+            }
+            self.accept();
+            // One request of each, so that none with a long queue holds up the rest.
+            for _ in 0..self.waiting.len() {
+                if let Some(token) = self.waiting.pop_front() {
+                    self.go_on(token);
+                }
+            }
+            if self.now_ms.saturating_sub(self.swept_ms) >= SWEEP_MS || self.stopping.is_some() {
+                self.sweep();
+            }
+        }
+    }
+
+    /// Waits without Ruby's lock. Signal handlers of Ruby's run before this returns.
+    fn wait(&mut self) -> Result<usize, Error> {
+        self.worker.log.borrow_mut().flush();
+        self.shrink();
+        self.worker.slot.set_state(if self.stopping.is_some() { State::Stopping } else { State::Idle });
+        self.show_idle();
+        let timeout_ms = match self.stopping {
+            // It ends soon: look often enough to see it.
+            Some(_) => 50,
+            None if self.seats.taken() > 0 || self.has_paused_listener() => SWEEP_MS as i32,
+            None => -1,
+        };
+        let (poll, worker, stopping) = (&mut self.poll, self.worker, self.stopping.is_some());
+        // Traps may run on the way in, before a signal could interrupt the wait: what they left must not wait for it.
+        rb::without_gvl(|| if worker.has_notes(stopping) { Ok(0) } else { poll.wait(timeout_ms) })?
+            .map_err(|error| broken(self.ruby, "epoll_wait", &error))
+    }
+
+    /// Does what was noted by the worker's methods, perhaps in a trap.
+    fn take_notes(&mut self) {
+        if let Some(descriptor) = self.worker.new_log.take() {
+            self.worker.log.borrow_mut().reopen(descriptor);
+        }
+        match self.worker.stop.get() {
+            Stop::No => {}
+            _ if self.stopping.is_none() => self.stop(Ended::Stopped),
+            _ => {}
+        }
+    }
+
+    fn stop(&mut self, why: Ended) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.now_ms = clock::coarse_ms();
+        self.stopping = Some((self.now_ms, why));
+        if self.worker.settings.lifeline_fd.is_some() && why == Ended::ManagerGone {
+            self.worker.settings.lifeline_fd.iter().for_each(|&lifeline| self.poll.remove(lifeline));
+        }
+        self.leave_listeners();
+        self.worker.slot.set_state(State::Stopping);
+        self.show_idle();
+    }
+
+    /// Whether nothing that was begun is unfinished, and kept connections have had their while.
+    fn is_drained(&mut self) -> bool {
+        let Some((since_ms, _)) = self.stopping else { return false };
+        let now = self.worker.stop.get() == Stop::Now;
+        let over = now || clock::coarse_ms().saturating_sub(since_ms) >= self.worker.settings.linger_ms;
+        if over {
+            for token in self.seats.tokens(|it| matches!(it.stage, Stage::Idle) && it.input.is_empty()) {
+                self.drop_seated(token);
+            }
+        }
+        if now {
+            for token in self.seats.tokens(|it| matches!(it.stage, Stage::Head | Stage::Body(_) | Stage::Lingering)) {
+                self.drop_seated(token);
+            }
+        }
+        self.seats.taken() == 0
+    }
+
+    // Connections.
+
+    /// Something can be done for a connection that waited.
+    fn wake(&mut self, token: u64) {
+        let Some(mut connection) = self.seats.take(token) else { return };
+        match connection.stage {
+            // Its turn comes with what is here already.
+            Stage::Idle if !connection.input.is_empty() => self.seats.put(connection),
+            Stage::Writing(next) => match connection.output.flush(connection.number()) {
+                Ok(true) => self.settle(connection, next),
+                Ok(false) => {
+                    connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
+                    self.seats.put(connection);
+                }
+                Err(_) => self.close(connection, Next::Abort),
+            },
+            Stage::Lingering => {
+                let mut scratch = std::mem::take(&mut self.scratch);
+                let received = socket::receive(connection.number(), &mut scratch);
+                self.scratch = scratch;
+                match received {
+                    Ok(1..) => self.seats.put(connection),
+                    Err(error) if is_for_later(&error) => self.seats.put(connection),
+                    _ => self.close(connection, Next::Close),
+                }
+            }
+            Stage::Idle | Stage::Head | Stage::Body(_) => self.guarded(|engine| engine.read(connection)),
+        }
+    }
+
+    /// The next request of a connection is here already.
+    fn go_on(&mut self, token: u64) {
+        let Some(mut connection) = self.seats.take(token) else { return };
+        if !matches!(connection.stage, Stage::Idle) || connection.input.is_empty() {
+            self.seats.put(connection);
+            return;
+        }
+        self.guarded(|engine| {
+            let input = std::mem::take(&mut connection.input);
+            if let Some(connection) = engine.take_requests(connection, &input) {
+                engine.park(connection);
+            }
+        });
+    }
+
+    /// Nothing that arrives may end the process: a panic becomes a closed connection, a line in the log, and an answer if
+    /// there can be one.
+    pub(crate) fn guarded(&mut self, work: impl FnOnce(&mut Self)) {
+        if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
+            let connection = self.worker.present.borrow_mut().connection.take();
+            self.scratch.resize(SCRATCH_BYTES, 0);
+            self.complain("a defect of the server: a panic; its message stands above");
+            if let Some(connection) = connection {
+                if overdue::claim() {
+                    self.refuse(connection, 500);
+                } else {
+                    self.close(connection, Next::Abort);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn read(&mut self, connection: Box<Connection>) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut more = Some(connection);
+        for _ in 0..READS {
+            let Some(mut connection) = more.take() else { break };
+            match socket::receive(connection.number(), &mut scratch) {
+                Ok(0) => {
+                    let ended = connection.decoder.eof();
+                    match ended {
+                        Ok(()) => self.close(connection, Next::Close),
+                        Err(error) => self.refuse(connection, error.status()),
+                    }
+                }
+                Ok(received) => {
+                    if connection.input.is_empty() {
+                        more = self.take_requests(connection, &scratch[..received]);
+                    } else {
+                        let mut input = std::mem::take(&mut connection.input);
+                        input.extend_from_slice(&scratch[..received]);
+                        more = self.take_requests(connection, &input);
+                    }
+                    // After a short read there is nothing left.
+                    if received < SCRATCH_BYTES {
+                        break;
+                    }
+                }
+                Err(error) if is_for_later(&error) => {
+                    more = Some(connection);
+                    break;
+                }
+                Err(_) => self.close(connection, Next::Close),
+            }
+        }
+        self.scratch = scratch;
+        if let Some(connection) = more {
+            self.park(connection);
+        }
+    }
+
+    /// Takes the next request out of `bytes`, all that has come and was not used, and has it answered. Gives the connection
+    /// back if more must come first.
+    fn take_requests(&mut self, mut connection: Box<Connection>, bytes: &[u8]) -> Option<Box<Connection>> {
+        let worker = self.worker;
+        let limits = &worker.settings.limits;
+        let mut rest = bytes;
+        if let Stage::Body(_) = connection.stage {
+            return self.take_body(connection, rest);
+        }
+        match connection.decoder.decode(limits, &mut rest) {
+            Err(error) => {
+                self.refuse(connection, error.status());
+                None
+            }
+            Ok(Some(RequestEvent::Head(head))) => self.take_head(connection, &head, bytes, rest),
+            // Before a head there is no other event.
+            Ok(_) => {
+                if !rest.is_empty() && matches!(connection.stage, Stage::Idle) {
+                    connection.stage = Stage::Head;
+                    connection.due_ms = self.now_ms + worker.settings.timeout_ms;
+                }
+                connection.input.extend_from_slice(rest);
+                Some(connection)
+            }
+        }
+    }
+
+    /// A head is here; `rest` is what follows it in `bytes`.
+    fn take_head(
+        &mut self,
+        mut connection: Box<Connection>,
+        head: &RequestHead<'_>,
+        bytes: &[u8],
+        mut rest: &[u8],
+    ) -> Option<Box<Connection>> {
+        let worker = self.worker;
+        let limits = &worker.settings.limits;
+        if head.method == "CONNECT" {
+            // No Rack application is a proxy.
+            self.refuse(connection, 405);
+            return None;
+        }
+        connection.stage = Stage::Idle;
+        let length = match head.framing {
+            Framing::Length(length) => length,
+            Framing::Chunked => u64::MAX,
+            _ => 0,
+        };
+        if length > rest.len() as u64 || length > worker.settings.spool_bytes as u64 {
+            if head.expect_continue && rest.is_empty() {
+                self.exchange(connection, head, Body::Lazy);
+                return None;
+            }
+            let head_bytes = &bytes[..bytes.len() - rest.len()];
+            let incoming = Incoming::new(head_bytes, worker.settings.spool_bytes);
+            connection.stage = Stage::Body(Box::new(incoming));
+            return self.take_body(connection, rest);
+        }
+        // The usual case: all of it is here, in one piece.
+        let mut body: &[u8] = &[];
+        loop {
+            match connection.decoder.decode(limits, &mut rest) {
+                Ok(Some(RequestEvent::Data(data))) => body = data,
+                Ok(Some(RequestEvent::End)) => break,
+                Ok(_) => {
+                    self.refuse(connection, 400);
+                    return None;
+                }
+                Err(error) => {
+                    self.refuse(connection, error.status());
+                    return None;
+                }
+            }
+        }
+        connection.input.extend_from_slice(rest);
+        self.exchange(connection, head, Body::Bytes(body));
+        None
+    }
+
+    /// More of a body is here.
+    fn take_body(&mut self, mut connection: Box<Connection>, mut rest: &[u8]) -> Option<Box<Connection>> {
+        let limits = &self.worker.settings.limits;
+        let Stage::Body(mut incoming) = std::mem::take(&mut connection.stage) else { return Some(connection) };
+        match gather(&mut connection.decoder, limits, &mut rest, &mut incoming.spool) {
+            Ok(false) => {
+                connection.input.extend_from_slice(rest);
+                connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
+                connection.stage = Stage::Body(incoming);
+                return Some(connection);
+            }
+            Ok(true) => {
+                connection.input.extend_from_slice(rest);
+                match incoming.parts(limits) {
+                    Ok((head, spool)) => self.exchange(connection, &head, Body::Spooled(spool)),
+                    Err(error) => self.refuse(connection, error.status()),
+                }
+            }
+            Err(BodyError::Bad(error)) => self.refuse(connection, error.status()),
+            Err(BodyError::Spool(error)) => {
+                self.complain(&format!("a request's body cannot be stored in a temporary file: {error}"));
+                self.refuse(connection, 500);
+            }
+        }
+        None
+    }
+
+    /// An answer is on its way: what of it is not out yet goes first, then the connection goes where it is to go.
+    pub(crate) fn send_off(&mut self, mut connection: Box<Connection>, next: Next) {
+        if next == Next::Abort {
+            return self.close(connection, next);
+        }
+        if connection.output.is_empty() {
+            return self.settle(connection, next);
+        }
+        connection.stage = Stage::Writing(next);
+        connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
+        self.turn(connection, Interest::Write);
+    }
+
+    /// An answer is out.
+    fn settle(&mut self, mut connection: Box<Connection>, next: Next) {
+        match next {
+            Next::Keep => {
+                connection.stage = Stage::Idle;
+                connection.due_ms = self.now_ms + self.worker.settings.keep_alive_ms;
+                let ready = (!connection.input.is_empty()).then(|| self.seat(&mut connection));
+                self.waiting.extend(ready);
+                self.turn(connection, Interest::Read);
+            }
+            Next::Linger => {
+                socket::shut_sending(connection.number());
+                connection.stage = Stage::Lingering;
+                connection.input = Vec::new();
+                connection.due_ms = self.now_ms + LINGER_MS;
+                self.turn(connection, Interest::Read);
+            }
+            Next::Close | Next::Abort => self.close(connection, next),
+        }
+    }
+
+    /// Has a connection wait for bytes.
+    fn park(&mut self, connection: Box<Connection>) {
+        self.turn(connection, Interest::Read);
+    }
+
+    fn turn(&mut self, mut connection: Box<Connection>, to: Interest) {
+        let token = self.seat(&mut connection);
+        if connection.interest != to {
+            if self.poll.turn(connection.number(), token, connection.interest, to).is_err() {
+                // No room for another watch: this one cannot be served.
+                return self.close(connection, Next::Abort);
+            }
+            connection.interest = to;
+        }
+        self.seats.put(connection);
+    }
+
+    fn seat(&mut self, connection: &mut Connection) -> u64 {
+        match connection.seat {
+            Some(token) => token,
+            None => *connection.seat.insert(self.seats.reserve()),
+        }
+    }
+
+    #[expect(clippy::boxed_local, reason = "it has been in its box since it was accepted")]
+    pub(crate) fn close(&mut self, connection: Box<Connection>, next: Next) {
+        if connection.interest != Interest::None {
+            self.poll.remove(connection.number());
+        }
+        self.release(connection.seat);
+        if next == Next::Abort {
+            socket::reset_on_close(connection.number());
+        }
+        if crate::forked::has_forked() {
+            socket::shut(connection.number());
+        }
+    }
+
+    /// Gives back the place of a connection that has gone, if it had one.
+    pub(crate) fn release(&mut self, seat: Option<u64>) {
+        if let Some(token) = seat {
+            self.seats.release(token);
+        }
+    }
+
+    fn drop_seated(&mut self, token: u64) {
+        if let Some(connection) = self.seats.take(token) {
+            self.close(connection, Next::Close);
+        }
+    }
+
+    /// Ends the patience with connections whose time is over.
+    fn sweep(&mut self) {
+        self.swept_ms = self.now_ms;
+        self.resume();
+        let now_ms = self.now_ms;
+        for token in self.seats.tokens(|connection| connection.due_ms <= now_ms) {
+            let Some(connection) = self.seats.take(token) else { continue };
+            match connection.stage {
+                Stage::Head | Stage::Body(_) => self.refuse(connection, 408),
+                Stage::Idle if !connection.input.is_empty() => self.seats.put(connection),
+                Stage::Idle | Stage::Lingering => self.close(connection, Next::Close),
+                Stage::Writing(_) => self.close(connection, Next::Abort),
+            }
+        }
+    }
+
+    /// Gives back room that a large answer has needed.
+    fn shrink(&mut self) {
+        if self.out.capacity() > 4 * SCRATCH_BYTES {
+            self.out = Vec::with_capacity(SCRATCH_BYTES);
+        }
+    }
+
+    fn show_idle(&mut self) {
+        if let Some(title) = &mut self.title {
+            title.show(self.requests, &[if self.stopping.is_some() { b"stopping" } else { b"idle" }]);
+        }
+    }
+
+    /// A line of the server's own in `rack.errors`.
+    pub(crate) fn complain(&self, what: &str) {
+        let errors = self.worker.settings.errors;
+        // If not even this can be written, there is nobody to tell.
+        let _ = errors.funcall::<_, _, magnus::Value>("puts", (format!("oroshi: {what}"),));
+        let _ = errors.funcall::<_, _, magnus::Value>("flush", ());
+    }
+}
+
+fn is_for_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn broken(ruby: &Ruby, what: &str, error: &io::Error) -> Error {
+    Error::new(ruby.exception_runtime_error(), format!("{what}: {error}"))
+}

@@ -1,0 +1,396 @@
+//! The Rack environment of a request.
+//!
+//! Names follow CGI (RFC 3875 section 4.1.18), with three cares. A name with an underscore is dropped: it would become
+//! the same key as its twin with a dash, which a proxy may have checked. `Proxy` is dropped: programs take HTTP_PROXY for
+//! configuration. Repeated fields are joined, Cookie with `; ` (RFC 6265 section 5.4), others with `, `.
+//!
+//! The path is given as it came, as Unicorn and Puma do: what `%2F` means is the application's to say.
+
+use std::ffi::c_long;
+use std::net::IpAddr;
+
+use magnus::Error;
+use oroshi_http1::{Header, RequestHead, Version};
+use rb_sys::VALUE;
+
+use crate::rb::{self, Roots};
+use crate::shapes::{FieldAt, Shapes};
+use crate::socket::Place;
+use crate::values::Last;
+
+/// What an environment is made from, besides what all have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts<'r> {
+    pub(crate) head: RequestHead<'r>,
+    /// The client's address; none on a unix socket.
+    pub(crate) peer: Option<IpAddr>,
+    /// The listener that it came to.
+    pub(crate) place: &'r Place,
+    /// The length of a chunked body that was read already: to the application it is a body with a length.
+    pub(crate) decoded_bytes: Option<u64>,
+}
+
+/// What all environments of a worker have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Common {
+    pub(crate) rack2: bool,
+    pub(crate) multiprocess: bool,
+    pub(crate) https: bool,
+    pub(crate) errors: VALUE,
+    /// See [`Shapes::new`].
+    pub(crate) in_place: bool,
+}
+
+/// The values that differ between requests, in the order of their placeholders.
+const FIXED: [&str; 11] = [
+    "REQUEST_METHOD",
+    "PATH_INFO",
+    "QUERY_STRING",
+    "REQUEST_URI",
+    "REQUEST_PATH",
+    "SERVER_PROTOCOL",
+    "SERVER_NAME",
+    "SERVER_PORT",
+    "REMOTE_ADDR",
+    "rack.input",
+    "rack.hijack",
+];
+
+/// What this server calls itself.
+const SOFTWARE: &str = concat!("oroshi/", env!("CARGO_PKG_VERSION"));
+
+const METHODS: [&str; 8] = ["GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"];
+
+/// Makes environments.
+#[derive(Debug)]
+pub(crate) struct Environments<'w> {
+    roots: &'w Roots,
+    common: Common,
+    shapes: Shapes,
+    /// The shape of a head without fields, which those with no shape of their own start from.
+    bare: usize,
+    methods: [VALUE; METHODS.len()],
+    protocols: [VALUE; 2],
+    empty: VALUE,
+    host: Last<2>,
+    remote: Last<1>,
+    fields: Vec<FieldAt>,
+    names: Vec<u8>,
+    key: String,
+}
+
+impl<'w> Environments<'w> {
+    pub(crate) fn new(roots: &'w Roots, common: Common) -> Result<Self, Error> {
+        let keep = |value| {
+            roots.add(value);
+            value
+        };
+        let mut environments = Environments {
+            roots,
+            shapes: Shapes::new(common.in_place),
+            common,
+            bare: 0,
+            methods: METHODS.map(|method| keep(rb::interned(method))),
+            protocols: ["HTTP/1.0", "HTTP/1.1"].map(|version| keep(rb::interned(version))),
+            empty: keep(rb::interned("")),
+            host: Last::default(),
+            remote: Last::default(),
+            fields: Vec::new(),
+            names: Vec::new(),
+            key: String::new(),
+        };
+        rb::protect(|| {
+            // SAFETY: a new Array, on the stack.
+            let (template, dynamic) = environments.template(unsafe { rb_sys::rb_ary_new() });
+            environments.bare = environments.shapes.add(roots, b"", template, dynamic, 0);
+            rb::NIL
+        })?;
+        Ok(environments)
+    }
+
+    /// Looks at a request's fields. To be called before [`build`](Self::build), outside of `protect`.
+    pub(crate) fn look_at(&mut self, head: &RequestHead<'_>) {
+        let lines = head.headers.as_bytes();
+        let base = lines.as_ptr().addr();
+        self.fields.clear();
+        self.names.clear();
+        for Header { name, value } in head.headers.iter() {
+            let (name_at, value_at) = ((name.as_ptr().addr() - base) as u32, (value.as_ptr().addr() - base) as u32);
+            self.fields.push(FieldAt {
+                name: name_at..name_at + name.len() as u32,
+                value: value_at..value_at + value.len() as u32,
+            });
+            self.names.extend_from_slice(name.as_bytes());
+            self.names.push(b':');
+        }
+    }
+
+    /// The environment of a request. May raise.
+    pub(crate) fn build(&mut self, facts: &Facts<'_>, input: VALUE, hijack: VALUE) -> VALUE {
+        let head = &facts.head;
+        let target = Target::of(head.target, self.common.rack2);
+        let [name, port] = self.server(facts);
+        let path = rb::string(target.path);
+        let fixed: [VALUE; FIXED.len()] = [
+            self.method(head.method),
+            path,
+            if target.query.is_empty() { self.empty } else { rb::string(target.query) },
+            rb::string(head.target.as_bytes()),
+            rb::string(target.path),
+            self.protocols[usize::from(head.version == Version::Http11)],
+            name,
+            port,
+            self.remote(facts.peer),
+            input,
+            hijack,
+        ];
+        let lines = head.headers.as_bytes();
+        let shape = match self.shapes.find(&self.names) {
+            Some(shape) => Some(shape),
+            None if self.shapes.is_wanted(&self.names) => self.new_shape(lines),
+            None => None,
+        };
+        let env = match shape {
+            Some(shape) => self.shapes.fill(self.roots, shape, &fixed, &self.fields, lines),
+            None => {
+                let env = self.shapes.fill(self.roots, self.bare, &fixed, &[], lines);
+                self.add_fields(env, lines);
+                env
+            }
+        };
+        self.adjust(env, facts);
+        // The values stand in `env` now; until here the stack has held them.
+        std::hint::black_box(&fixed);
+        env
+    }
+
+    /// What does not follow from the field names alone.
+    fn adjust(&mut self, env: VALUE, facts: &Facts<'_>) {
+        let head = &facts.head;
+        if let Some(length) = facts.decoded_bytes {
+            set(env, "CONTENT_LENGTH", rb::string(length.to_string().as_bytes()));
+            // SAFETY: a Hash and a String.
+            unsafe { rb_sys::rb_hash_delete(env, rb::interned("HTTP_TRANSFER_ENCODING")) };
+        }
+        if !head.target.starts_with('/')
+            && let Some(host) = head.host
+        {
+            // RFC 9112 section 3.2.2: the target's authority counts.
+            set(env, "HTTP_HOST", rb::string(host));
+        }
+        if let Some(upgrade) = head.upgrade
+            && !self.common.rack2
+        {
+            // SAFETY: a new Array, on the stack until it stands in `env`.
+            unsafe {
+                let protocols = rb_sys::rb_ary_new();
+                for protocol in upgrade.split(|&byte| byte == b',') {
+                    rb_sys::rb_ary_push(protocols, rb::string(protocol.trim_ascii()));
+                }
+                set(env, "rack.protocol", protocols);
+            }
+        }
+    }
+
+    /// A template for the present fields, in this order: what differs, then what does not.
+    fn new_shape(&mut self, lines: &[u8]) -> Option<usize> {
+        // The keys stand in an Array, where the collector sees them.
+        // SAFETY: a new Array, on the stack.
+        let keys = unsafe { rb_sys::rb_ary_new() };
+        for at in 0..self.fields.len() {
+            let field = self.fields[at].clone();
+            let key = self.key(field.name(lines)).unwrap_or(rb::NIL);
+            // SAFETY: an Array and a value on the stack.
+            unsafe {
+                // A repeated name needs its values joined.
+                if key != rb::NIL && rb_sys::rb_ary_includes(keys, key) == rb::TRUE {
+                    return None;
+                }
+                rb_sys::rb_ary_push(keys, key);
+            }
+        }
+        let (template, dynamic) = self.template(keys);
+        std::hint::black_box(&keys);
+        Some(self.shapes.add(self.roots, &self.names, template, dynamic, self.fields.len()))
+    }
+
+    /// A Hash with every key, and how many of its values are placeholders. `fields`: an Array of the fields' keys; nil:
+    /// dropped.
+    fn template(&mut self, fields: VALUE) -> (VALUE, usize) {
+        // SAFETY: a new Hash, on the stack.
+        let template = unsafe { rb_sys::rb_hash_new() };
+        let mut dynamic = 0;
+        for (number, key) in FIXED.iter().enumerate() {
+            set(template, key, placeholder(number));
+            dynamic += 1;
+        }
+        // SAFETY: an Array and a Hash, on the stack; keys are read from the Array one at a time.
+        unsafe {
+            for number in 0..rb_sys::macros::RARRAY_LEN(fields) {
+                let key = rb_sys::rb_ary_entry(fields, number);
+                if key != rb::NIL {
+                    rb_sys::rb_hash_aset(template, key, placeholder(FIXED.len() + number as usize));
+                    dynamic += 1;
+                }
+            }
+        }
+        let boolean = |it: bool| if it { rb::TRUE } else { rb::FALSE };
+        set(template, "SCRIPT_NAME", self.empty);
+        set(template, "SERVER_SOFTWARE", rb::interned(SOFTWARE));
+        set(template, "rack.url_scheme", rb::interned(if self.common.https { "https" } else { "http" }));
+        set(template, "rack.errors", self.common.errors);
+        set(template, "rack.hijack?", rb::TRUE);
+        set(template, "rack.multithread", rb::FALSE);
+        set(template, "rack.multiprocess", boolean(self.common.multiprocess));
+        set(template, "rack.run_once", rb::FALSE);
+        if self.common.https {
+            set(template, "HTTPS", rb::interned("on"));
+        }
+        if self.common.rack2 {
+            // SAFETY: a new Array of small Integers.
+            unsafe {
+                let version = rb_sys::rb_ary_new();
+                rb_sys::rb_ary_push(version, placeholder(1));
+                rb_sys::rb_ary_push(version, placeholder(3));
+                set(template, "rack.version", rb_sys::rb_obj_freeze(version));
+            }
+        }
+        (template, dynamic)
+    }
+
+    /// Sets the fields of a head that has no shape.
+    fn add_fields(&mut self, env: VALUE, lines: &[u8]) {
+        for at in 0..self.fields.len() {
+            let field = self.fields[at].clone();
+            let (name, bytes) = (field.name(lines), field.value(lines));
+            let Some(key) = self.key(name) else { continue };
+            // SAFETY: a Hash, its key, and Strings, all on the stack.
+            unsafe {
+                let before = rb_sys::rb_hash_lookup2(env, key, rb::NIL);
+                if before == rb::NIL {
+                    rb_sys::rb_hash_aset(env, key, rb::string(bytes));
+                } else {
+                    let between: &[u8] = if name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
+                    for piece in [between, bytes] {
+                        rb_sys::rb_str_cat(before, piece.as_ptr().cast(), piece.len() as c_long);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The key for a field; `None` for one that is dropped.
+    fn key(&mut self, name: &[u8]) -> Option<VALUE> {
+        if name.contains(&b'_') || name.eq_ignore_ascii_case(b"proxy") {
+            return None;
+        }
+        self.key.clear();
+        let content = name.eq_ignore_ascii_case(b"content-type") || name.eq_ignore_ascii_case(b"content-length");
+        self.key.push_str(if content { "" } else { "HTTP_" });
+        // A field's name is a token, and so ASCII.
+        self.key.extend(name.iter().map(|&byte| match byte {
+            b'-' => '_',
+            _ => byte.to_ascii_uppercase() as char,
+        }));
+        Some(rb::interned(&self.key))
+    }
+
+    fn method(&self, method: &str) -> VALUE {
+        match METHODS.iter().position(|known| *known == method) {
+            Some(at) => self.methods[at],
+            None => rb::string(method.as_bytes()),
+        }
+    }
+
+    /// SERVER_NAME and SERVER_PORT: what the client calls us, else what we are bound to.
+    fn server(&mut self, facts: &Facts<'_>) -> [VALUE; 2] {
+        let https = self.common.https;
+        match facts.head.host.filter(|host| !host.is_empty() && host[0] != b':') {
+            Some(host) => self.host.values(self.roots, host, || {
+                let (name, port) = split_host(host);
+                let port = if !port.is_empty() { port } else { default_port(https) };
+                [rb::frozen(name), rb::frozen(port)]
+            }),
+            None => match facts.place {
+                Place::Tcp(ip, port) => {
+                    let name = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
+                    [rb::string(name.as_bytes()), rb::string(port.to_string().as_bytes())]
+                }
+                Place::Unix => [rb::string(b"localhost"), rb::string(default_port(https))],
+            },
+        }
+    }
+
+    /// REMOTE_ADDR. On a unix socket the client is this machine, which is also what makes Rack trust the proxy there.
+    fn remote(&mut self, peer: Option<IpAddr>) -> VALUE {
+        let mut octets = [0; 17];
+        let key = match peer {
+            None => &octets[..1],
+            Some(IpAddr::V4(ip)) => {
+                octets[1..5].copy_from_slice(&ip.octets());
+                &octets[..5]
+            }
+            Some(IpAddr::V6(ip)) => {
+                octets[1..].copy_from_slice(&ip.octets());
+                &octets[..]
+            }
+        };
+        let [value] = self.remote.values(self.roots, key, || match peer {
+            None => [rb::frozen(b"127.0.0.1")],
+            Some(ip) => [rb::frozen(ip.to_string().as_bytes())],
+        });
+        value
+    }
+}
+
+/// A request target's path and query.
+struct Target<'r> {
+    path: &'r [u8],
+    query: &'r [u8],
+}
+
+impl<'r> Target<'r> {
+    fn of(target: &'r str, rack2: bool) -> Self {
+        let bytes = target.as_bytes();
+        let origin = match bytes {
+            [b'/', ..] => bytes,
+            // Rack 3 has a place for this form; Rack 2 wants a path.
+            b"*" if rack2 => b"/",
+            b"*" => return Target { path: bytes, query: b"" },
+            _ => {
+                // http://host/path, checked by the decoder.
+                let host = memchr::memmem::find(bytes, b"//").map_or(0, |at| at + 2);
+                let end = memchr::memchr2(b'/', b'?', &bytes[host..]).map_or(bytes.len(), |at| host + at);
+                &bytes[end..]
+            }
+        };
+        let (path, query) = match memchr::memchr(b'?', origin) {
+            Some(at) => (&origin[..at], &origin[at + 1..]),
+            None => (origin, &b""[..]),
+        };
+        Target { path: if path.is_empty() { b"/" } else { path }, query }
+    }
+}
+
+/// Host and port of an authority that the decoder has checked; the port may be empty.
+fn split_host(host: &[u8]) -> (&[u8], &[u8]) {
+    let after_address = if host[0] == b'[' { memchr::memchr(b']', host).unwrap_or(0) } else { 0 };
+    match memchr::memchr(b':', &host[after_address..]) {
+        Some(at) => (&host[..after_address + at], &host[after_address + at + 1..]),
+        None => (host, b""),
+    }
+}
+
+fn default_port(https: bool) -> &'static [u8] {
+    if https { b"443" } else { b"80" }
+}
+
+fn placeholder(number: usize) -> VALUE {
+    // SAFETY: a small number.
+    unsafe { rb_sys::macros::LONG2FIX(number as c_long) }
+}
+
+fn set(hash: VALUE, key: &str, value: VALUE) {
+    // SAFETY: a Hash, a String, and a value on the stack.
+    unsafe { rb_sys::rb_hash_aset(hash, rb::interned(key), value) };
+}

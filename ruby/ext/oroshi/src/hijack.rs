@@ -1,0 +1,55 @@
+//! Sockets that are given away: `rack.hijack` of the environment (full), `rack.hijack` of the answer (partial), and the
+//! stream of a body that responds to `call` (Rack 3).
+//!
+//! The object in the environment is made for each request and knows nothing; it is good as long as it is the present one's.
+
+use std::os::fd::IntoRawFd as _;
+
+use magnus::{Error, Module as _, RClass, Ruby, Value, value::ReprValue as _};
+
+use crate::connection::Connection;
+use crate::overdue;
+use crate::poll::{Interest, remove_from};
+use crate::present::too_late;
+use crate::rb;
+use crate::worker::active;
+
+/// `Oroshi::Native::Hijack#call`: gives the socket to the application; the server has nothing more to do with it.
+pub(crate) fn call(ruby: &Ruby, hijack: Value) -> Result<Value, Error> {
+    let late = || too_late(ruby, "rack.hijack cannot be called any more");
+    let worker = active().ok_or_else(late)?;
+    let (connection, env, poll) = {
+        let mut present = worker.present.try_borrow_mut().map_err(|_| late())?;
+        if present.hijack != rb::raw(hijack) || present.connection.is_none() {
+            return Err(late());
+        }
+        if !overdue::claim() {
+            return Err(Error::new(ruby.exception_io_error(), "rack.hijack: the client was given a 504 already"));
+        }
+        let connection = present.connection.take().ok_or_else(late)?;
+        present.hijacked = true;
+        (connection, present.env, present.poll)
+    };
+    let io = as_io(ruby, *connection, poll)?;
+    if env != 0 {
+        // SAFETY: the environment's Hash: the application that calls this has been given it.
+        rb::protect(|| unsafe { rb_sys::rb_hash_aset(env, rb::interned("rack.hijack_io"), rb::raw(io)) })?;
+    }
+    Ok(io)
+}
+
+/// A connection's socket as Ruby's own kind of socket, out of the epoll set `poll`. Bytes that were read already are the
+/// first that it gives.
+pub(crate) fn as_io(ruby: &Ruby, mut connection: Connection, poll: i32) -> Result<Value, Error> {
+    if connection.interest != Interest::None {
+        remove_from(poll, connection.number());
+    }
+    let name = if connection.peer.is_some() { "TCPSocket" } else { "UNIXSocket" };
+    let input = std::mem::take(&mut connection.input);
+    let class: RClass = ruby.class_object().const_get(name)?;
+    let io: Value = class.funcall("for_fd", (connection.into_socket().into_raw_fd(),))?;
+    if !input.is_empty() {
+        io.funcall::<_, _, Value>("ungetbyte", (ruby.str_from_slice(&input),))?;
+    }
+    Ok(io)
+}

@@ -1,0 +1,79 @@
+//! The native core of the oroshi gem: a worker that waits, parses, calls the Rack application and writes, all on Ruby's
+//! main thread. It starts no thread of its own, and nothing in it does not survive `fork`.
+//!
+//! **What it knows**: sockets, HTTP/1.1 (by `oroshi-http1`), Rack's rules on the wire. **What it does not know**: processes,
+//! signals but one, configuration, where listeners come from: that is Ruby's part (`ruby/lib/oroshi`).
+//!
+//! # Where to read
+//!
+//! 1. `worker`: what Ruby holds; `settings`: what it was told.
+//! 2. `engine`: the loop; `accept`: where connections come from; `poll`, `socket`: the system calls; `connection`: what waits for what.
+//! 3. `exchange`: one request, from its bytes to the application and back.
+//! 4. `env`, `shapes`, `values`: the environment, and why it costs so little; `request`: its body.
+//! 5. `respond`, `head`, `output`: the answer; `stream`: one that comes piece by piece; `hijack`: sockets given away;
+//!    `present`: how Ruby objects reach the exchange that they belong to.
+//! 6. `scoreboard`, `overdue`, `title`, `log`: what others see of it.
+//! 7. `rb`: Ruby's C interface, and the two rules that keep its use sound.
+
+mod accept;
+mod clock;
+mod connection;
+mod engine;
+mod env;
+mod exchange;
+mod forked;
+mod head;
+mod hijack;
+mod log;
+mod output;
+mod overdue;
+mod poll;
+mod present;
+mod rb;
+mod request;
+mod respond;
+mod scoreboard;
+mod settings;
+mod shapes;
+mod socket;
+mod stream;
+mod title;
+mod values;
+mod worker;
+
+/// What Ruby calls when it loads the library. The macro makes a public function without a doc comment.
+mod entry {
+    #![allow(missing_docs)]
+
+    use magnus::{Error, Module as _, Object as _, Ruby, function, method};
+
+    use crate::scoreboard::Scoreboard;
+    use crate::worker::{self, Worker};
+
+    #[magnus::init(name = "native")]
+    fn init(ruby: &Ruby) -> Result<(), Error> {
+        let native = ruby.define_module("Oroshi")?.define_module("Native")?;
+
+        let scoreboard = native.define_class("Scoreboard", ruby.class_object())?;
+        scoreboard.define_singleton_method("new", function!(Scoreboard::new, 1))?;
+        scoreboard.define_method("slots", method!(Scoreboard::slots, 0))?;
+        scoreboard.define_method("clear", method!(Scoreboard::clear, 1))?;
+        scoreboard.define_method("read", method!(Scoreboard::read, 1))?;
+        scoreboard.define_method("overdue", method!(Scoreboard::overdue, 1))?;
+        scoreboard.define_method("condemn", method!(Scoreboard::condemn, 2))?;
+
+        let worker = native.define_class("Worker", ruby.class_object())?;
+        worker.define_singleton_method("new", function!(Worker::new, -1))?;
+        worker.define_method("run", method!(Worker::run, 0))?;
+        worker.define_method("stop", method!(Worker::stop, 0))?;
+        worker.define_method("stop_now", method!(Worker::stop_now, 0))?;
+        worker.define_method("reopen_log", method!(Worker::reopen_log, 1))?;
+        worker.define_method("flush_log", method!(Worker::flush_log, 0))?;
+        worker.define_method("wants_replacing?", method!(Worker::wants_replacing, 0))?;
+
+        let hijack = native.define_class("Hijack", ruby.class_object())?;
+        hijack.define_method("call", method!(crate::hijack::call, 0))?;
+
+        native.define_singleton_method("receive_body", function!(worker::receive_body, 1))
+    }
+}

@@ -1,0 +1,261 @@
+//! The raw half of Ruby's C interface: what the hot path needs and what magnus has no safe word for.
+//!
+//! Two rules keep this sound. A Ruby exception leaves by `longjmp`: whatever may raise is called inside [`protect`], in
+//! a closure without values that need dropping. And Ruby's collector looks at the machine's stack only: a `VALUE` in a
+//! `Vec` or a `Box` must also stand in [`Roots`].
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_long, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use magnus::rb_sys::{AsRawValue, FromRawValue};
+use magnus::{Error, Ruby, Value};
+use rb_sys::macros::{FIX2LONG, FIXNUM_P, RARRAY_CONST_PTR, RARRAY_LEN, RB_TYPE_P, RSTRING_LEN, RSTRING_PTR};
+use rb_sys::{ID, RBasic, VALUE, ruby_value_type};
+
+/// `nil`.
+pub(crate) const NIL: VALUE = rb_sys::Qnil as VALUE;
+/// `true`.
+pub(crate) const TRUE: VALUE = rb_sys::Qtrue as VALUE;
+/// `false`.
+pub(crate) const FALSE: VALUE = rb_sys::Qfalse as VALUE;
+
+/// The interpreter. Everything in this crate runs on a thread of Ruby's.
+pub(crate) fn ruby() -> Ruby {
+    // SAFETY: this crate starts no threads, and runs without the GVL only a system call (`without_gvl`).
+    unsafe { Ruby::get_unchecked() }
+}
+
+/// A raw value for magnus.
+pub(crate) fn value(raw: VALUE) -> Value {
+    // SAFETY: `raw` came from Ruby and is alive: callers hold it on the stack or in `Roots`.
+    unsafe { Value::from_raw(raw) }
+}
+
+/// A new binary String. May raise NoMemoryError: no value that needs dropping may be alive in the caller's frames up
+/// to the next `protect`, or the process is as good as lost anyway.
+pub(crate) fn string(bytes: &[u8]) -> VALUE {
+    // SAFETY: pointer and length belong to one slice, which Ruby copies.
+    unsafe { rb_sys::rb_str_new(pointer(bytes), bytes.len() as c_long) }
+}
+
+/// The one frozen UTF-8 String with these bytes: what a literal under `frozen_string_literal` is, so that a look-up by
+/// such a literal ends at the comparison of two pointers.
+pub(crate) fn interned(text: &str) -> VALUE {
+    // SAFETY: as for `string`; UTF-8 is always there.
+    unsafe { rb_sys::rb_enc_interned_str(pointer(text.as_bytes()), text.len() as c_long, rb_sys::rb_utf8_encoding()) }
+}
+
+/// Where a slice's bytes are. Ruby looks at the word in which even an empty text begins: there must be one.
+fn pointer(bytes: &[u8]) -> *const c_char {
+    if bytes.is_empty() { c"".as_ptr() } else { bytes.as_ptr().cast() }
+}
+
+/// A frozen binary String, for values that many requests share.
+pub(crate) fn frozen(bytes: &[u8]) -> VALUE {
+    // SAFETY: a String that was just made may be frozen.
+    unsafe { rb_sys::rb_obj_freeze(string(bytes)) }
+}
+
+/// A String with the bytes of a frozen one, unfrozen, sharing its memory until one of them changes.
+pub(crate) fn shared(root: VALUE) -> VALUE {
+    // SAFETY: `root` is a String, held in `Roots`.
+    unsafe { rb_sys::rb_str_dup(root) }
+}
+
+/// The ID of a method name.
+pub(crate) fn id(name: &std::ffi::CStr) -> ID {
+    // SAFETY: a C string; Ruby keeps a copy.
+    unsafe { rb_sys::rb_intern(name.as_ptr()) }
+}
+
+/// Whether a value is a String.
+pub(crate) fn is_string(raw: VALUE) -> bool {
+    // SAFETY: `raw` is a live value.
+    unsafe { RB_TYPE_P(raw, ruby_value_type::RUBY_T_STRING) }
+}
+
+/// Whether a value is a Hash, of whatever subclass.
+pub(crate) fn is_hash(raw: VALUE) -> bool {
+    // SAFETY: `raw` is a live value.
+    unsafe { RB_TYPE_P(raw, ruby_value_type::RUBY_T_HASH) }
+}
+
+/// Whether a value is an Array, of whatever subclass.
+pub(crate) fn is_array(raw: VALUE) -> bool {
+    // SAFETY: `raw` is a live value.
+    unsafe { RB_TYPE_P(raw, ruby_value_type::RUBY_T_ARRAY) }
+}
+
+/// Whether a value is an Array with nothing added to it: neither a subclass nor methods of its own.
+pub(crate) fn is_plain_array(raw: VALUE) -> bool {
+    // SAFETY: an Array is a heap object, which begins with RBasic.
+    is_array(raw) && unsafe { (*(raw as *const RBasic)).klass == rb_sys::rb_cArray }
+}
+
+/// A small Integer's value.
+pub(crate) fn fixnum(raw: VALUE) -> Option<i64> {
+    // SAFETY: asked only of a fixnum.
+    FIXNUM_P(raw).then(|| unsafe { FIX2LONG(raw) })
+}
+
+/// The bytes of a String.
+///
+/// # Safety
+///
+/// `raw` is a String that stays alive, and no Ruby code runs while the slice is in use.
+pub(crate) unsafe fn bytes<'a>(raw: VALUE) -> &'a [u8] {
+    // SAFETY: see above.
+    unsafe { std::slice::from_raw_parts(RSTRING_PTR(raw).cast(), RSTRING_LEN(raw) as usize) }
+}
+
+/// The elements of an Array.
+///
+/// # Safety
+///
+/// `raw` is an Array that stays alive, and no Ruby code runs while the slice is in use.
+pub(crate) unsafe fn elements<'a>(raw: VALUE) -> &'a [VALUE] {
+    // SAFETY: see above.
+    unsafe { std::slice::from_raw_parts(RARRAY_CONST_PTR(raw), RARRAY_LEN(raw) as usize) }
+}
+
+/// Calls a method; an exception becomes an error.
+pub(crate) fn call(receiver: VALUE, method: ID, arguments: &[VALUE]) -> Result<VALUE, Error> {
+    protect(|| call_raising(receiver, method, arguments))
+}
+
+/// Calls a method. May raise: to be used within `protect`.
+pub(crate) fn call_raising(receiver: VALUE, method: ID, arguments: &[VALUE]) -> VALUE {
+    // SAFETY: live values, and as many arguments as are said.
+    unsafe { rb_sys::rb_funcallv(receiver, method, arguments.len() as c_int, arguments.as_ptr()) }
+}
+
+/// Whether an object has a public method of this name.
+pub(crate) fn responds(raw: VALUE, method: ID) -> Result<bool, Error> {
+    // SAFETY: a live value; `respond_to?` is Ruby code and may raise.
+    protect(|| if unsafe { rb_sys::rb_respond_to(raw, method) } != 0 { TRUE } else { FALSE }).map(|it| it == TRUE)
+}
+
+/// Runs `function`, and gives an error if it raised, threw or was told to end. A panic in it goes on behind Ruby's frames.
+pub(crate) fn protect(mut function: impl FnMut() -> VALUE) -> Result<VALUE, Error> {
+    let mut panic = None;
+    let result = magnus::rb_sys::protect(|| {
+        catch_unwind(AssertUnwindSafe(&mut function)).unwrap_or_else(|payload| {
+            panic = Some(payload);
+            NIL
+        })
+    });
+    match panic {
+        Some(payload) => resume_unwind(payload),
+        None => result,
+    }
+}
+
+/// Runs `function` while other Ruby threads may run. It must not touch Ruby. A signal, or a thread that wants this
+/// one to end, interrupts the system call in it; Ruby's own handlers run before this returns.
+pub(crate) fn without_gvl<T>(mut function: impl FnMut() -> T) -> Result<T, Error> {
+    struct Job<'f, T> {
+        function: &'f mut dyn FnMut() -> T,
+        result: Option<T>,
+    }
+    unsafe extern "C" fn run<T>(job: *mut c_void) -> *mut c_void {
+        // SAFETY: the pointer given below, while that frame waits.
+        let job = unsafe { &mut *job.cast::<Job<'_, T>>() };
+        job.result = Some((job.function)());
+        std::ptr::null_mut()
+    }
+    let mut job = Job { function: &mut function, result: None };
+    let pointer: *mut Job<'_, T> = &raw mut job;
+    protect(|| {
+        // SAFETY: `run` has the type that Ruby asks for. RUBY_UBF_IO is the constant -1: interrupt the thread by a signal.
+        unsafe {
+            rb_sys::rb_thread_call_without_gvl(
+                Some(run::<T>),
+                pointer.cast(),
+                std::mem::transmute::<isize, rb_sys::rb_unblock_function_t>(-1),
+                std::ptr::null_mut(),
+            );
+        }
+        NIL
+    })?;
+    job.result.ok_or_else(|| Error::new(ruby().exception_runtime_error(), "the wait did not begin"))
+}
+
+/// Whether something of `events` is ready on a descriptor within `timeout_ms`, with the GVL given away meanwhile. May raise.
+pub(crate) fn wait_for_raising(descriptor: c_int, events: i16, timeout_ms: u64) -> bool {
+    unsafe extern "C" fn poll(job: *mut c_void) -> *mut c_void {
+        // SAFETY: the pointer given below, while that frame waits.
+        let (watch, timeout_ms, ready) = unsafe { &mut *job.cast::<(libc::pollfd, c_int, c_int)>() };
+        // SAFETY: one pollfd.
+        *ready = unsafe { libc::poll(watch, 1, *timeout_ms) };
+        std::ptr::null_mut()
+    }
+    let over_ms = crate::clock::coarse_ms().saturating_add(timeout_ms);
+    loop {
+        let left_ms = over_ms.saturating_sub(crate::clock::coarse_ms());
+        let watch = libc::pollfd { fd: descriptor, events, revents: 0 };
+        let mut job = (watch, c_int::try_from(left_ms).unwrap_or(c_int::MAX), 0);
+        // SAFETY: as in `without_gvl`; what raises here leaves a frame without anything to drop.
+        unsafe {
+            rb_sys::rb_thread_call_without_gvl(
+                Some(poll),
+                (&raw mut job).cast(),
+                std::mem::transmute::<isize, rb_sys::rb_unblock_function_t>(-1),
+                std::ptr::null_mut(),
+            );
+        }
+        match job.2 {
+            1.. => return true,
+            _ if left_ms == 0 => return false,
+            // A signal, whose handler has run by now.
+            _ => {}
+        }
+    }
+}
+
+/// The address of a function of Ruby's that not every version has.
+pub(crate) fn symbol(name: &std::ffi::CStr) -> Option<*mut c_void> {
+    // SAFETY: a C string, looked up in what is loaded.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!address.is_null()).then_some(address)
+}
+
+/// Values that the native side keeps: marked as long as their owner lives, and not moved.
+#[derive(Debug, Default)]
+pub(crate) struct Roots(UnsafeCell<Vec<VALUE>>);
+
+impl Roots {
+    /// Keeps a value; the number is its place.
+    pub(crate) fn add(&self, raw: VALUE) -> usize {
+        // SAFETY: one thread at a time (the GVL), and nothing below allocates from Ruby: no mark sees it half done.
+        let all = unsafe { &mut *self.0.get() };
+        all.push(raw);
+        all.len() - 1
+    }
+
+    /// Keeps another value in a place.
+    pub(crate) fn set(&self, place: usize, raw: VALUE) {
+        // SAFETY: as in `add`.
+        unsafe { (&mut *self.0.get())[place] = raw };
+    }
+
+    /// The value in a place.
+    pub(crate) fn get(&self, place: usize) -> VALUE {
+        // SAFETY: as in `add`.
+        unsafe { (&*self.0.get())[place] }
+    }
+
+    /// To be called by the owner's mark function.
+    pub(crate) fn mark(&self) {
+        // SAFETY: the collector runs between two uses of the above, never within one.
+        for &raw in unsafe { &*self.0.get() } {
+            // SAFETY: a value that was alive when it was added, and has been marked ever since.
+            unsafe { rb_sys::rb_gc_mark(raw) };
+        }
+    }
+}
+
+/// The raw value of a magnus one.
+pub(crate) fn raw(value: impl AsRawValue) -> VALUE {
+    value.as_raw()
+}

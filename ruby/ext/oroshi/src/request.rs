@@ -1,0 +1,138 @@
+//! The body of a request, gathered before the application is called: in memory while it is small, in a file without a
+//! name beyond that. So a slow client costs no worker.
+
+use std::fs::File;
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use oroshi_http1::{DecodeError, Limits, RequestDecoder, RequestEvent, RequestHead};
+
+use crate::socket::checked;
+
+/// A request whose body is on its way.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    /// The bytes of its head, to be read again when the body is there.
+    head: Vec<u8>,
+    pub(crate) spool: Spool,
+}
+
+impl Incoming {
+    pub(crate) fn new(head: &[u8], memory_bytes: usize) -> Self {
+        Incoming { head: head.to_vec(), spool: Spool::new(memory_bytes) }
+    }
+
+    /// The head, and what was gathered.
+    ///
+    /// # Errors
+    ///
+    /// None: the head was read before. It is an error all the same, for nothing from the network may cause a panic.
+    pub(crate) fn parts(&mut self, limits: &Limits) -> Result<(RequestHead<'_>, &mut Spool), DecodeError> {
+        match RequestDecoder::default().decode(limits, &mut &self.head[..])? {
+            Some(RequestEvent::Head(head)) => Ok((head, &mut self.spool)),
+            _ => Err(DecodeError::BadRequestLine),
+        }
+    }
+}
+
+/// Why a body could not be gathered.
+#[derive(Debug)]
+pub(crate) enum BodyError {
+    /// The client's doing.
+    Bad(DecodeError),
+    /// Ours: the file could not be written.
+    Spool(io::Error),
+}
+
+/// Gathers what `input` holds of a body. True: it is complete; what is left of `input` belongs to the next request.
+pub(crate) fn gather(
+    decoder: &mut RequestDecoder,
+    limits: &Limits,
+    input: &mut &[u8],
+    spool: &mut Spool,
+) -> Result<bool, BodyError> {
+    loop {
+        match decoder.decode(limits, input).map_err(BodyError::Bad)? {
+            Some(RequestEvent::Data(data)) => spool.push(data).map_err(BodyError::Spool)?,
+            Some(RequestEvent::End) => return Ok(true),
+            // Trailers have no place in Rack's environment.
+            Some(_) => {}
+            None => return Ok(false),
+        }
+    }
+}
+
+/// Where a body gathers.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    memory_bytes: usize,
+    memory: Vec<u8>,
+    file: Option<File>,
+    length: u64,
+}
+
+impl Spool {
+    pub(crate) fn new(memory_bytes: usize) -> Self {
+        Spool { memory_bytes, memory: Vec::new(), file: None, length: 0 }
+    }
+
+    /// How much there is.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The whole body, if it is in memory.
+    pub(crate) fn memory(&self) -> &[u8] {
+        &self.memory
+    }
+
+    /// The file, if the body is in one, set back to its start.
+    pub(crate) fn take_file(&mut self) -> io::Result<Option<OwnedFd>> {
+        let Some(mut file) = self.file.take() else { return Ok(None) };
+        file.seek(SeekFrom::Start(0))?;
+        Ok(Some(file.into()))
+    }
+
+    fn push(&mut self, data: &[u8]) -> io::Result<()> {
+        self.length += data.len() as u64;
+        if self.file.is_none() && self.length > self.memory_bytes as u64 {
+            let mut file = unnamed_file(&std::env::temp_dir())?;
+            file.write_all(&self.memory)?;
+            self.memory = Vec::new();
+            self.file = Some(file);
+        }
+        match &mut self.file {
+            Some(file) => file.write_all(data),
+            None => {
+                self.memory.extend_from_slice(data);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A file that nobody else can open and that is gone with its last descriptor.
+fn unnamed_file(folder: &Path) -> io::Result<File> {
+    let mut path = folder.as_os_str().as_bytes().to_vec();
+    path.push(0);
+    // SAFETY: a C string.
+    let made = unsafe { libc::open(path.as_ptr().cast(), libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC, 0o600) };
+    let number = match checked(made as isize) {
+        Ok(number) => number,
+        // The file system cannot do it: a name that goes again at once.
+        Err(_) => {
+            path.pop();
+            path.extend_from_slice(b"/oroshi-body-XXXXXX\0");
+            // SAFETY: a C string that may be written to.
+            let made = unsafe { libc::mkostemp(path.as_mut_ptr().cast(), libc::O_CLOEXEC) };
+            let number = checked(made as isize)?;
+            // SAFETY: a C string.
+            unsafe { libc::unlink(path.as_ptr().cast()) };
+            number
+        }
+    };
+    // SAFETY: a descriptor that was just made.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(number as RawFd) }))
+}

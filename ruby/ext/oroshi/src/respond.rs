@@ -1,0 +1,423 @@
+//! Sending what the application has answered.
+//!
+//! An Array of Strings, which is what nearly every answer is in the end, leaves in one send together with its head.
+//! Everything else takes longer ways through protected calls: files by `to_path`, bodies by `each`, sockets given away.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
+
+use magnus::{Error, Value, value::ReprValue as _};
+use rb_sys::VALUE;
+
+use crate::connection::{Connection, Next};
+use crate::engine::Engine;
+use crate::exchange::{Terms, triple};
+use crate::head::{self, Coding, End, Framing, Refused, Said};
+use crate::hijack;
+use crate::output::FileRest;
+use crate::overdue;
+use crate::rb;
+use crate::stream::{Fault, Stream};
+
+/// Up to this many bytes, head and body are copied together and sent in one piece.
+const COPIED_BYTES: usize = 32 * 1024;
+
+/// An answer whose head is begun.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    body: VALUE,
+    said: Said,
+    terms: Terms,
+}
+
+impl Engine<'_> {
+    /// Sends the application's answer.
+    pub(crate) fn respond(&mut self, connection: Box<Connection>, response: VALUE, terms: Terms) {
+        match self.begin_answer(response, terms) {
+            Ok(answer) => self.send_answer(connection, &answer),
+            Err(error) => {
+                self.close_body_of(response);
+                self.failed(connection, error, terms);
+            }
+        }
+        // The answer's parts are alive as long as it is.
+        std::hint::black_box(&response);
+    }
+
+    /// Writes the status line and the application's fields into `out`.
+    fn begin_answer(&mut self, response: VALUE, terms: Terms) -> Result<Answer, Error> {
+        let [status, headers, body] = triple(response).ok_or_else(|| {
+            self.misuse(format!("the application answered {}; [status, headers, body] was expected", inspect(response)))
+        })?;
+        let status = match rb::fixnum(status) {
+            Some(number) => number,
+            None => rb::value(status).funcall::<_, _, i64>("to_i", ())?,
+        };
+        let status = u16::try_from(status).unwrap_or(0);
+        let mut begun = Err(Refused::Odd);
+        let mut plain = headers;
+        if rb::is_hash(headers) {
+            self.out.clear();
+            begun = head::begin(&mut self.out, status, headers);
+        }
+        if let Err(Refused::Odd) = begun {
+            plain = rb::call(self.worker.known.oroshi, self.worker.known.plain_headers, &[headers])?;
+            self.out.clear();
+            begun = head::begin(&mut self.out, status, plain);
+        }
+        let said = begun.map_err(|refused| match refused {
+            Refused::Bad(why) => self.misuse(why),
+            Refused::Odd => self.misuse(format!("the headers are {}; a Hash was expected", inspect(headers))),
+        })?;
+        std::hint::black_box(&plain);
+        if status < 200 && !(status == 101 && terms.http11) {
+            return Err(self.misuse(format!("the status is {status}, which ends no request; 200 to 999 does")));
+        }
+        Ok(Answer { status, body, said, terms })
+    }
+
+    fn send_answer(&mut self, connection: Box<Connection>, answer: &Answer) {
+        if answer.said.hijack != rb::NIL {
+            return self.give_away(connection, answer, Some(answer.said.hijack));
+        }
+        if answer.terms.head_only || (head::is_bodiless(answer.status) && answer.status != 101) {
+            return self.send_head_only(connection, answer);
+        }
+        if rb::is_plain_array(answer.body) {
+            self.send_array(connection, answer, answer.body);
+        } else if let Err((connection, error)) = self.send_slowly(connection, answer) {
+            self.close_body(answer.body);
+            self.failed(connection, error, answer.terms);
+        }
+    }
+
+    // The usual case.
+
+    /// `strings`: an Array.
+    fn send_array(&mut self, connection: Box<Connection>, answer: &Answer, strings: VALUE) {
+        // SAFETY: the answer's body, or an Array on the stack; no Ruby code runs while it is in use.
+        let elements = unsafe { rb::elements(strings) };
+        let mut total = 0;
+        for &element in elements {
+            if !rb::is_string(element) {
+                let error = self.misuse(format!("the body has {}; a String was expected", inspect(element)));
+                return self.failed(connection, error, answer.terms);
+            }
+            // SAFETY: a String of the Array.
+            total += unsafe { rb::bytes(element) }.len();
+        }
+        let framing = answer.said.coding.map_or(Framing::Length(total as u64), Framing::Own);
+        let (mut connection, next) = self.finish_head(connection, answer, framing);
+        if !overdue::claim() {
+            return self.told(connection);
+        }
+        self.worker.log.borrow_mut().end(answer.status, total as u64);
+        // SAFETY: as above: nothing since has run Ruby code that could change the Array or its Strings.
+        let bytes = elements.iter().map(|&element| unsafe { rb::bytes(element) });
+        let sent = if self.out.len() + total <= COPIED_BYTES {
+            bytes.for_each(|piece| self.out.extend_from_slice(piece));
+            connection.output.send_one(connection.number(), &self.out)
+        } else {
+            connection.output.send(connection.number(), std::iter::once(&self.out[..]).chain(bytes))
+        };
+        if let Some(length) = answer.said.length.filter(|&length| length != total as u64) {
+            self.complain(&format!("Content-Length is {length}, but the body has {total} bytes; the latter was sent"));
+        }
+        self.send_off(connection, if sent.is_ok() { next } else { Next::Abort });
+    }
+
+    /// Ends the head, and says where the connection goes after the answer.
+    fn finish_head(
+        &mut self,
+        connection: Box<Connection>,
+        answer: &Answer,
+        framing: Framing,
+    ) -> (Box<Connection>, Next) {
+        // A client of HTTP/1.0 cannot tell where chunks end.
+        let lost = framing == Framing::Own(Coding::Chunked) && !answer.terms.http11;
+        let keep = answer.terms.keep && !answer.said.close && !framing.needs_close() && !lost;
+        let next = self.next(&connection, keep);
+        let end = if next == Next::Keep { End::Keep { http11: answer.terms.http11 } } else { End::Close };
+        head::finish(&mut self.out, &answer.said, &mut self.date, framing, end);
+        (connection, next)
+    }
+
+    fn send_head_only(&mut self, connection: Box<Connection>, answer: &Answer) {
+        let bodiless = head::is_bodiless(answer.status);
+        let framing = match (answer.said.coding, answer.said.length) {
+            _ if bodiless => Framing::None,
+            (Some(Coding::Chunked), _) => Framing::Own(Coding::Chunked),
+            // Not even a coding that ends with the connection needs it to: there is no body.
+            (Some(Coding::Other), _) => Framing::None,
+            (None, Some(length)) => Framing::Length(length),
+            (None, None) => array_length(answer.body).map_or(Framing::None, Framing::Length),
+        };
+        let (mut connection, next) = self.finish_head(connection, answer, framing);
+        if !overdue::claim() {
+            self.close_body(answer.body);
+            return self.told(connection);
+        }
+        self.worker.log.borrow_mut().end(answer.status, 0);
+        let sent = connection.output.send_one(connection.number(), &self.out);
+        self.close_body(answer.body);
+        self.send_off(connection, if sent.is_ok() { next } else { Next::Abort });
+    }
+
+    // The other cases.
+
+    /// An error means that nothing was sent, and the body is not closed yet.
+    fn send_slowly(&mut self, connection: Box<Connection>, answer: &Answer) -> Result<(), (Box<Connection>, Error)> {
+        let known = self.worker.known;
+        let body = answer.body;
+        let found = (|| -> Result<Found, Error> {
+            if answer.said.coding.is_none() {
+                if rb::responds(body, known.to_path)?
+                    && let Some(file) = open_regular(rb::call(body, known.to_path, &[])?)?
+                    && answer.said.length.is_none_or(|length| length == file.1)
+                {
+                    return Ok(Found::File(file.0, file.1));
+                }
+                if rb::responds(body, known.to_ary)? {
+                    let strings = rb::call(body, known.to_ary, &[])?;
+                    if rb::is_array(strings) {
+                        return Ok(Found::Array(strings));
+                    }
+                }
+            }
+            Ok(match () {
+                () if rb::responds(body, known.each)? => Found::Each,
+                () if rb::responds(body, known.call)? => Found::Call,
+                () => return Err(self.misuse(format!("the body is {}; one with each was expected", inspect(body)))),
+            })
+        })();
+        match found {
+            Err(error) => return Err((connection, error)),
+            Ok(Found::File(file, length)) => {
+                self.send_file(connection, answer, file, length);
+                self.close_body(body);
+            }
+            Ok(Found::Array(strings)) => {
+                self.send_array(connection, answer, strings);
+                std::hint::black_box(&strings);
+                // In Rack 3, `to_ary` closes what it was called on.
+                if self.worker.settings.rack2 {
+                    self.close_body(body);
+                }
+            }
+            Ok(Found::Each) => self.send_each(connection, answer),
+            Ok(Found::Call) => self.give_away(connection, answer, None),
+        }
+        Ok(())
+    }
+
+    fn send_file(&mut self, connection: Box<Connection>, answer: &Answer, mut file: File, length: u64) {
+        let (mut connection, next) = self.finish_head(connection, answer, Framing::Length(length));
+        if !overdue::claim() {
+            return self.told(connection);
+        }
+        self.worker.log.borrow_mut().end(answer.status, length);
+        let head_bytes = self.out.len();
+        // A small file is read into the head's packet; if that fails, sendfile will say why.
+        let small = head_bytes as u64 + length <= COPIED_BYTES as u64 && {
+            self.out.resize(head_bytes + length as usize, 0);
+            file.read_exact(&mut self.out[head_bytes..]).is_ok()
+        };
+        let sent = if small {
+            connection.output.send_one(connection.number(), &self.out)
+        } else {
+            self.out.truncate(head_bytes);
+            let rest = FileRest { file: file.into(), offset: 0, left: length };
+            connection.output.send_file(connection.number(), &self.out, rest)
+        };
+        self.send_off(connection, if sent.is_ok() { next } else { Next::Abort });
+    }
+
+    fn send_each(&mut self, connection: Box<Connection>, answer: &Answer) {
+        let framing = match (answer.said.coding, answer.said.length) {
+            (Some(coding), _) => Framing::Own(coding),
+            (None, Some(length)) => Framing::Length(length),
+            (None, None) if answer.terms.http11 && self.worker.settings.chunked => Framing::Chunked,
+            (None, None) => Framing::Close,
+        };
+        let (connection, next) = self.finish_head(connection, answer, framing);
+        let (seat, body) = (connection.seat, answer.body);
+        let number = {
+            let mut present = self.worker.present.borrow_mut();
+            present.connection = Some(connection);
+            present.stream = Some(Stream::new(framing, std::mem::take(&mut self.out)));
+            present.number
+        };
+        let each = self.worker.known.each;
+        let walked = rb::protect(|| {
+            // SAFETY: the block's function has the type that is asked for; the number is far below 2^62.
+            unsafe {
+                let number = rb_sys::macros::ULONG2NUM(number);
+                rb_sys::rb_block_call(body, each, 0, std::ptr::null(), Some(crate::stream::piece), number)
+            }
+        });
+        let (connection, stream) = {
+            let mut present = self.worker.present.borrow_mut();
+            (present.connection.take(), present.stream.take())
+        };
+        let (Some(mut connection), Some(mut stream)) = (connection, stream) else { return self.release(seat) };
+        let next = match (walked, &stream.fault) {
+            (_, Some(Fault::Client | Fault::Told)) => Next::Abort,
+            (_, Some(Fault::TooLong)) => {
+                self.complain("the body is longer than its Content-Length; the rest was not sent");
+                Next::Close
+            }
+            (Ok(_), None) => match stream.finish(&mut connection) {
+                Ok(true) => next,
+                Ok(false) => {
+                    self.complain("the body is shorter than its Content-Length; the connection was cut off");
+                    Next::Abort
+                }
+                Err(()) => Next::Abort,
+            },
+            (Err(error), None) if !stream.begun => {
+                self.out = stream.into_buffer();
+                self.close_body(body);
+                return self.failed(connection, error, answer.terms);
+            }
+            (Err(error), None) => {
+                self.report(error);
+                Next::Abort
+            }
+        };
+        self.worker.log.borrow_mut().end(answer.status, stream.body_bytes);
+        self.out = stream.into_buffer();
+        self.close_body(body);
+        self.send_off(connection, next);
+    }
+
+    /// Sends the head and hands the socket to `taker`, or as a stream to the body itself.
+    fn give_away(&mut self, mut connection: Box<Connection>, answer: &Answer, taker: Option<VALUE>) {
+        let known = self.worker.known;
+        let length = answer.said.length;
+        let framing = match (answer.said.coding, length) {
+            _ if answer.status == 101 || head::is_bodiless(answer.status) => Framing::None,
+            (Some(coding), _) => Framing::Own(coding),
+            (None, Some(length)) => Framing::Length(length),
+            (None, None) if taker.is_none() && answer.terms.http11 => Framing::Chunked,
+            (None, None) => Framing::Close,
+        };
+        let end = if answer.status == 101 { End::Switch } else { End::Close };
+        head::finish(&mut self.out, &answer.said, &mut self.date, framing, end);
+        let seat = connection.seat;
+        let sent = overdue::claim() && {
+            let number = connection.number();
+            connection.output.send_one(number, &self.out).is_ok() && self.wait_until_sent(&mut connection)
+        };
+        self.worker.log.borrow_mut().end(answer.status, 0);
+        if !sent {
+            self.close_body(answer.body);
+            return self.close(connection, Next::Abort);
+        }
+        let poll = self.poll.number();
+        let given = hijack::as_io(self.ruby, *connection, poll).and_then(|io| match taker {
+            Some(taker) => {
+                let called = rb::value(taker).funcall::<_, _, Value>("call", (io,));
+                if called.is_err() {
+                    // It has no owner then.
+                    io.funcall::<_, _, Value>("close", ())?;
+                }
+                called
+            }
+            None => {
+                let chunked = framing == Framing::Chunked;
+                let stream: Value = rb::value(known.stream).funcall("new", (io, chunked, answer.terms.head_only))?;
+                let called = rb::value(answer.body).funcall::<_, _, Value>("call", (stream,));
+                if called.is_err() {
+                    stream.funcall::<_, _, Value>("abort", ())?;
+                }
+                called
+            }
+        });
+        if let Err(error) = given {
+            self.report(error);
+        }
+        self.release(seat);
+        self.close_body(answer.body);
+    }
+
+    /// Waits, which is never needed for a head alone, until everything is out.
+    fn wait_until_sent(&mut self, connection: &mut Connection) -> bool {
+        let timeout_ms = self.worker.settings.timeout_ms;
+        loop {
+            match connection.output.flush(connection.number()) {
+                Ok(true) => return true,
+                Err(_) => return false,
+                Ok(false) => {}
+            }
+            let socket = connection.number();
+            let room =
+                rb::protect(
+                    || {
+                        if rb::wait_for_raising(socket, libc::POLLOUT, timeout_ms) { rb::TRUE } else { rb::FALSE }
+                    },
+                );
+            match room {
+                Ok(rb::TRUE) => {}
+                Ok(_) => return false,
+                Err(error) => {
+                    self.report(error);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// The client was given a 504 while the application worked.
+    fn told(&mut self, connection: Box<Connection>) {
+        self.worker.log.borrow_mut().end(504, 0);
+        self.close(connection, Next::Close);
+    }
+
+    fn misuse(&self, what: String) -> Error {
+        Error::new(self.ruby.exception_type_error(), what)
+    }
+}
+
+/// What a body turned out to be.
+enum Found {
+    File(File, u64),
+    Array(VALUE),
+    Each,
+    Call,
+}
+
+/// The total length of an Array of Strings, `None` if it is empty (an answer to HEAD often is: it says nothing then) or
+/// something else.
+fn array_length(body: VALUE) -> Option<u64> {
+    if !rb::is_plain_array(body) {
+        return None;
+    }
+    // SAFETY: the answer's body; no Ruby code runs while it is looked at.
+    let elements = unsafe { rb::elements(body) };
+    if elements.is_empty() || !elements.iter().all(|&element| rb::is_string(element)) {
+        return None;
+    }
+    // SAFETY: as above.
+    Some(elements.iter().map(|&element| unsafe { rb::bytes(element) }.len() as u64).sum())
+}
+
+/// The file that a body's `to_path` names, if it is one that can be read: else `each` will tell.
+fn open_regular(path: VALUE) -> Result<Option<(File, u64)>, Error> {
+    if path == rb::NIL {
+        return Ok(None);
+    }
+    let path: magnus::RString = rb::value(path).funcall("to_s", ())?;
+    // SAFETY: copied at once.
+    let path = unsafe { path.as_slice() }.to_vec();
+    let opened = File::open(std::ffi::OsStr::from_bytes(&path)).and_then(|file| {
+        let about = file.metadata()?;
+        Ok(about.is_file().then_some((file, about.len())))
+    });
+    Ok(opened.unwrap_or(None))
+}
+
+fn inspect(raw: VALUE) -> String {
+    rb::value(raw).inspect()
+}

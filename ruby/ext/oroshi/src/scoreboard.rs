@@ -1,0 +1,228 @@
+//! What each worker does, in memory that the manager and its workers share: plain stores here, plain loads there, no
+//! call in between. So the manager sees a request that is stuck even when its worker's Ruby is.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, fence};
+
+use magnus::{Error, RArray, RHash, Ruby};
+
+use crate::clock;
+
+/// Bytes of a request line that are kept.
+pub(crate) const REQUEST_BYTES: usize = 256;
+
+/// What a worker does at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// No worker, or none that has said anything.
+    Empty,
+    /// It exists and does not accept yet.
+    Starting,
+    /// It waits.
+    Idle,
+    /// The application works on a request.
+    App,
+    /// An answer is sent.
+    Writing,
+    /// It was told to stop and ends what it has begun.
+    Stopping,
+}
+
+impl State {
+    const NAMES: [&'static str; 6] = ["empty", "starting", "idle", "app", "writing", "stopping"];
+}
+
+/// A worker's part: 512 bytes. The worker writes all of it but `condemned`.
+#[derive(Debug)]
+#[repr(C, align(512))]
+pub(crate) struct Slot {
+    /// Odd while the request line changes.
+    version: AtomicU32,
+    state: AtomicU8,
+    /// Whether the present request's client was given a 504.
+    told: AtomicBool,
+    pid: AtomicI32,
+    requests: AtomicU64,
+    /// Counts requests from 1; 0 between requests.
+    serial: AtomicU64,
+    /// When the present request began, in milliseconds of the monotonic clock.
+    began_ms: AtomicU64,
+    /// The serial of the request that is to be ended with a 504, which the manager has chosen.
+    condemned: AtomicU64,
+    request_bytes: AtomicU32,
+    request: [AtomicU8; REQUEST_BYTES],
+}
+
+const _: () = assert!(size_of::<Slot>() == 512);
+
+impl Slot {
+    pub(crate) fn set_state(&self, state: State) {
+        self.state.store(state as u8, Relaxed);
+    }
+
+    pub(crate) fn set_pid(&self, pid: i32) {
+        self.pid.store(pid, Relaxed);
+    }
+
+    /// A request begins. Returns its serial.
+    pub(crate) fn begin(&self, method: &str, target: &str, http11: bool) -> u64 {
+        let serial = self.requests.load(Relaxed) + 1;
+        let version = self.version.load(Relaxed);
+        self.version.store(version.wrapping_add(1), Relaxed);
+        fence(Release);
+        let mut at = self.write(0, method.as_bytes());
+        at = self.write(at, b" ");
+        at = self.write(at, target.as_bytes());
+        at = self.write(at, if http11 { b" HTTP/1.1" } else { b" HTTP/1.0" });
+        self.request_bytes.store(at as u32, Relaxed);
+        self.began_ms.store(clock::coarse_ms(), Relaxed);
+        self.told.store(false, Relaxed);
+        self.version.store(version.wrapping_add(2), Release);
+        self.requests.store(serial, Relaxed);
+        self.state.store(State::App as u8, Relaxed);
+        self.serial.store(serial, Release);
+        serial
+    }
+
+    /// The request is over.
+    pub(crate) fn end(&self) {
+        self.serial.store(0, Release);
+    }
+
+    /// Whether the manager wants the present request to be ended. Safe in a signal handler.
+    pub(crate) fn is_condemned(&self) -> bool {
+        let serial = self.serial.load(Acquire);
+        serial != 0 && self.condemned.load(Acquire) == serial
+    }
+
+    /// Notes that the client was given its 504. Safe in a signal handler.
+    pub(crate) fn tell(&self) {
+        self.told.store(true, Release);
+    }
+
+    /// The present request: serial, how long it has run, its line. `None` between requests.
+    pub(crate) fn present(&self) -> Option<(u64, f64, String)> {
+        let serial = self.serial.load(Acquire);
+        if serial == 0 {
+            return None;
+        }
+        // The writer is another process and never waits: try again a few times, then take what is there.
+        let mut line = Vec::new();
+        for _ in 0..100 {
+            let version = self.version.load(Acquire);
+            let length = (self.request_bytes.load(Relaxed) as usize).min(REQUEST_BYTES);
+            line = self.request[..length].iter().map(|byte| byte.load(Relaxed)).collect();
+            fence(Acquire);
+            if version.is_multiple_of(2) && self.version.load(Relaxed) == version {
+                break;
+            }
+        }
+        let busy_ms = clock::coarse_ms().saturating_sub(self.began_ms.load(Relaxed));
+        Some((serial, busy_ms as f64 / 1000.0, String::from_utf8_lossy(&line).into_owned()))
+    }
+
+    fn clear(&self) {
+        self.set_state(State::Empty);
+        self.set_pid(0);
+        for number in [&self.requests, &self.serial, &self.began_ms, &self.condemned] {
+            number.store(0, Relaxed);
+        }
+        self.told.store(false, Relaxed);
+        self.request_bytes.store(0, Release);
+    }
+
+    /// Writes as much as there is room for, and returns where it ends.
+    fn write(&self, at: usize, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(REQUEST_BYTES - at);
+        // SAFETY: within the array. Readers are other processes that check `version`; an AtomicU8 is a byte.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.request[at..].as_ptr().cast_mut().cast(), count);
+        }
+        at + count
+    }
+}
+
+/// `Oroshi::Native::Scoreboard`: the slots of all workers. Made before the first fork; never unmapped, for a worker may
+/// look at its slot until its process ends.
+#[derive(Clone, Copy, Debug)]
+#[magnus::wrap(class = "Oroshi::Native::Scoreboard", free_immediately, size)]
+pub(crate) struct Scoreboard {
+    slots: &'static [Slot],
+}
+
+impl Scoreboard {
+    /// `Scoreboard.new(slots)`
+    pub(crate) fn new(ruby: &Ruby, slots: usize) -> Result<Self, Error> {
+        if !(1..=65_536).contains(&slots) {
+            let message = format!("a scoreboard has 1 to 65536 slots, not {slots}");
+            return Err(Error::new(ruby.exception_arg_error(), message));
+        }
+        let length = slots * size_of::<Slot>();
+        // SAFETY: fresh memory, of which nothing else knows.
+        let memory = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), length, access, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        if memory == libc::MAP_FAILED {
+            let cause = std::io::Error::last_os_error();
+            let message = format!("cannot map {length} bytes for a scoreboard of {slots} slots: {cause}");
+            return Err(Error::new(ruby.exception_no_mem_error(), message));
+        }
+        // SAFETY: page-aligned, of the right length, all zeros, which is a valid Slot; mapped until the process ends.
+        Ok(Scoreboard { slots: unsafe { std::slice::from_raw_parts(memory.cast(), slots) } })
+    }
+
+    /// The slot of this number.
+    pub(crate) fn slot(&self, ruby: &Ruby, number: usize) -> Result<&'static Slot, Error> {
+        self.slots.get(number).ok_or_else(|| {
+            let message = format!("there is no slot {number}: the scoreboard has {}, from 0", self.slots.len());
+            Error::new(ruby.exception_index_error(), message)
+        })
+    }
+
+    /// `#slots`
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// `#clear(slot)`
+    pub(crate) fn clear(ruby: &Ruby, board: &Self, number: usize) -> Result<(), Error> {
+        board.slot(ruby, number).map(Slot::clear)
+    }
+
+    /// `#read(slot)`
+    pub(crate) fn read(ruby: &Ruby, board: &Self, number: usize) -> Result<RHash, Error> {
+        let slot = board.slot(ruby, number)?;
+        let present = slot.present();
+        let state = State::NAMES[usize::from(slot.state.load(Relaxed)).min(State::NAMES.len() - 1)];
+        let hash = ruby.hash_new();
+        hash.aset(ruby.to_symbol("state"), ruby.to_symbol(state))?;
+        hash.aset(ruby.to_symbol("pid"), slot.pid.load(Relaxed))?;
+        hash.aset(ruby.to_symbol("requests"), slot.requests.load(Relaxed))?;
+        hash.aset(ruby.to_symbol("busy_s"), present.as_ref().map(|(_, busy_s, _)| *busy_s))?;
+        hash.aset(ruby.to_symbol("serial"), present.as_ref().map_or(0, |(serial, ..)| *serial))?;
+        hash.aset(ruby.to_symbol("request"), present.map(|(.., line)| line))?;
+        hash.aset(ruby.to_symbol("told"), slot.told.load(Acquire))?;
+        Ok(hash)
+    }
+
+    /// `#overdue(limit_s)`
+    pub(crate) fn overdue(ruby: &Ruby, board: &Self, limit_s: f64) -> Result<RArray, Error> {
+        let all = ruby.ary_new();
+        for (number, slot) in board.slots.iter().enumerate() {
+            if let Some((serial, busy_s, line)) = slot.present()
+                && busy_s > limit_s
+            {
+                all.push((number, serial, busy_s, line))?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// `#condemn(slot, serial)`
+    pub(crate) fn condemn(ruby: &Ruby, board: &Self, number: usize, serial: u64) -> Result<(), Error> {
+        board.slot(ruby, number)?.condemned.store(serial, Release);
+        Ok(())
+    }
+}

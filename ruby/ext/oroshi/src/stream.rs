@@ -1,0 +1,213 @@
+//! A body that comes piece by piece: what the block does that `each` is given.
+//!
+//! A piece leaves at once, the first one together with the head. A client that reads slowly is not waited for until much
+//! has gathered.
+
+use std::ffi::{c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use oroshi_http1::encode::{self, CHUNK_END, ChunkHead};
+use rb_sys::VALUE;
+
+use crate::connection::Connection;
+use crate::head::Framing;
+use crate::overdue;
+use crate::rb;
+use crate::worker::{Worker, active};
+
+/// An answer whose body comes piece by piece.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    framing: Framing,
+    /// The head, until the first piece goes out with it.
+    head: Vec<u8>,
+    /// Bytes of body so far.
+    pub(crate) body_bytes: u64,
+    /// Whether anything was sent.
+    pub(crate) begun: bool,
+    pub(crate) fault: Option<Fault>,
+}
+
+/// Why a body could not be sent to its end.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The client has gone, or does not read.
+    Client,
+    /// The client was given a 504.
+    Told,
+    /// The body is longer than its Content-Length.
+    TooLong,
+}
+
+/// With more than this waiting, whoever adds more waits for the reader.
+const WAITING_BYTES: usize = 1024 * 1024;
+
+/// Pieces from this size on are sent from where they are.
+const COPIED_BYTES: usize = 16 * 1024;
+
+impl Stream {
+    pub(crate) fn new(framing: Framing, head: Vec<u8>) -> Self {
+        Stream { framing, head, body_bytes: 0, begun: false, fault: None }
+    }
+
+    /// Sends a piece of the body. True: so much waits that the reader must be waited for.
+    pub(crate) fn write(&mut self, connection: &mut Connection, piece: &[u8]) -> Result<bool, ()> {
+        if piece.is_empty() {
+            return Ok(false);
+        }
+        let mut piece = piece;
+        if let Framing::Length(length) = self.framing {
+            let left = length - self.body_bytes;
+            if piece.len() as u64 > left {
+                // What was announced goes out; the rest would be taken for the next answer.
+                self.fault = Some(Fault::TooLong);
+                piece = &piece[..left as usize];
+            }
+        }
+        self.body_bytes += piece.len() as u64;
+        let chunk = ChunkHead::new(piece.len());
+        let (before, after) = match self.framing {
+            Framing::Chunked => (chunk.as_bytes(), CHUNK_END),
+            _ => (&b""[..], &b""[..]),
+        };
+        if piece.len() < COPIED_BYTES {
+            for part in [before, piece, after] {
+                self.head.extend_from_slice(part);
+            }
+            self.send(connection, [])?;
+        } else {
+            self.send(connection, [before, piece, after])?;
+        }
+        if self.fault.is_some() { Err(()) } else { Ok(self.is_full(connection)) }
+    }
+
+    /// Whether so much waits that nothing should be added. After the last piece nothing will be.
+    fn is_full(&self, connection: &Connection) -> bool {
+        let over = matches!(self.framing, Framing::Length(length) if length == self.body_bytes);
+        !over && connection.output.waiting() > WAITING_BYTES
+    }
+
+    /// Sends what waits. True: still too much.
+    fn go_on(&mut self, connection: &mut Connection) -> Result<bool, ()> {
+        match connection.output.flush(connection.number()) {
+            Ok(_) => Ok(self.is_full(connection)),
+            Err(_) => {
+                self.fault = Some(Fault::Client);
+                Err(())
+            }
+        }
+    }
+
+    /// The body is over: sends what is left. The error is in `fault`, but for a body shorter than its length.
+    pub(crate) fn finish(&mut self, connection: &mut Connection) -> Result<bool, ()> {
+        if self.framing == Framing::Chunked {
+            self.head.extend_from_slice(encode::LAST_CHUNK);
+        }
+        self.send(connection, [])?;
+        Ok(!matches!(self.framing, Framing::Length(length) if length != self.body_bytes))
+    }
+
+    /// The buffer, to be used again.
+    pub(crate) fn into_buffer(self) -> Vec<u8> {
+        self.head
+    }
+
+    fn send<const N: usize>(&mut self, connection: &mut Connection, pieces: [&[u8]; N]) -> Result<(), ()> {
+        if !self.begun {
+            if !overdue::claim() {
+                self.fault = Some(Fault::Told);
+                return Err(());
+            }
+            self.begun = true;
+        }
+        let all = std::iter::once(&self.head[..]).chain(pieces);
+        let sent = connection.output.send(connection.number(), all);
+        self.head.clear();
+        sent.map_err(|_| self.fault = Some(Fault::Client))
+    }
+}
+
+/// The block: sends a piece. Ends the walk with an exception when there is no sense in going on.
+pub(crate) unsafe extern "C" fn piece(
+    piece: VALUE,
+    number: VALUE,
+    _count: c_int,
+    _arguments: *const VALUE,
+    _block: VALUE,
+) -> VALUE {
+    // From here on exceptions leave this frame: it has nothing that needs dropping.
+    let Some(worker) = active() else { raise(c"the answer is over: no more of its body can be sent") };
+    if !rb::is_string(piece) {
+        // SAFETY: a class that is always there.
+        unsafe { rb_sys::rb_exc_raise(rb_sys::rb_exc_new_cstr(rb_sys::rb_eTypeError, NOT_A_STRING.as_ptr())) };
+    }
+    let number = rb::fixnum(number).unwrap_or(-1) as u64;
+    // SAFETY: the block's argument; no Ruby code runs while it is sent.
+    let mut progress = send(worker, number, Some(unsafe { rb::bytes(piece) }));
+    loop {
+        match progress {
+            Progress::Done => return rb::NIL,
+            Progress::Over => raise(c"the answer is over: no more of its body can be sent"),
+            Progress::Broken => raise(c"the body cannot be sent any further"),
+            Progress::Full(socket) => {
+                if !rb::wait_for_raising(socket, libc::POLLOUT, worker.settings.timeout_ms) {
+                    give_up(worker, number);
+                    raise(c"the client does not read");
+                }
+                progress = send(worker, number, None);
+            }
+        }
+    }
+}
+
+const NOT_A_STRING: &std::ffi::CStr = c"each of a body yielded something else than a String";
+
+/// What sending has come to.
+enum Progress {
+    Done,
+    /// Much waits for this socket.
+    Full(c_int),
+    Over,
+    Broken,
+}
+
+/// Sends a piece, or what waits. A panic must not cross Ruby's frames.
+fn send(worker: &Worker, number: u64, piece: Option<&[u8]>) -> Progress {
+    catch_unwind(AssertUnwindSafe(|| try_send(worker, number, piece))).unwrap_or(Progress::Broken)
+}
+
+fn try_send(worker: &Worker, number: u64, piece: Option<&[u8]>) -> Progress {
+    let Ok(mut present) = worker.present.try_borrow_mut() else { return Progress::Over };
+    let present = &mut *present;
+    let (Some(connection), Some(stream)) = (&mut present.connection, &mut present.stream) else {
+        return Progress::Over;
+    };
+    if present.number != number {
+        return Progress::Over;
+    }
+    let full = match piece {
+        Some(piece) => stream.write(connection, piece),
+        None => stream.go_on(connection),
+    };
+    match full {
+        Ok(false) => Progress::Done,
+        Ok(true) => Progress::Full(connection.number()),
+        Err(()) => Progress::Broken,
+    }
+}
+
+/// Notes that the client does not read.
+fn give_up(worker: &Worker, number: u64) {
+    if let Ok(mut present) = worker.present.try_borrow_mut()
+        && present.number == number
+        && let Some(stream) = &mut present.stream
+    {
+        stream.fault = Some(Fault::Client);
+    }
+}
+
+fn raise(message: &'static std::ffi::CStr) -> ! {
+    let text: *const c_char = message.as_ptr();
+    // SAFETY: a class that is always there, and a C string. Callers have nothing that needs dropping.
+    unsafe { rb_sys::rb_exc_raise(rb_sys::rb_exc_new_cstr(rb_sys::rb_eIOError, text)) }
+}

@@ -1,0 +1,265 @@
+//! `Oroshi::Native::Worker`: what the Ruby side holds of a worker. Its methods leave notes for the loop, which looks at
+//! them between two requests; so they may be called from a trap, in the midst of anything.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::RawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use magnus::rb_sys::AsRawValue as _;
+use magnus::scan_args::{get_kwargs, scan_args};
+use magnus::{DataTypeFunctions, Error, RHash, Ruby, Symbol, TypedData, Value, gc};
+
+use crate::engine::{Ended, Engine};
+use crate::log::AccessLog;
+use crate::present::{Present, Reading, too_late};
+use crate::rb::{self, Roots};
+use crate::scoreboard::{Scoreboard, Slot, State};
+use crate::settings::Settings;
+
+/// How a worker was told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stop {
+    No,
+    /// Kept connections get a while for a last request.
+    Gently,
+    /// The present request is the last.
+    Now,
+}
+
+/// A worker.
+#[derive(Debug, TypedData)]
+#[magnus(class = "Oroshi::Native::Worker", mark, size)]
+pub(crate) struct Worker {
+    pub(crate) app: Value,
+    pub(crate) listeners: Vec<RawFd>,
+    pub(crate) settings: Settings,
+    pub(crate) slot: &'static Slot,
+    pub(crate) roots: Roots,
+    pub(crate) present: RefCell<Present>,
+    pub(crate) stop: Cell<Stop>,
+    pub(crate) log: RefCell<AccessLog>,
+    /// A new descriptor for the access log.
+    pub(crate) new_log: Cell<Option<RawFd>>,
+    pub(crate) enough: Cell<bool>,
+    pub(crate) known: Known,
+}
+
+// SAFETY: magnus asks for it since an object may be dropped on any thread. A worker is used by the thread that runs it and
+// by traps, all under the GVL.
+unsafe impl Send for Worker {}
+
+impl DataTypeFunctions for Worker {
+    fn mark(&self, marker: &gc::Marker) {
+        marker.mark(self.app);
+        marker.mark(self.settings.errors);
+        if let Some(hook) = self.settings.on_enough {
+            marker.mark(hook);
+        }
+        self.roots.mark();
+    }
+}
+
+/// Ruby objects and names that the loop uses. The objects are kept in the worker's roots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    pub(crate) call: rb_sys::ID,
+    pub(crate) close: rb_sys::ID,
+    pub(crate) each: rb_sys::ID,
+    pub(crate) to_path: rb_sys::ID,
+    pub(crate) to_ary: rb_sys::ID,
+    pub(crate) new: rb_sys::ID,
+    pub(crate) for_fd: rb_sys::ID,
+    pub(crate) plain_headers: rb_sys::ID,
+    pub(crate) oroshi: rb_sys::VALUE,
+    pub(crate) stream: rb_sys::VALUE,
+    pub(crate) lazy_input: rb_sys::VALUE,
+    pub(crate) null_input: rb_sys::VALUE,
+    pub(crate) hijack: rb_sys::VALUE,
+    pub(crate) string_io: rb_sys::VALUE,
+    pub(crate) file: rb_sys::VALUE,
+}
+
+impl Known {
+    fn find(ruby: &Ruby, roots: &Roots) -> Result<Self, Error> {
+        let find = |what: &str| -> Result<rb_sys::VALUE, Error> {
+            let raw = ruby.eval::<Value>(what)?.as_raw();
+            roots.add(raw);
+            Ok(raw)
+        };
+        Ok(Known {
+            call: rb::id(c"call"),
+            close: rb::id(c"close"),
+            each: rb::id(c"each"),
+            to_path: rb::id(c"to_path"),
+            to_ary: rb::id(c"to_ary"),
+            new: rb::id(c"new"),
+            for_fd: rb::id(c"for_fd"),
+            plain_headers: rb::id(c"plain_headers"),
+            oroshi: find("Oroshi")?,
+            stream: find("Oroshi::Stream")?,
+            lazy_input: find("Oroshi::LazyInput")?,
+            null_input: find("Oroshi::NULL_INPUT")?,
+            hijack: find("Oroshi::Native::Hijack")?,
+            string_io: find("::StringIO")?,
+            file: find("::File")?,
+        })
+    }
+}
+
+/// The worker that runs, for objects that outlive their request and for traps.
+static ACTIVE: AtomicPtr<Worker> = AtomicPtr::new(ptr::null_mut());
+
+/// The worker that runs in this process, if one does.
+pub(crate) fn active() -> Option<&'static Worker> {
+    // SAFETY: set while `run` has a reference to it. Callers use it at once, under the GVL.
+    unsafe { ACTIVE.load(Ordering::Acquire).as_ref() }
+}
+
+impl Worker {
+    /// `Worker.new(app, listener_fds:, scoreboard:, slot:, settings:)`
+    pub(crate) fn new(ruby: &Ruby, arguments: &[Value]) -> Result<Self, Error> {
+        let arguments = scan_args::<(Value,), (), (), (), _, ()>(arguments)?;
+        let (app,) = arguments.required;
+        let given = get_kwargs::<_, (Vec<RawFd>, &Scoreboard, usize, RHash), (), ()>(
+            arguments.keywords,
+            &["listener_fds", "scoreboard", "slot", "settings"],
+            &[],
+        )?;
+        let (listeners, scoreboard, slot, settings) = given.required;
+        let slot = scoreboard.slot(ruby, slot)?;
+        let settings = Settings::read(ruby, settings)?;
+        let roots = Roots::default();
+        let known = Known::find(ruby, &roots)?;
+        slot.set_pid(std::process::id() as i32);
+        slot.set_state(State::Starting);
+        let log = RefCell::new(AccessLog::new(settings.log_format, settings.log_fd));
+        Ok(Worker {
+            log,
+            app,
+            listeners,
+            settings,
+            slot,
+            roots,
+            present: RefCell::default(),
+            stop: Cell::new(Stop::No),
+            new_log: Cell::new(None),
+            enough: Cell::new(false),
+            known,
+        })
+    }
+
+    /// `#run`: serves until it is told to stop.
+    pub(crate) fn run(ruby: &Ruby, worker: &Self) -> Result<Symbol, Error> {
+        let pointer = ptr::from_ref(worker).cast_mut();
+        if ACTIVE.compare_exchange(ptr::null_mut(), pointer, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            let message = "a worker runs in this process already; one process has one";
+            return Err(Error::new(ruby.exception_runtime_error(), message));
+        }
+        let _active = Active;
+        let ended = Engine::new(ruby, worker)?.run()?;
+        Ok(ruby.to_symbol(match ended {
+            Ended::Stopped => "stopped",
+            Ended::ManagerGone => "manager_gone",
+        }))
+    }
+
+    /// `#stop`
+    pub(crate) fn stop(&self) {
+        self.stop.set(self.stop.get().max(Stop::Gently));
+    }
+
+    /// `#stop_now`
+    pub(crate) fn stop_now(&self) {
+        self.stop.set(Stop::Now);
+    }
+
+    /// `#reopen_log(fd)`
+    pub(crate) fn reopen_log(&self, descriptor: RawFd) {
+        self.new_log.set(Some(descriptor));
+    }
+
+    /// Whether the loop has to look at something before it waits.
+    pub(crate) fn has_notes(&self, stopping: bool) -> bool {
+        let log = self.new_log.get();
+        log.is_some() || (self.stop.get() != Stop::No && !stopping)
+    }
+
+    /// `#flush_log`: writes what has gathered of the access log, for a process that is about to end. For traps too.
+    pub(crate) fn flush_log(&self) {
+        if let Ok(mut log) = self.log.try_borrow_mut() {
+            log.flush();
+        }
+    }
+
+    /// `#wants_replacing?`
+    pub(crate) fn wants_replacing(&self) -> bool {
+        self.enough.get()
+    }
+}
+
+/// Forgets the active worker, however `run` ends.
+struct Active;
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        ACTIVE.store(ptr::null_mut(), Ordering::Release);
+    }
+}
+
+/// `Oroshi::Native.receive_body(number)`: reads the body that the client holds back until it is asked for; an IO or StringIO.
+pub(crate) fn receive_body(ruby: &Ruby, number: u64) -> Result<Value, Error> {
+    let late = || too_late(ruby, "rack.input cannot be read any more");
+    let worker = active().ok_or_else(late)?;
+    let settings = &worker.settings;
+    loop {
+        let reading = {
+            let mut present = worker.present.try_borrow_mut().map_err(|_| late())?;
+            if present.number != number || present.connection.is_none() {
+                return Err(late());
+            }
+            present.read_on(&settings.limits, settings.spool_bytes)
+        };
+        let socket = match reading {
+            Reading::Done(mut spool) => return Ok(rb::value(worker.input_of(&mut spool)?)),
+            Reading::Failed(why) => return Err(Error::new(ruby.exception_eof_error(), why)),
+            Reading::More(socket) => socket,
+        };
+        let came = rb::protect(|| {
+            if rb::wait_for_raising(socket, libc::POLLIN, settings.timeout_ms) { rb::TRUE } else { rb::FALSE }
+        })?;
+        if came == rb::FALSE {
+            worker.present.borrow_mut().time_out();
+            let message = format!("the body did not come within {} s", settings.timeout_ms as f64 / 1000.0);
+            return Err(Error::new(ruby.exception_eof_error(), message));
+        }
+    }
+}
+
+impl Worker {
+    /// A gathered body as an IO.
+    pub(crate) fn input_of(&self, spool: &mut crate::request::Spool) -> Result<rb_sys::VALUE, Error> {
+        let file = spool.take_file().map_err(|error| {
+            Error::new(rb::ruby().exception_io_error(), format!("the request's body cannot be read back: {error}"))
+        })?;
+        match file {
+            Some(file) => {
+                let number = std::os::fd::IntoRawFd::into_raw_fd(file);
+                rb::protect(|| {
+                    // SAFETY: a small number.
+                    let number = unsafe { rb_sys::macros::LONG2FIX(i64::from(number)) };
+                    rb::call_raising(self.known.file, self.known.for_fd, &[number, rb::string(b"r+b")])
+                })
+            }
+            None => rb::protect(|| self.input_of_bytes(spool.memory())),
+        }
+    }
+
+    /// Bytes as a StringIO; the shared empty input if there are none. May raise.
+    pub(crate) fn input_of_bytes(&self, bytes: &[u8]) -> rb_sys::VALUE {
+        if bytes.is_empty() {
+            return self.known.null_input;
+        }
+        rb::call_raising(self.known.string_io, self.known.new, &[rb::string(bytes)])
+    }
+}

@@ -1,0 +1,32 @@
+# frozen_string_literal: true
+
+# A prefork Rack server whose worker is native. In reading order:
+#
+#   settings.rb        every option once; what a user wrote becomes checked values
+#   config_file.rb     the same options as a Ruby file
+#   listeners.rb       sockets, opened or inherited
+#   manager.rb         the process that starts, watches, replaces and stops workers
+#   worker.rb          what a worker process does around the native part
+#   input.rb stream.rb what an application reads from and writes to, where that is Ruby's
+#   rack_handler.rb    `rackup -s oroshi`
+#   command.rb         `oroshi-rack`
+require_relative "oroshi/version"
+require_relative "oroshi/settings"
+require_relative "oroshi/listeners"
+require_relative "oroshi/log"
+require_relative "oroshi/input"
+require_relative "oroshi/stream"
+require_relative "oroshi/manager"
+
+module Oroshi
+  # Serves until told to stop, in this process (the manager) and in workers that it forks.
+  #
+  # options: as in docs/rack.md, `MaxWorkers: 4` or `max_workers: 4`; the file of ConfigFile wins over them.
+  # The block gives the Rack application. It is called once, in the manager, when the sockets are open.
+  #
+  # Returns the exit code: 0 after a stop that was asked for. Raises Settings::Invalid with every mistake in the
+  # options, Listeners::Error when a socket cannot be opened, PidFile::Taken, and whatever the block raises.
+  def self.serve(env: ENV, **options, &app)
+    Manager.new(Settings.build(options, env: env), env: env, &app).run
+  end
+end

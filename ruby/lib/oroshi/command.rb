@@ -1,0 +1,152 @@
+# frozen_string_literal: true
+
+require "optparse"
+require "uri" # Rack::Lint of Rack 2.2 needs it, and does not load it
+require_relative "../oroshi"
+
+module Oroshi
+  # The command `oroshi-rack`. It adds no middleware of its own.
+  class Command
+    # Exit codes.
+    DONE = 0
+    FAILED = 1
+    WRONG_USAGE = 2
+
+    # Something that the user has to change; the message says what.
+    class Failure < StandardError
+      attr_reader :code
+
+      def initialize(message, code)
+        @code = code
+        super(message)
+      end
+    end
+
+    # Runs the block, which gives an exit code; says what went wrong, and gives the exit code for that.
+    def self.reporting(with:)
+      yield
+    rescue Settings::Invalid => e
+      e.mistakes.each { |mistake| warn "error: #{mistake}" }
+      warn "  next: `oroshi-rack --help` lists the options; docs/rack.md explains them"
+      WRONG_USAGE
+    rescue Failure => e
+      warn "error: #{e.message}"
+      e.code
+    rescue Listeners::Error, PidFile::Taken, SystemCallError => e
+      warn "error: #{with}: #{e.message}"
+      FAILED
+    end
+
+    def initialize(argv, env: ENV)
+      @argv = argv.dup
+      @env = env
+      @options = {}
+      @action = :serve
+    end
+
+    # Gives the exit code.
+    def run
+      self.class.reporting(with: "oroshi-rack") do
+        parse
+        public_send(@action)
+      end
+    end
+
+    def serve
+      settings = prepare
+      Manager.new(settings, env: @env) { load_app }.run
+    end
+
+    # --check: the options, the file of the application, and the application itself; no sockets, no workers.
+    def check
+      settings = prepare
+      load_app
+      puts settings.describe, "#{@rackup_file} is fine"
+      DONE
+    end
+
+    def help
+      puts parser.help
+      DONE
+    end
+
+    def version
+      puts "oroshi-rack #{VERSION} (Ruby #{RUBY_VERSION}, Rack #{Rack.release})"
+      DONE
+    end
+
+    private
+
+    def parse
+      rest = parser.parse(@argv)
+      raise Failure.new("too many arguments: #{rest.drop(1).join(" ")}; one config.ru is served", WRONG_USAGE) \
+        if rest.size > 1
+
+      @rackup_file = rest.first || "config.ru"
+    rescue OptionParser::ParseError => e
+      raise Failure.new("#{e.message}; `oroshi-rack --help` lists what there is", WRONG_USAGE)
+    end
+
+    def parser
+      OptionParser.new(nil, 26) do |opts|
+        opts.banner = "Usage: oroshi-rack [options] [config.ru]\n\nServes a Rack application with several worker " \
+                      "processes.\n\n"
+        opts.on("-c", "--config FILE", "a Ruby file with options; it wins over this line") do |file|
+          @options["ConfigFile"] = file
+        end
+        opts.on("-O", "--option NAME=VALUE", "one option; the list is below") { |text| note(text) }
+        opts.on("-l", "--listen ADDRESS", "8080, 127.0.0.1:8080, [::1]:8080, /run/app.sock, @name; repeatable") do |one|
+          (@options["Listen"] ||= []) << one
+        end
+        opts.on("-p", "--port PORT", "the same as -O Port=PORT") { |port| @options["Port"] = port }
+        opts.on("-o", "--host HOST", "the same as -O Host=HOST") { |host| @options["Host"] = host }
+        opts.on("-w", "--workers N", "the same as -O MaxWorkers=N") { |number| @options["MaxWorkers"] = number }
+        opts.on("-E", "--env NAME", "sets RACK_ENV; unset it is development") { |name| @env["RACK_ENV"] = name }
+        opts.on("--check", "say what is wrong with options and application, or show all values, and end") do
+          @action = :check
+        end
+        opts.on("--version", "show the version") { @action = :version }
+        opts.on("-h", "--help", "show this") { @action = :help }
+        opts.separator("\nOptions for -O (in config files: max_workers 4), and their defaults:\n\n")
+        Settings::OPTIONS.each { |option| opts.separator(line_for(option)) }
+        opts.separator("\nSignals to the manager: TERM, QUIT graceful stop; INT quick stop; HUP replaces all workers;\n" \
+                       "TTIN, TTOU one worker more, less; USR1 opens logs anew.\n" \
+                       "Environment: WEB_CONCURRENCY and PORT stand in for MaxWorkers and Port where nothing else says.\n" \
+                       "Exit codes: 0 done, 1 failed, 2 wrong usage.")
+      end
+    end
+
+    def line_for(option)
+      default = option.hook? ? "config file only" : Settings.show(option, option.default)
+      "    #{option.flag.ljust(20)}#{option.doc} (#{default})"
+    end
+
+    def note(text)
+      name, value = text.split("=", 2)
+      if Settings.option(name) == Settings.option("listen") && value
+        (@options["Listen"] ||= []) << value
+      else
+        @options[name] = value || true
+      end
+    end
+
+    def prepare
+      settings = Settings.build(@options, env: @env)
+      @env["RACK_ENV"] ||= "development"
+      return settings if File.file?(@rackup_file)
+
+      raise Failure.new("#{File.expand_path(@rackup_file)} is not there; name the application's config.ru, or change " \
+                        "into its folder", WRONG_USAGE)
+    end
+
+    # Whatever is wrong with an application shows with the application's own lines, not with those of the server.
+    def load_app
+      app, = Rack::Builder.parse_file(@rackup_file)
+      app
+    rescue ScriptError, StandardError => e
+      lines = (e.backtrace || []).reject { |line| line.start_with?(__dir__) }
+      raise Failure.new("#{@rackup_file} cannot be loaded: #{e.class}: #{e.message}\n#{Log.indent(lines.first(20))}",
+                        FAILED)
+    end
+  end
+end

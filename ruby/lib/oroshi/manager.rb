@@ -1,0 +1,320 @@
+# frozen_string_literal: true
+
+require "rack"
+require_relative "log"
+require_relative "logs"
+require_relative "notifier"
+require_relative "pid_file"
+require_relative "worker"
+require_relative "manager/roster"
+require_relative "manager/watchdog"
+require "oroshi/native"
+
+module Oroshi
+  # Runs a hook of the settings, with the worker's number if it wants one.
+  def self.call_hook(hook, slot)
+    return if hook.nil?
+
+    arity = hook.respond_to?(:arity) ? hook.arity : hook.method(:call).arity
+    arity.zero? ? hook.call : hook.call(slot)
+  end
+
+  # The process that everything begins with: it opens the sockets, loads the application, and forks workers that serve
+  # it. It never touches a connection itself. What should happen is decided in Roster and Watchdog; here it is done.
+  #
+  #   TERM, QUIT   graceful stop: requests under way are finished
+  #   INT          quick stop; twice: at once
+  #   HUP          replaces the workers one after the other, each when its successor is ready
+  #   TTIN, TTOU   one worker more, one less
+  #   USR1         opens logs anew; with SpawnInterval: stops one worker per interval, then ends
+  #   CHLD         a worker has ended
+  class Manager
+    # While the application loads, the former end the process as they would any other; the latter wait.
+    SIGNALS = { stop: %w[TERM QUIT INT], others: %w[HUP TTIN TTOU USR1 CHLD] }.freeze
+
+    # The block gives the application.
+    def initialize(settings, env: ENV, &app)
+      @settings = settings
+      @env = env
+      @app_source = app
+      @channels = {} # IO => Worker: what each worker says
+      @signals = Queue.new # [name, pid of the process that got it]
+      @old_traps = {}
+    end
+
+    # Serves until a signal ends it. Gives the exit code back.
+    def run
+      prepare
+      Log.event("serving #{@listeners.names.join(", ")}#{" (from #{@listeners.inherited})" if @listeners.inherited} " \
+                "with #{@settings.max_workers} workers, Ruby #{RUBY_VERSION}, Rack #{Rack.release}")
+      Process.setproctitle("oroshi manager: #{@listeners.names.join(", ")}")
+      loop do
+        wait.each { |name| handle(name) }
+        reap
+        look_for_overdue
+        act(@roster.decide(now))
+        break if @roster.done?
+
+        say_ready
+      end
+      Log.event("done")
+      0
+    ensure
+      # Only the manager comes by here: workers end with exit!.
+      clean_up
+    end
+
+    private
+
+    # --- once ---
+
+    def prepare
+      @logs = Logs.new(@settings)
+      @pid_file = @settings.pid_file && PidFile.new(@settings.pid_file)
+      @listeners = Listeners.open(@settings, env: @env)
+      @notifier = Notifier.new(@env)
+      @lifeline, @lifeline_held = IO.pipe
+      @wake, @wake_up = IO.pipe
+      trap_signals(SIGNALS[:others])
+      @app = @app_source.call
+      warm_up if @settings.warmup
+      slots = [@settings.max_workers * 2, 64].max # room for TTIN, and for workers that are stopping
+      @scoreboard = Native::Scoreboard.new(slots)
+      @roster = Roster.new(target: @settings.max_workers, slots: slots, spawn_interval: @settings.spawn_interval,
+                           err_respawn_interval: @settings.err_respawn_interval, stop_timeout: @settings.stop_timeout)
+      @watchdog = Watchdog.new(@settings.worker_timeout) if @settings.worker_timeout.positive?
+      trap_signals(SIGNALS[:stop])
+    end
+
+    # Memory that the manager does not touch again is shared with all workers. So garbage goes now, and what stays is
+    # moved together.
+    def warm_up
+      return Process.warmup if Process.respond_to?(:warmup) # Ruby 3.3
+
+      3.times { GC.start }
+      GC.compact if GC.respond_to?(:compact)
+    rescue NotImplementedError
+      nil # a platform that cannot compact
+    end
+
+    def trap_signals(names)
+      names.each do |name|
+        @old_traps[name] = trap(name) do
+          @signals << [name, Process.pid]
+          @wake_up.write_nonblock(".", exception: false)
+        end
+      end
+    end
+
+    def clean_up
+      @old_traps.each { |name, action| trap(name, action || "DEFAULT") }
+      @listeners&.close
+      @pid_file&.remove
+      # Workers that are still there, because something failed here, notice it by this and end.
+      [@lifeline, @lifeline_held, @wake, @wake_up, *@channels.keys].each { |io| io&.close }
+    end
+
+    # --- the loop ---
+
+    # Until something happens or is due. Gives the signals back that have come.
+    def wait
+      seconds = [@roster.next_decision&.-(now), @watchdog&.interval_s].compact.min
+      readable, = IO.select([@wake, *@channels.keys], nil, nil, seconds && [seconds, 0].max)
+      readable&.each { |io| io.equal?(@wake) ? io.read_nonblock(4096, exception: false) : hear(io) }
+      Array.new(@signals.size) { @signals.pop.first }
+    end
+
+    def handle(name)
+      case name
+      when "TERM", "QUIT" then stop(:graceful_stop, name)
+      when "INT" then stop(:quick_stop, name)
+      when "USR1" then @settings.spawn_interval ? stop(:slow_stop, name) : reopen_logs
+      when "HUP"
+        Log.event("received HUP: replacing the workers, one after the other")
+        @roster.replace_all
+      when "TTIN", "TTOU"
+        Log.event("received #{name}: #{@roster.resize(name == "TTIN" ? 1 : -1)} workers from now on")
+      end
+    end
+
+    def stop(how, signal)
+      Log.event("received #{signal}: stopping (#{how.to_s.tr("_", " ")})")
+      @notifier.stopping
+      act(@roster.stop(how, now, signal))
+      # Workers that are told one by one serve on till then.
+      @listeners.close unless how == :slow_stop
+    end
+
+    def reopen_logs
+      @logs.reopen
+      Log.event("received USR1: logs are open anew")
+      @roster.workers.each { |worker| signal(worker, "USR1") }
+    rescue SystemCallError => e
+      Log.event("received USR1: cannot open a log anew: #{e.message}; the old one goes on")
+    end
+
+    # systemd or `oroshi start` may go on (and end the old generation) when all workers are there. With SpawnInterval,
+    # when the first is: the others then come as slowly as the old ones go.
+    def say_ready
+      return if @said_ready || !(@settings.spawn_interval ? @roster.any_ready? : @roster.complete?)
+
+      @said_ready = true
+      @notifier.ready
+    end
+
+    def act(actions)
+      actions.each do |action|
+        case action
+        when Roster::Start then start(action.slot, action.replaces)
+        when Roster::Tell
+          Log.event("#{action.worker}: stopping: #{action.why}")
+          signal(action.worker, action.signal)
+        when Roster::Kill
+          Log.event("#{action.worker}: killed: #{action.why}")
+          signal(action.worker, "KILL")
+        end
+      end
+    end
+
+    # The worker may be gone already; then it is about to be reaped.
+    def signal(worker, name)
+      Process.kill(name, worker.pid)
+    rescue Errno::ESRCH
+      nil
+    end
+
+    # --- workers begin ---
+
+    def start(slot, replaces)
+      Oroshi.call_hook(@settings.before_fork, slot)
+      @scoreboard.clear(slot)
+      channel, theirs = IO.pipe
+      pid = fork
+      become_worker(slot, theirs) if pid.nil?
+
+      theirs.close
+      worker = @roster.started(slot, pid)
+      @channels[channel] = worker
+      Log.event("#{worker}: started#{", to replace #{replaces}: #{replaces.enough || "HUP"}" if replaces}")
+    rescue StandardError, ScriptError => e
+      [channel, theirs].each { |io| io&.close }
+      Log.exception("worker #{slot}: cannot be started", e)
+      @roster.not_started(slot, now)
+    end
+
+    # In the child; never returns. The manager's traps and pipes are in place until the worker has its own.
+    def become_worker(slot, channel)
+      worker = Worker.new(slot: slot, app: @app, settings: @settings, listeners: @listeners, scoreboard: @scoreboard,
+                          logs: @logs, channel: channel, lifeline: @lifeline, quit_after: quit_after)
+      worker.trap_signals
+      told = Array.new(@signals.size) { @signals.pop }.filter_map { |name, pid| name if pid == Process.pid }
+      [@lifeline_held, @wake, @wake_up, *@channels.keys].each(&:close)
+      @pid_file&.leave
+      worker.run(told: told)
+    rescue Exception => e # Nothing may bring a child into the manager's loop.
+      Log.exception("worker #{slot}: ended", e)
+    ensure
+      exit!(Worker::FAILED)
+    end
+
+    # Drawn anew for each worker, so that those that started together do not end together.
+    def quit_after
+      most = @settings.max_request_per_child
+      least = @settings.min_request_per_child || most
+      most.zero? ? nil : Random.new.rand(least..most)
+    end
+
+    # --- workers go on ---
+
+    def hear(channel)
+      worker = @channels[channel]
+      said = channel.read_nonblock(4096, exception: false)
+      return if said == :wait_readable
+      return forget(channel) if said.nil?
+
+      said.each_line(chomp: true) do |word|
+        case word
+        when "ready"
+          @roster.ready(worker)
+          Log.event("#{worker}: ready after #{Log.duration(now - worker.since)}")
+        when "enough"
+          @roster.enough(worker, "#{@scoreboard.read(worker.slot)[:requests]} requests served")
+        end
+      end
+    end
+
+    def look_for_overdue
+      return unless @watchdog
+
+      @watchdog.look(@scoreboard.overdue(@settings.worker_timeout), now).each do |found|
+        worker = @roster.workers.find { |one| one.slot == found.slot }
+        next unless worker
+
+        took = "#{found.request} has taken #{Log.duration(found.busy_s)}, WorkerTimeout is " \
+               "#{Log.duration(@settings.worker_timeout)}"
+        case found
+        when Watchdog::Urge
+          Log.event("#{worker}: #{took}; told to end")
+          @scoreboard.condemn(found.slot, found.serial)
+          signal(worker, "URG")
+        when Watchdog::Kill
+          Log.event("#{worker}: #{took}; killed, because it has not ended by itself: it hangs in code that is no Ruby")
+          @roster.condemn(worker)
+          signal(worker, "KILL")
+        end
+      end
+    end
+
+    # --- workers end ---
+
+    # Each of its own children by number: others, such as those of a hook, are not the manager's to wait for.
+    def reap
+      @roster.workers.dup.each do |worker|
+        next unless worker.pid && Process.waitpid(worker.pid, Process::WNOHANG)
+
+        ended(worker, $?)
+      rescue Errno::ECHILD
+        ended(worker, nil)
+      end
+    end
+
+    def ended(worker, status)
+      channel = @channels.key(worker)
+      if channel
+        hear(channel) # its last words
+        forget(channel)
+      end
+      @watchdog&.forget(worker.slot)
+      timed_out = status&.exitstatus == Worker::TIMED_OUT
+      expected = !worker.alive?
+      pause = @roster.ended(worker, now, good: timed_out || status&.success? || false)
+      Log.event("#{worker}: ended#{": #{how(status)}" unless expected && status&.success?}" \
+                "#{during(worker) unless timed_out}" \
+                "#{"; the next one starts in #{Log.duration(pause)}" if pause.positive?}")
+    end
+
+    def how(status)
+      return "nobody knows how" if status.nil?
+      return "killed by signal #{status.termsig} (#{Signal.signame(status.termsig)})" if status.signaled?
+
+      status.exitstatus == Worker::TIMED_OUT ? "a request took too long" : "exit code #{status.exitstatus}"
+    end
+
+    # What it was doing, if it was in the middle of a request.
+    def during(worker)
+      left = @scoreboard.read(worker.slot)
+      return "" unless left[:busy_s] && left[:request]
+
+      ", #{Log.duration(left[:busy_s])} into #{left[:request]}"
+    end
+
+    def forget(channel)
+      @channels.delete(channel)
+      channel.close
+    end
+
+    def now
+      Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    end
+  end
+end

@@ -1,0 +1,237 @@
+# frozen_string_literal: true
+
+module Oroshi
+  class Manager
+    # Which workers there are, and what should happen to them next. It starts and signals nobody: it is told what has
+    # happened, and answers with actions. Time is an argument, in seconds that only grow.
+    #
+    # A worker is `starting` until it says that it is ready, then `ready`, and `stopping` once it was told to stop.
+    # At most one worker is being replaced at any time: its successor is started and becomes ready, then it is told to
+    # stop, and only when it has ended may the next one be replaced.
+    class Roster
+      # slot: its place on the scoreboard; epoch: how many HUPs there had been when it started; enough: why it has asked
+      # to be replaced; kill_at: when its time to stop is over.
+      Worker = Struct.new(:slot, :pid, :state, :epoch, :since, :enough, :kill_at, keyword_init: true) do
+        def alive?
+          state != :stopping
+        end
+
+        def to_s
+          "worker #{slot} (pid #{pid})"
+        end
+      end
+
+      # Actions. `replaces` is a Worker or nil.
+      Start = Struct.new(:slot, :replaces)
+      Tell = Struct.new(:worker, :signal, :why)
+      Kill = Struct.new(:worker, :why)
+
+      # Back-off never waits longer, except that ErrRespawnInterval itself does.
+      LONGEST_BACKOFF_S = 30
+      # After INT; a worker then has only its present request to finish.
+      QUICK_STOP_S = 5
+
+      attr_reader :target, :workers, :mode
+
+      # target: how many workers; slots: how many at most, with those that are stopping; intervals in seconds.
+      def initialize(target:, slots:, spawn_interval: nil, err_respawn_interval: 1, stop_timeout: 30)
+        @target = target
+        @slots = slots
+        @spawn_interval = spawn_interval
+        @err_respawn_interval = err_respawn_interval
+        @stop_timeout = stop_timeout
+        @workers = []
+        @epoch = 0
+        @mode = :serving # then :slow_stop, :graceful_stop, :quick_stop
+        @replacing = nil
+        @failures = 0 # workers that died before they were ready, since one became ready
+        @no_start_before = -Float::INFINITY
+        @next_slow_stop = -Float::INFINITY
+      end
+
+      # What is to be done now. Workers that are told to stop count as `stopping` from here on, and a slot that is to be
+      # started in is taken: answer a Start with `started` or `not_started`.
+      def decide(now)
+        stop = case @mode
+               when :serving then replace(now) + shrink(now)
+               when :slow_stop then stop_one(now)
+               else []
+               end
+        stop + start(now) + kill_late(now)
+      end
+
+      # When `decide` should be asked again even if nothing happens, or nil.
+      def next_decision
+        times = @workers.filter_map(&:kill_at)
+        times << @no_start_before if missing.positive?
+        times << @next_slow_stop if @mode == :slow_stop && @workers.any?(&:alive?)
+        times.min
+      end
+
+      # --- what has happened ---
+
+      def started(slot, pid)
+        @workers.find { |one| one.slot == slot }.tap { |one| one.pid = pid }
+      end
+
+      # The fork failed, or a hook before it.
+      def not_started(slot, now)
+        @workers.delete_if { |one| one.slot == slot }
+        back_off(now)
+      end
+
+      def ready(worker)
+        worker.state = :ready if worker.state == :starting
+        @failures = 0
+      end
+
+      # It has served as many requests as it should; it goes on until its successor is ready.
+      def enough(worker, why)
+        worker.enough = why
+      end
+
+      # A worker has ended. good: nothing was wrong with that (exit code 0, or it was ended for a reason).
+      # Gives the seconds back until another may start in its place (0: at once).
+      def ended(worker, now, good:)
+        @workers.delete(worker)
+        @replacing = nil if @replacing.equal?(worker)
+        return 0 unless @mode == :serving && worker.alive? && !(good && worker.state == :ready)
+
+        # One that was ready and died says little about the next; one that never was says that the next will do the same.
+        worker.state == :starting ? back_off(now) : hold(now, @err_respawn_interval)
+      end
+
+      # --- what is wanted ---
+
+      # HUP: every worker that there is now gets a successor.
+      def replace_all
+        @epoch += 1
+      end
+
+      # TTIN, TTOU. Gives the new target back; it stays within one worker and what the scoreboard holds.
+      def resize(by)
+        @target = (@target + by).clamp(1, @slots / 2)
+      end
+
+      # how: :slow_stop (one per spawn_interval), :graceful_stop or :quick_stop; only ever gets quicker. Gives actions.
+      def stop(how, now, why)
+        order = %i[serving slow_stop graceful_stop quick_stop]
+        return kill_all(why) if @mode == :quick_stop && how == :quick_stop
+        return [] if order.index(how) <= order.index(@mode)
+
+        @mode = how
+        @replacing = nil
+        case how
+        when :slow_stop then []
+        when :graceful_stop then @workers.select(&:alive?).map { |one| tell(one, "TERM", why, now) }
+        when :quick_stop then @workers.map { |one| tell(one, "INT", why, now, within: QUICK_STOP_S) }
+        end
+      end
+
+      def done?
+        @mode != :serving && @workers.empty?
+      end
+
+      # Whether as many are ready as there should be.
+      def complete?
+        ready_ones.size >= @target
+      end
+
+      def any_ready?
+        !ready_ones.empty?
+      end
+
+      # It is to be killed for another reason than time; what it leaves is no failure.
+      def condemn(worker)
+        worker.state = :stopping
+        worker.kill_at = nil
+      end
+
+      private
+
+      def ready_ones
+        @workers.select { |one| one.state == :ready }
+      end
+
+      def replace(now)
+        @replacing ||= ready_ones.find { |one| one.enough || one.epoch < @epoch }
+        return [] unless @replacing&.alive? && ready_ones.size > @target
+
+        [tell(@replacing, "TERM", why_replaced(@replacing), now)]
+      end
+
+      def why_replaced(worker)
+        worker.enough || "HUP"
+      end
+
+      # After TTOU. While one is being replaced, its successor is no excess.
+      def shrink(now)
+        return [] if @replacing&.alive?
+
+        excess = @workers.select(&:alive?).sort_by { |one| -one.slot }.first([-missing, 0].max)
+        excess.map { |one| tell(one, "TERM", "TTOU", now) }
+      end
+
+      def stop_one(now)
+        one = now >= @next_slow_stop ? @workers.select(&:alive?).min_by(&:slot) : nil
+        return [] unless one
+
+        @next_slow_stop = now + (@spawn_interval || 0)
+        [tell(one, "TERM", "USR1", now)]
+      end
+
+      # How many workers are to be started; negative: how many are too many.
+      def missing
+        return 0 unless @mode == :serving
+
+        @target + (@replacing&.alive? ? 1 : 0) - @workers.count(&:alive?)
+      end
+
+      def start(now)
+        actions = []
+        while missing.positive? && now >= @no_start_before && (slot = free_slot)
+          @workers << Worker.new(slot: slot, state: :starting, epoch: @epoch, since: now)
+          actions << Start.new(slot, @replacing)
+          hold(now, @spawn_interval) if @spawn_interval
+        end
+        actions
+      end
+
+      def free_slot
+        ((0...@slots).to_a - @workers.map(&:slot)).first
+      end
+
+      def tell(worker, signal, why, now, within: @stop_timeout)
+        worker.state = :stopping
+        worker.kill_at = now + within if within.positive?
+        Tell.new(worker, signal, why)
+      end
+
+      def kill_late(now)
+        late = @workers.select { |one| one.kill_at && now >= one.kill_at }
+        late.map do |one|
+          one.kill_at = nil
+          Kill.new(one, "it has not ended in time")
+        end
+      end
+
+      def kill_all(why)
+        @workers.map do |one|
+          one.kill_at = nil
+          Kill.new(one, "#{why} again")
+        end
+      end
+
+      def back_off(now)
+        seconds = @err_respawn_interval * (2**[@failures, 16].min)
+        @failures += 1
+        hold(now, [seconds, [LONGEST_BACKOFF_S, @err_respawn_interval].max].min)
+      end
+
+      def hold(now, seconds)
+        @no_start_before = [@no_start_before, now + seconds].max
+        seconds
+      end
+    end
+  end
+end

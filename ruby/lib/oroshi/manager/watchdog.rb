@@ -1,0 +1,46 @@
+# frozen_string_literal: true
+
+module Oroshi
+  class Manager
+    # Which requests take too long, and what to do about them. A worker is first urged (SIGURG): its client gets a 504,
+    # the log a backtrace, and it ends itself. One that cannot even do that, because it hangs in code that is no Ruby,
+    # is killed a little later. Time is an argument.
+    class Watchdog
+      # How long a worker may take to write its backtrace and end.
+      GRACE_S = 2
+
+      Urge = Struct.new(:slot, :serial, :busy_s, :request)
+      Kill = Struct.new(:slot, :serial, :busy_s, :request)
+
+      # limit_s: how long a request may take, above 0.
+      def initialize(limit_s)
+        @limit_s = limit_s
+        @urged = {} # slot => [serial of the request, when to kill]
+      end
+
+      # How often to look. Nobody counts on more than a quarter of the limit, or a second.
+      def interval_s
+        (@limit_s / 4.0).clamp(0.02, 1)
+      end
+
+      # The worker of this slot has ended. Its successor counts requests from 1 again.
+      def forget(slot)
+        @urged.delete(slot)
+      end
+
+      # overdue: [slot, serial, busy_s, request] of each request over the limit (Native::Scoreboard#overdue).
+      def look(overdue, now)
+        @urged.keep_if { |slot, (serial, _)| overdue.any? { |one| one[0] == slot && one[1] == serial } }
+        overdue.filter_map do |slot, serial, busy_s, request|
+          if !@urged.key?(slot)
+            @urged[slot] = [serial, now + GRACE_S]
+            Urge.new(slot, serial, busy_s, request)
+          elsif @urged[slot][1] && now >= @urged[slot][1]
+            @urged[slot][1] = nil # killed once is killed
+            Kill.new(slot, serial, busy_s, request)
+          end
+        end
+      end
+    end
+  end
+end

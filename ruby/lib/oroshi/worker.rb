@@ -1,0 +1,144 @@
+# frozen_string_literal: true
+
+module Oroshi
+  # What happens in a worker's process, around the native part that serves: hooks, signals, the end. It never returns to
+  # the code that forked it.
+  #
+  #   TERM, QUIT   end after the present request and what follows on kept connections
+  #   INT          end after the present request
+  #   USR1         open logs anew
+  #   URG          from the manager: the present request takes too long; say where it stands, and end
+  class Worker
+    # Exit codes. TIMED_OUT tells the manager that nothing more is wrong than a request that took too long.
+    DONE = 0
+    FAILED = 1
+    TIMED_OUT = 124
+
+    # How long kept connections may still send a request when the worker stops.
+    LINGER_S = 1.0
+    # Request bodies above this go to a temporary file.
+    SPOOL_BYTES = 1 << 20
+    # The native side wants a number.
+    ANY_SIZE = (1 << 62) - 1
+
+    # channel: where the manager hears from this worker; lifeline: a pipe that ends when the manager does;
+    # quit_after: requests after which it asks to be replaced, or nil.
+    def initialize(slot:, app:, settings:, listeners:, scoreboard:, logs:, channel:, lifeline:, quit_after:)
+      @slot = slot
+      @app = app
+      @settings = settings
+      @listeners = listeners
+      @scoreboard = scoreboard
+      @logs = logs
+      @channel = channel
+      @lifeline = lifeline
+      @quit_after = quit_after
+      @stop = nil # :gently or :quickly, when told before there was anything to stop
+      @native = nil
+    end
+
+    # To be called first, while the manager's traps still catch what comes; `run` is then given what that was.
+    def trap_signals
+      %w[HUP TTIN TTOU USR2 WINCH].each { |name| trap(name, "IGNORE") } # the manager's
+      trap("CHLD", "DEFAULT")
+      %w[TERM QUIT].each { |name| trap(name) { stop(:gently) } }
+      trap("INT") { stop(:quickly) }
+      trap("USR1") { reopen_logs }
+      trap("URG") { give_up }
+    end
+
+    # told: signals that have come too early for the traps above. Ends the process.
+    def run(told: [])
+      told.each do |name|
+        case name
+        when "TERM", "QUIT" then stop(:gently)
+        when "INT" then stop(:quickly)
+        when "USR1" then reopen_logs
+        end
+      end
+      serve
+    rescue Exception => e # SystemExit in a hook, too, must not reach the manager's code.
+      Log.exception("worker #{@slot}: ended", e) unless e.is_a?(SystemExit)
+      leave(e.is_a?(SystemExit) ? e.status : FAILED)
+    end
+
+    private
+
+    def serve
+      Process.setproctitle("oroshi worker #{@slot}: starting")
+      srand # or else all workers draw the same numbers
+      call_hook(@settings.after_fork)
+      @native = Native::Worker.new(@app, listener_fds: @listeners.hand_over, scoreboard: @scoreboard, slot: @slot,
+                                         settings: native_settings)
+      stop(@stop) if @stop
+      tell_manager("ready")
+      Log.event("worker #{@slot}: the manager is gone; ending") if @native.run == :manager_gone
+      call_hook(@settings.before_worker_exit)
+      leave(DONE)
+    end
+
+    def stop(how)
+      @stop = how unless @stop == :quickly
+      return unless @native
+
+      @stop == :quickly ? @native.stop_now : @native.stop
+    end
+
+    def reopen_logs
+      @logs.reopen { |fd| @native&.reopen_log(fd) }
+    rescue SystemCallError => e
+      Log.event("worker #{@slot}: cannot open a log anew: #{e.message}")
+    end
+
+    # The manager has seen a request over WorkerTimeout, and the native handler of this signal has told its client. If
+    # the request has ended after all in that moment, the worker just goes on.
+    def give_up
+      now = @scoreboard.read(@slot)
+      return unless now[:busy_s] && now[:busy_s] >= @settings.worker_timeout
+
+      # What is above this trap and below the call of the application is no news.
+      where = caller.drop_while { |line| line.start_with?(__FILE__) }.take_while { |line| !line.start_with?(__FILE__) }
+      Log.event("worker #{@slot}: #{now[:request]} took longer than WorkerTimeout, #{Log.duration(now[:busy_s])}; " \
+                "#{now[:told] ? "its client got 504" : "its answer had begun and is cut off"}; it was here:\n" \
+                "#{Log.indent(where)}")
+      @native.flush_log
+      leave(TIMED_OUT)
+    end
+
+    def call_hook(hook)
+      Oroshi.call_hook(hook, @slot)
+    end
+
+    # Short enough for a pipe to take it whole, even when the manager is busy. If it is gone, the lifeline says so.
+    def tell_manager(word)
+      @channel.write_nonblock("#{word}\n")
+    rescue SystemCallError, IO::WaitWritable
+      nil
+    end
+
+    # Without at_exit blocks: those that were there before the fork are the manager's, such as rackup's, which removes
+    # its pid file.
+    def leave(code)
+      [$stdout, $stderr].each(&:flush)
+    rescue SystemCallError, IOError
+      nil # nobody reads any more
+    ensure
+      exit!(code)
+    end
+
+    def native_settings
+      {
+        rack_release: Rack.release, multiprocess: true, # one that is being replaced is never alone
+        url_scheme: "http", errors: $stderr,
+        title: "oroshi worker #{@slot}",
+        keep_alive_s: @settings.keep_alive, timeout_s: @settings.timeout, linger_s: LINGER_S,
+        max_body: @settings.max_body.zero? ? ANY_SIZE : @settings.max_body,
+        input_spool_bytes: SPOOL_BYTES, chunked: @settings.chunked_transfer,
+        log_format: @settings.log_format, log_fd: @logs.access_fd,
+        lifeline_fd: @lifeline.fileno,
+        quit_after: @quit_after, on_enough: -> { tell_manager("enough") },
+        oob_gc: @settings.oobgc ? { max: @settings.max_gc_per_request, min: @settings.min_gc_per_request } : nil
+      }
+    end
+  end
+end

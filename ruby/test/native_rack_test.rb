@@ -1,0 +1,412 @@
+# frozen_string_literal: true
+
+require_relative "native_support"
+
+# Rack's rules, as an application sees them. Rack::Lint stands around every application here that keeps them.
+class NativeRackTest < Minitest::Test
+  include NativeSupport
+
+  # Answers with a Ruby expression's value, for looking at the environment.
+  def look(settings = {}, **options, &block)
+    serve(settings, **options) { |env| [200, { "Content-Type" => "text/plain" }, [block.call(env).inspect]] }
+  end
+
+  def test_the_environment
+    server = look { |env| env.reject { |key, _| key.include?(".") } }
+    answer = server.get("/a%20b/c?d=e%20f", { "Host" => "example.org:8080", "User-Agent" => "x" * 50, "Content-Type" => "text/x" })
+    expected = {
+      "REQUEST_METHOD" => "GET", "SCRIPT_NAME" => "", "PATH_INFO" => "/a%20b/c", "QUERY_STRING" => "d=e%20f",
+      "REQUEST_URI" => "/a%20b/c?d=e%20f", "REQUEST_PATH" => "/a%20b/c", "SERVER_PROTOCOL" => "HTTP/1.1",
+      "SERVER_NAME" => "example.org", "SERVER_PORT" => "8080", "REMOTE_ADDR" => "127.0.0.1",
+      "SERVER_SOFTWARE" => answer.body[%r{oroshi/[\d.]+}], "HTTP_HOST" => "example.org:8080",
+      "HTTP_USER_AGENT" => "x" * 50, "HTTP_CONNECTION" => "close", "CONTENT_TYPE" => "text/x"
+    }
+    assert_equal expected.sort, eval(answer.body).sort # rubocop:disable Security/Eval -- what `look` has written
+  end
+
+  def test_the_environment_is_the_same_every_time_and_either_way
+    [true, false].each do |in_place|
+      server = look({ fill_in_place: in_place }) { |env| env.reject { |key, _| key.start_with?("rack.") }.sort.to_h }
+      [{}, { "X-A" => "1" }, { "X-A" => "a" * 30, "X-B" => "" }].each do |headers|
+        bodies = Array.new(5) { server.get("/", headers).body }
+        assert_equal 1, bodies.uniq.size, "first without a template, then from one"
+        assert_equal headers.values_at("X-A", "X-B").compact, eval(bodies.last).values_at("HTTP_X_A", "HTTP_X_B").compact # rubocop:disable Security/Eval
+      end
+    end
+  end
+
+  def test_values_do_not_leak_from_one_request_to_the_next
+    server = look do |env|
+      found = env["HTTP_X_LONG"].dup
+      env["HTTP_X_LONG"] << "changed"
+      env["PATH_INFO"] << "changed"
+      [found, env["PATH_INFO"]]
+    end
+    client = server.connect
+    ["a" * 100, "a" * 100, "a" * 100, "a" * 100, "b" * 100, "a" * 100].each do |value|
+      assert_equal [value, "/changed"].inspect, client.send(request("/", "X-Long: #{value}\r\n")).answer.body
+    end
+  end
+
+  def test_more_header_shapes_than_are_kept
+    server = look { |env| env.select { |key, _| key.start_with?("HTTP_X_") } }
+    client = server.connect
+    3.times do
+      100.times do |number|
+        body = client.send(request("/", "X-#{number}: #{number}\r\nX-Last: yes\r\n")).answer.body
+        assert_equal({ "HTTP_X_#{number}" => number.to_s, "HTTP_X_LAST" => "yes" }.inspect, body)
+      end
+    end
+    # The shape without fields, from which a new sequence starts, must have survived.
+    assert_equal({ "HTTP_X_NEW" => "1" }.inspect, client.send(request("/", "X-New: 1\r\n")).answer.body)
+  end
+
+  def test_repeated_and_dropped_fields
+    server = look { |env| env.values_at("HTTP_X", "HTTP_COOKIE", "HTTP_X_FOO", "HTTP_PROXY") }
+    client = server.connect
+    fields = "X: 1\r\nCookie: a=1\r\nx: 2\r\ncookie: b=2\r\nX-Foo: right\r\nX_Foo: spoofed\r\nX_foo: spoofed\r\nProxy: evil\r\n"
+    3.times do
+      assert_equal ["1, 2", "a=1; b=2", "right", nil].inspect, client.send(request("/", fields)).answer.body
+    end
+    assert_equal [nil, nil, nil, nil].inspect, client.send(request("/", "X_Foo: spoofed\r\nProxy: evil\r\n")).answer.body
+  end
+
+  def test_who_the_request_is_for
+    server = look({}, lint: false, tcp: true) { |env| env.values_at("SERVER_NAME", "SERVER_PORT", "HTTP_HOST", "PATH_INFO", "QUERY_STRING") }
+    {
+      "GET / HTTP/1.1\r\nHost: a\r\n\r\n" => ["a", "80", "a", "/", ""],
+      "GET / HTTP/1.1\r\nHost: a:81\r\n\r\n" => ["a", "81", "a:81", "/", ""],
+      "GET / HTTP/1.1\r\nHost: [::1]:81\r\n\r\n" => ["[::1]", "81", "[::1]:81", "/", ""],
+      "GET / HTTP/1.1\r\nHost: [::1]\r\n\r\n" => ["[::1]", "80", "[::1]", "/", ""],
+      "GET / HTTP/1.1\r\nHost:\r\n\r\n" => ["127.0.0.1", server.port.to_s, "", "/", ""],
+      "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" => ["127.0.0.1", server.port.to_s, nil, "/", ""],
+      "GET http://A:80/b?c HTTP/1.1\r\nHost: a\r\n\r\n" => ["A", "80", "A:80", "/b", "c"],
+      "GET http://a?c HTTP/1.1\r\nHost: a\r\n\r\n" => ["a", "80", "a", "/", "c"],
+      "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n" => ["a", "80", "a", "/", ""]
+    }.each { |bytes, expected| assert_equal expected.inspect, server.connect.send(bytes).answer.body, bytes }
+  end
+
+  def test_keys_of_rack_2_and_of_rack_3
+    keys = %w[rack.version rack.hijack? rack.multithread rack.multiprocess rack.run_once rack.url_scheme]
+    server = look({ multiprocess: false }) { |env| env.values_at(*keys) }
+    assert_equal [[1, 3], true, false, false, false, "http"].inspect, server.get.body
+    server = look({ rack_release: "3.1.0", url_scheme: "https" }, lint: false) do |env|
+      [env.key?("rack.version"), env["rack.url_scheme"], env["HTTPS"], env["SERVER_PORT"], env["rack.protocol"], env["rack.hijack"].respond_to?(:call)]
+    end
+    answer = server.get("/", { "Connection" => "upgrade, close", "Upgrade" => "a, b" })
+    assert_equal [false, "https", "on", "443", %w[a b], true].inspect, answer.body
+  end
+
+  def test_input_is_binary_rewindable_and_whole
+    server = look do |env|
+      input = env["rack.input"]
+      [input.gets, input.read(2), input.read, input.read, input.read(1), input.rewind && input.read.size, input.each {} && 1]
+    end
+    body = "line\n\xff\x00rest".b
+    assert_equal ["line\n".b, "\xff\x00".b, "rest".b, "".b, nil, 11, 1].inspect, server.get("/", method: "POST", body: body).body
+    assert_equal [nil, nil, "", "", nil, 0, 1].inspect, server.get.body
+  end
+
+  def test_odd_but_usual_answers
+    server = serve({}, lint: false) do |env|
+      headers = Class.new { def each = yield(:"X-A", 1) }.new
+      case env["PATH_INFO"]
+      when "/each" then ["201", headers, ["a"]]
+      when "/nil" then [200, { "X-A" => nil, "X-B" => "" }, ["a"]]
+      when "/lines" then [200, { "Set-Cookie" => "a=1\nb=2", "X" => %w[1 2] }, ["a"]]
+      when "/mixed" then [200, { "X" => [1, nil, :b] }, ["a"]]
+      when "/frozen" then [200, {}.freeze, ["a"].freeze].freeze
+      when "/longer" then [200, {}, ["a"], :more]
+      end
+    end
+    client = server.connect
+    get = ->(path) { client.send(request(path)).answer }
+    assert_equal [201, "1", "a"], get.call("/each").then { |it| [it.status, it["x-a"], it.body] }
+    assert_equal [nil, ""], get.call("/nil").then { |it| [it["x-a"], it["x-b"]] }
+    assert_equal [%w[a=1 b=2], %w[1 2]], get.call("/lines").then { |it| [it.headers["set-cookie"], it.headers["x"]] }
+    assert_equal ["1", "", "b"], get.call("/mixed").headers["x"]
+    assert_equal "a", get.call("/frozen").body
+    assert_equal "a", get.call("/longer").body
+  end
+
+  # Each of these is the application's mistake: 500, a line that says what is wrong, and the next request is served.
+  def test_answers_that_cannot_be_sent
+    bad = {
+      "/injection" => [[200, { "X" => "a\r\nSet-Cookie: b" }, ["a"]], /value of the header "X"/],
+      "/nul" => [[200, { "X" => "a\0" }, ["a"]], /value of the header "X"/],
+      "/array" => [[200, { "X" => ["a\rb"] }, ["a"]], /value of the header "X"/],
+      "/name" => [[200, { "X: y\r\nZ" => "a" }, ["a"]], /header name/],
+      "/empty" => [[200, { "" => "a" }, ["a"]], /header name/],
+      "/length" => [[200, { "Content-Length" => "+5" }, ["hello"]], /Content-Length is/],
+      "/status" => [[99, {}, ["a"]], /status is 99/],
+      "/interim" => [[100, {}, ["a"]], /status is 100/],
+      "/huge" => [[100_000, {}, ["a"]], /status is 0/],
+      "/nil" => [nil, /answered nil/],
+      "/short" => [[200, {}], /answered \[200, \{\}\]/],
+      "/headers" => [[200, 5, ["a"]], /undefined method `each'/],
+      "/body" => [[200, {}, 5], /body is 5/],
+      "/element" => [[200, {}, ["a", 5]], /body has 5/]
+    }
+    server = serve({}, lint: false) { |env| bad[env["PATH_INFO"]]&.first }
+    client = server.connect
+    bad.each do |path, (_, expected)|
+      answer = client.send(request(path)).answer
+      assert_equal [500, "Internal Server Error\n"], [answer.status, answer.body], path
+      assert_nil answer["set-cookie"]
+      assert_match expected, server.errors, path
+    end
+  end
+
+  def test_an_exception_is_a_500_with_its_backtrace_in_the_log
+    server = serve { |_env| raise ArgumentError, "on purpose" }
+    client = server.connect
+    2.times { assert_equal 500, client.send(request).answer.status }
+    assert_match(/native_rack_test\.rb:\d+:in .*on purpose \(ArgumentError\)/, server.errors)
+    assert_equal ":stopped", server.stop
+  end
+
+  def test_an_exception_that_ends_the_process_leaves_the_loop
+    server = serve(lint: false) { |_env| exit 3 }
+    assert_equal 500, server.get.status
+    assert_equal "SystemExit: exit", server.ended
+    server = serve(lint: false) { |_env| raise Interrupt, "enough" }
+    assert_equal 500, server.get.status
+    assert_equal "Interrupt: enough", server.ended
+  end
+
+  # Bodies.
+
+  # Counts what is done to it, in a file that the test can read.
+  class Body
+    def initialize(log, parts)
+      @log = log
+      @parts = parts
+    end
+
+    def each
+      @parts.each { |part| part.is_a?(Exception) ? raise(part) : yield(part) }
+    end
+
+    def close = File.write(@log, "closed\n", mode: "a")
+  end
+
+  def with_log
+    Tempfile.create("closes") { |file| yield file.path }
+  end
+
+  def test_bodies_by_each
+    server = serve do |env|
+      headers = { "Content-Type" => "text/plain" }
+      headers["Content-Length"] = "6" if env["PATH_INFO"] == "/length"
+      [200, headers, ["ab", "", "cdef"]]
+    end
+    client = server.connect
+    answer = client.send(request).answer
+    assert_equal ["abcdef", "chunked", nil], [answer.body, answer["transfer-encoding"], answer["content-length"]]
+    answer = client.send(request("/length")).answer
+    assert_equal ["abcdef", nil, "6"], [answer.body, answer["transfer-encoding"], answer["content-length"]]
+    client = server.connect.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    answer = client.answer
+    assert_equal ["abcdef", nil, "close"], [answer.body, answer["transfer-encoding"], answer["connection"]]
+  end
+
+  def test_bodies_of_unknown_length_end_with_the_connection_when_chunks_are_off
+    answer = serve({ chunked: false }) { |_env| [200, { "Content-Type" => "text/plain" }, %w[a b]] }.connect.send(request).answer
+    assert_equal ["ab", nil, "close"], [answer.body, answer["transfer-encoding"], answer["connection"]]
+  end
+
+  def test_an_array_has_a_length
+    server = hello(lint: false)
+    answer = server.get
+    assert_equal ["11", nil], [answer["content-length"], answer["transfer-encoding"]]
+    assert_equal "11", server.get(method: "HEAD")["content-length"]
+  end
+
+  def test_a_length_that_is_wrong
+    server = serve(lint: false) do |env|
+      body = env["QUERY_STRING"] == "each" ? ["hello"].each : ["hello"]
+      [200, { "Content-Length" => env["PATH_INFO"].delete("/") }, body]
+    end
+    # Of an Array the truth is known.
+    client = server.connect
+    %w[3 9].each { |length| assert_equal "hello", client.send(request("/#{length}")).answer.body }
+    # Of others it comes to light too late: too much is cut off, too little cuts the connection off.
+    client = server.connect.send(request("/3?each"))
+    assert_equal "hel", client.answer.body
+    assert client.closed?
+    client = server.connect.send(request("/9?each"))
+    assert_raises(EOFError) { client.answer }
+    assert_equal 4, server.errors.scan(/Content-Length/).size
+  end
+
+  def test_the_application_may_frame_its_body_itself
+    server = serve(lint: false) do |env|
+      length = env["PATH_INFO"] == "/both" ? { "Content-Length" => "5" } : {}
+      [200, { "Transfer-Encoding" => "chunked" }.merge(length), ["5\r\nhello\r\n", "0\r\n\r\n"]]
+    end
+    client = server.connect
+    %w[/ /both].each do |path|
+      answer = client.send(request(path)).answer
+      assert_equal ["hello", nil, ["chunked"]], [answer.body, answer["content-length"], answer.headers["transfer-encoding"]]
+    end
+    answer = server.connect.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").tap(&:half_close).until_text("\r\n\r\n")
+    assert_match(/^Connection: close\r$/, answer)
+  end
+
+  def test_the_applications_connection_field
+    server = serve(lint: false) { |env| [200, { "Connection" => env["PATH_INFO"].delete("/") }, []] }
+    client = server.connect
+    assert_nil client.send(request("/keep-alive")).answer["connection"]
+    assert_equal ["close"], client.send(request("/x,close")).answer.headers["connection"]
+    assert client.closed?
+  end
+
+  def test_close_is_called_once_however_it_goes
+    with_log do |log|
+      server = serve(lint: false) do |env|
+        body = Body.new(log, env["PATH_INFO"] == "/raise" ? ["a", RuntimeError.new("in the middle")] : %w[a b])
+        case env["PATH_INFO"]
+        when "/204" then [204, {}, body]
+        when "/headers" then [200, { "X" => "\r\n" }, body]
+        when "/status" then [0, {}, body]
+        when "/early" then [200, {}, Body.new(log, [RuntimeError.new("before anything")])]
+        when "/number" then [200, {}, Body.new(log, [5])]
+        when "/hijack" then env["rack.hijack"].call.then { |io| io.close; [200, {}, body] }
+        when "/partial" then [200, { "rack.hijack" => ->(io) { io.close } }, body]
+        when "/short" then [200, { "Content-Length" => "5" }, body]
+        when "/long" then [200, { "Content-Length" => "1" }, body]
+        else [200, {}, body]
+        end
+      end
+      %w[/ /204 /headers /status /early /raise /number /hijack /partial /short /long].each do |path|
+        File.write(log, "")
+        server.connect.send(request(path)).half_close.rest
+        server.wait_for("close for #{path}") { File.read(log) != "" }
+        server.get("/204") # whatever would come of it late comes before this one's
+        server.wait_for("close for /204") { File.read(log).lines.size > 1 }
+        assert_equal "closed\n" * 2, File.read(log), path
+      end
+      File.write(log, "")
+      server.get("/", method: "HEAD")
+      assert_equal ":stopped", server.stop
+      assert_equal "closed\n", File.read(log)
+    end
+  end
+
+  def test_an_exception_within_the_body
+    server = serve(lint: false) do |env|
+      parts = env["PATH_INFO"] == "/early" ? [RuntimeError.new("early")] : ["a" * 10, RuntimeError.new("late")]
+      [200, {}, Body.new(File::NULL, parts)]
+    end
+    assert_equal 500, server.get("/early").status
+    client = server.connect.send(request("/late"))
+    rest = client.rest
+    assert_equal 1, rest.scan("HTTP/1.1").size, "never a second status line"
+    refute_includes rest, "0\r\n\r\n", "the client must see that it is incomplete"
+    assert_match(/late \(RuntimeError\)/, server.errors)
+  end
+
+  def test_a_client_that_goes_away_ends_the_walk
+    with_log do |log|
+      server = serve(lint: false) do |_env|
+        endless = Enumerator.new { |out| loop { out << ("x" * 10_000) } }
+        endless.define_singleton_method(:close) { File.write(log, "closed\n", mode: "a") }
+        [200, {}, endless]
+      end
+      client = server.connect.send(request)
+      client.until_text("x" * 10_000)
+      client.close
+      server.wait_for("the body to be closed") { File.read(log) == "closed\n" }
+      assert_equal ":stopped", server.stop
+    end
+  end
+
+  def test_pieces_leave_when_they_are_given
+    held, hold = IO.pipe
+    server = serve { |_env| [200, { "Content-Type" => "text/plain" }, Enumerator.new { |out| out << "a"; held.read(1); out << "b" }] }
+    client = server.connect.send(request)
+    client.until_text("\r\n\r\n")
+    assert_equal "1\r\na\r\n", client.until_bytes(6)
+    hold.write("x")
+    assert_equal "1\r\nb\r\n0\r\n\r\n", client.until_bytes(11)
+  end
+
+  def test_large_bodies
+    part = "abcdefghij" * 10_000
+    server = serve(lint: false) do |env|
+      [200, {}, env["PATH_INFO"] == "/each" ? Array.new(50, part).each : Array.new(50, part)]
+    end
+    client = server.connect
+    %w[/array /each /array].each { |path| assert client.send(request(path)).answer.body == part * 50, path }
+  end
+
+  # Files.
+
+  class FileBody
+    def initialize(path, parts = ["from each"]) = (@path, @parts = path, parts)
+    def to_path = @path
+    def each(&block) = @parts.each(&block)
+  end
+
+  def test_files_by_to_path
+    Dir.mktmpdir do |folder|
+      small, large, empty = %w[small large empty].map { |name| "#{folder}/#{name}" }
+      File.write(small, "small")
+      File.write(large, "0123456789" * 500_000)
+      File.write(empty, "")
+      server = serve({}, lint: false, tcp: true) do |env|
+        path, length = env["QUERY_STRING"].split(",")
+        [200, length ? { "Content-Length" => length } : {}, FileBody.new(path == "nil" ? nil : path)]
+      end
+      client = server.connect
+      get = ->(what) { client.send(request("/?#{what}")).answer.body }
+      2.times do
+        assert_equal "small", get.call(small)
+        assert get.call(large) == File.read(large)
+        assert_equal "", get.call(empty)
+        assert_equal "small", get.call("#{small},5")
+      end
+      # What is no file of that length is the body's own to give.
+      ["nil", "#{folder}/none", folder, "#{small},9"].each { |what| assert_equal "from each", get.call(what) }
+      assert_equal "5", client.send("HEAD /?#{small},5 HTTP/1.1\r\nHost: a\r\n\r\n").answer("HEAD")["content-length"]
+      # A slow reader of a file costs no worker.
+      slow = Array.new(3) { server.connect.send(request("/?#{large}")) }
+      assert_equal "small", get.call(small)
+      slow.each { |it| assert_equal 5_000_000, it.answer.body.bytesize }
+      server.wait_for("the files to be closed") { Dir["/proc/#{server.pid}/fd/*"].none? { |fd| File.symlink?(fd) && File.readlink(fd) == large } }
+    end
+  end
+
+  def test_a_file_that_is_cut_while_it_is_sent
+    Dir.mktmpdir do |folder|
+      path = "#{folder}/large"
+      File.write(path, "x" * 10_000_000)
+      server = serve(lint: false) { |_env| [200, {}, FileBody.new(path)] }
+      client = server.connect.send(request)
+      client.until_text("xxx")
+      File.truncate(path, 1_000_000)
+      assert_operator client.rest.bytesize, :<, 9_999_000
+    end
+  end
+
+  # What Rack 3 lets Arrays in disguise do.
+  def test_to_ary
+    with_log do |log|
+      wrapped = Class.new do
+        define_method(:each) { |&block| block.call("by each") }
+        define_method(:to_ary) { ["by ", "to_ary"] }
+        define_method(:close) { File.write(log, "closed\n", mode: "a") }
+      end
+      server = serve(lint: false) { |_env| [200, {}, wrapped.new] }
+      answer = server.get
+      assert_equal ["by to_ary", "9"], [answer.body, answer["content-length"]]
+      assert_equal ":stopped", server.stop
+      assert_equal "closed\n", File.read(log), "Rack 2: to_ary does not close"
+      File.write(log, "")
+      server = serve({ rack_release: "3.0.0" }, lint: false) { |_env| [200, {}, wrapped.new] }
+      assert_equal "by to_ary", server.get.body
+      assert_equal ":stopped", server.stop
+      assert_equal "", File.read(log), "Rack 3: to_ary has closed"
+    end
+  end
+end

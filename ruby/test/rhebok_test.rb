@@ -1,0 +1,118 @@
+# frozen_string_literal: true
+
+require_relative "support"
+
+# What Rhebok 0.9.3 gets wrong, one by one.
+class RhebokTest < Support::Test
+  def wire(text)
+    Support::Client.unix(socket_path) { |client| client.write(text) && client.read_all }
+  end
+
+  # There the worker spins for ever, in a loop that takes "nothing came" for "more will come".
+  def test_a_client_that_leaves_in_the_middle_of_a_body
+    server = serve(app: 'run ->(env) { [200, {}, [env["rack.input"].read]] }')
+    5.times do
+      Support::Client.unix(socket_path) do |client|
+        client.write("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\nhalf")
+      end
+    end
+    stalled = Support::Client.unix(socket_path)
+    stalled.write("POST / HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 9\r\n\r\nhalf")
+    assert_equal "", get("/").body, "the only worker is free"
+    stalled.write(" more")
+    assert_equal "half more", stalled.answer.body
+    stalled.close
+    assert_equal 0, server.stop.exitstatus
+  end
+
+  # There everything after the first IOV_MAX (1024) pieces is lost.
+  def test_an_answer_of_more_than_1024_pieces
+    serve(app: 'run ->(_env) { [200, {}, Array.new(5000) { |n| "piece #{n} #{"x" * 100}\n" }] }')
+    assert_equal Array.new(5000) { |n| "piece #{n} #{"x" * 100}\n" }.join, get("/").body
+  end
+
+  # There Content-Length wins, and several are joined: what one server takes for a body, the next takes for a request.
+  def test_request_smuggling
+    serve
+    ["Content-Length: 5\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 5",
+     "Content-Length: 5\r\nContent-Length: 6", "Content-Length: 5, 6", "Content-Length: +5",
+     "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+     "Content_Length: 5\r\nContent-Length: 6, 6"].each do |fields|
+      answers = wire("POST / HTTP/1.1\r\nHost: t\r\n#{fields}\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: t\r\n\r\n")
+      assert_match(/\AHTTP\/1\.1 (400|501) /, answers, fields)
+      assert_equal 1, answers.scan(%r{HTTP/1\.1 \d}).size, "nothing after it is read: #{fields}"
+    end
+  end
+
+  # There `D`, `Serv` and `Con` are taken for Date, Server and Connection.
+  def test_answers_with_short_header_names
+    serve(app: 'run ->(_env) { [200, { "d" => "1", "serv" => "2", "con" => "3", "server" => "mine" }, []] }')
+    headers = get("/").headers
+    assert_equal %w[1 2 3 mine], headers.values_at("d", "serv", "con", "server")
+    assert_match(/ GMT\z/, headers["date"])
+  end
+
+  # There only the first is served, with SERVER_NAME `host:port` or SERVER_PORT `/path`.
+  def test_every_socket_of_server_starter_and_its_name
+    tcp = TCPServer.new("127.0.0.1", 0)
+    unix = UNIXServer.new(socket_path)
+    port = tcp.local_address.ip_port
+    file("config.ru", 'run ->(env) { [200, {}, [env.values_at("SERVER_NAME", "SERVER_PORT").join(" ")]] }')
+    server = start(*Support::COMMAND, "-w", "1", 3 => tcp, 4 => unix,
+                   env: { "SERVER_STARTER_PORT" => "127.0.0.1:#{port}=3;#{socket_path}=4" })
+    server.wait_for(/: ready/)
+    Support::Client.tcp("127.0.0.1", port) do |client|
+      assert_equal "127.0.0.1 #{port}", client.get("/", Host: "127.0.0.1:#{port}").body
+    end
+    assert_equal "test 80", get("/").body
+  ensure
+    [tcp, unix].each { |socket| socket&.close }
+  end
+
+  # There an escape at the end is read beyond the path's end, and the path is decoded.
+  def test_an_escape_that_is_cut_off
+    serve(app: 'run ->(env) { [200, {}, [env["PATH_INFO"]]] }')
+    assert_equal "/a%20b", get("/a%20b").body
+    ["/%", "/a%2"].each do |path|
+      answer = get(path)
+      assert_equal [200, path], [answer.status, answer.body] unless answer.status == 400
+    end
+  end
+
+  # There X_Foo and X-Foo are the same HTTP_X_FOO, so that a client can pass for its proxy.
+  def test_header_names_with_underscores
+    serve(app: 'run ->(env) { [200, {}, [env["HTTP_X_FOO"].inspect]] }')
+    assert_equal '"proxy"', get("/", "X_Foo": "client", "X-Foo": "proxy").body
+    assert_equal "nil", get("/", "X_Foo": "client").body
+  end
+
+  # There they are sent as they come, and the client takes the body for the next answer.
+  def test_204_and_304_and_head_have_no_body
+    serve(app: 'run ->(env) { [env["PATH_INFO"].delete("/").to_i, {}, ["body"]] }')
+    ["GET /204", "GET /304", "HEAD /200"].each do |line|
+      assert_match(/\r\n\r\n\z/, wire("#{line} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"), line)
+    end
+  end
+
+  # There the worker has one rack.input for all requests without a body.
+  def test_an_application_that_closes_its_input
+    serve(app: 'run ->(env) { text = env["rack.input"].read; env["rack.input"].close; [200, {}, [text.inspect]] }')
+    3.times { assert_equal '""', get("/").body }
+  end
+
+  # There an exception ends the worker, and its client gets nothing.
+  def test_an_application_that_raises
+    server = serve(app: 'run ->(env) { raise "oh" if env["PATH_INFO"] == "/raise"; [200, {}, [Process.pid.to_s]] }')
+    before = get("/").body
+    assert_equal 500, get("/raise").status
+    assert_equal before, get("/").body
+    server.stop
+    assert_match(/config\.ru:1:in .*: oh \(RuntimeError\)|RuntimeError.*oh/, server.said)
+  end
+
+  # There they are ignored.
+  def test_options_that_do_not_exist
+    server = start(*Support::COMMAND, "-O", "MaxWorker=1")
+    assert_equal 2, server.wait.exitstatus
+  end
+end

@@ -1,0 +1,238 @@
+# frozen_string_literal: true
+
+require_relative "support"
+
+# What each signal does, to the manager and to a worker.
+class SignalsTest < Support::Test
+  def test_term_finishes_what_is_under_way
+    server = serve
+    gate = at_the_gate
+    server.signal("TERM")
+    server.wait_for(/worker 0 .*: stopping: TERM/)
+    gate.open
+    assert_equal "through the gate, #{server.worker}", gate.answer.body
+    assert_equal 0, server.wait.exitstatus
+    server.wait_for(/worker 0 .*: ended$/)
+    refute File.exist?(socket_path)
+  end
+
+  def test_quit_is_graceful_too
+    server = serve
+    gate = at_the_gate
+    server.signal("QUIT")
+    server.wait_for(/worker 0 .*: stopping: QUIT/)
+    gate.open
+    assert_equal 200, gate.answer.status
+    assert_equal 0, server.wait.exitstatus
+  end
+
+  def test_term_has_a_deadline
+    server = serve(StopTimeout: "200ms")
+    at_the_gate
+    assert_equal 0, server.stop.exitstatus
+    server.wait_for(/worker 0 .*: killed: it has not ended in time/)
+    server.wait_for(%r{worker 0 .*: ended: killed by signal 9 \(KILL\), .* into GET /gate\?})
+  end
+
+  def test_new_clients_are_refused_while_it_stops
+    server = serve(Listen: "127.0.0.1:0")
+    port = server.wait_for(/serving .*127\.0\.0\.1:(\d+)/)[1].to_i
+    gate = at_the_gate
+    server.signal("TERM")
+    server.wait_for(/worker 0 .*: stopping/)
+    gate.open
+    gate.answer
+    server.wait
+    assert_raises(Errno::ECONNREFUSED) { Socket.tcp("127.0.0.1", port) }
+  end
+
+  def test_int_is_quick_and_twice_at_once
+    server = serve(MaxWorkers: 2)
+    at_the_gate
+    server.signal("INT")
+    server.wait_for(/stopping: INT/, count: 2)
+    server.signal("INT")
+    server.wait_for(/killed: INT again/)
+    assert_equal 0, server.wait.exitstatus
+  end
+
+  def test_int_lets_the_present_request_end
+    server = serve
+    gate = at_the_gate
+    server.signal("INT")
+    server.wait_for(/stopping: INT/)
+    gate.open
+    assert_equal 200, gate.answer.status
+    assert_equal 0, server.wait.exitstatus
+  end
+
+  def test_hup_replaces_one_at_a_time_the_new_one_ready_first
+    server = serve(MaxWorkers: 2)
+    old = [server.worker(0), server.worker(1)]
+    server.signal("HUP")
+    server.wait_for(/: ended$/, count: 2)
+    fresh = get("/pid").body.to_i
+    refute_includes old, fresh
+    # 2 in place of 0, then 0 in place of 1; each ready before, and the old one gone before the next.
+    events = server.said[/received HUP.*/m].scan(/worker (\d) \(pid \d+\): (started, to replace|ready|stopping: HUP|ended)/)
+    assert_equal [["2", "started, to replace"], %w[2 ready], ["0", "stopping: HUP"], %w[0 ended],
+                  ["0", "started, to replace"], %w[0 ready], ["1", "stopping: HUP"], %w[1 ended]], events
+  end
+
+  def test_hup_under_load_loses_nothing
+    server = serve(MaxWorkers: 2)
+    stop = false
+    clients = Array.new(4) do
+      Thread.new do
+        answers = Hash.new(0)
+        answers[get("/pid")&.status] += 1 until stop
+        answers
+      end
+    end
+    3.times do |n|
+      server.signal("HUP")
+      server.wait_for(/: ended$/, count: 2 * (n + 1))
+    end
+    stop = true
+    assert_equal [200], clients.map(&:value).flat_map(&:keys).uniq
+  end
+
+  def test_ttin_and_ttou
+    server = serve
+    server.signal("TTIN")
+    server.wait_for(/received TTIN: 2 workers from now on/)
+    server.wait_for(/worker 1 .*: ready/)
+    server.signal("TTOU")
+    server.wait_for(/worker 1 .*: stopping: TTOU/)
+    server.wait_for(/worker 1 .*: ended$/)
+    server.signal("TTOU")
+    server.wait_for(/received TTOU: 1 workers/, count: 2)
+    assert_equal 200, get("/").status
+  end
+
+  def test_usr1_opens_logs_anew
+    access = File.join(@dir, "access.log")
+    errors = File.join(@dir, "error.log")
+    server = serve(AccessLog: access, ErrorLog: errors, ready: 0)
+    wait_for_line(errors, /worker 0 .*: ready/)
+    get("/before")
+    [access, errors].each { |path| File.rename(path, "#{path}.1") }
+    server.signal("USR1")
+    wait_for_line(errors, /logs are open anew/)
+    # The manager has told the worker; that one says nothing, but makes the file.
+    Support.within("the new access log") { Thread.pass until File.exist?(access) && worker_holds?(server, errors) }
+    get("/after")
+    server.stop
+    assert_match(%r{GET /before}, File.read("#{access}.1"))
+    assert_match(%r{GET /after}, File.read(access))
+    refute_match(%r{GET /after}, File.read("#{access}.1"))
+    assert_match(/oroshi\[\d+\]: done/, File.read(errors))
+  end
+
+  # Rhebok's: for Server::Starter's --signal-on-hup=USR1.
+  def test_usr1_with_spawn_interval_is_a_slow_stop
+    server = serve(MaxWorkers: 2, SpawnInterval: "100ms")
+    server.signal("USR1")
+    assert_equal 0, server.wait.exitstatus
+    assert_equal [%w[0 stopping], %w[1 stopping]], server.said.scan(/worker (\d) \(pid \d+\): (stopping): USR1/)
+    assert_match(/received USR1: stopping \(slow stop\)/, server.said)
+  end
+
+  def test_spawn_interval_starts_one_at_a_time
+    server = serve(MaxWorkers: 3, SpawnInterval: "50ms")
+    starts = server.said.scan(/worker (\d) \(pid \d+\): started/).flatten
+    assert_equal %w[0 1 2], starts
+  end
+
+  def test_term_to_a_worker_replaces_it_at_once
+    server = serve(ErrRespawnInterval: "1h")
+    Process.kill("TERM", server.worker)
+    server.wait_for(/worker 0 .*: ready/, count: 2)
+    assert_equal 200, get("/").status
+  end
+
+  # Signals that the whole process group gets, from a terminal for instance, are no worker's business.
+  def test_workers_ignore_the_managers_signals
+    server = serve
+    pid = server.worker
+    %w[HUP TTIN TTOU USR2 WINCH].each { |name| Process.kill(name, pid) }
+    assert_equal pid.to_s, get("/pid").body
+  end
+
+  # A signal may come before the worker has traps of its own, or anything to stop.
+  def test_stop_while_workers_start
+    server = serve(MaxWorkers: 4, config: "after_fork { |n| sleep 0.01 * n }", ready: 0)
+    server.wait_for(/: started/)
+    assert_equal 0, server.stop.exitstatus
+    assert_equal server.said.scan(/: started/).size, server.said.scan(/worker \d \(pid \d+\): ended/).size
+  end
+
+  # Applications may take long to load. Whatever comes meanwhile is seen to afterwards, but for a stop, which is at once.
+  def loading
+    door = UNIXServer.new(File.join(@dir, "door"))
+    server = serve(app: "require 'socket'; UNIXSocket.open('#{door.path}', &:read)\n#{Support::PLAIN_APP}", ready: 0)
+    yield server, Support.within("the application") { door.accept }
+  ensure
+    door&.close
+  end
+
+  def test_signals_while_the_application_loads
+    loading do |server, keeper|
+      %w[HUP USR1 TTIN].each { |name| server.signal(name) }
+      keeper.close
+      server.wait_for(/received TTIN: 2 workers/)
+      server.wait_for(/: ready/, count: 2)
+      server.wait_for(/logs are open anew/)
+      assert_equal 0, server.stop.exitstatus
+    end
+  end
+
+  def test_stop_while_the_application_loads
+    %w[TERM QUIT INT].each do |name|
+      loading do |server, keeper|
+        server.signal(name)
+        assert_equal Signal.list[name], server.wait.termsig
+        refute File.exist?(socket_path)
+        refute_match(/started/, server.said)
+        keeper.close
+        File.unlink(File.join(@dir, "door"))
+      end
+    end
+  end
+
+  # A kept connection is told with an answer, and has a while for it: no request that was sent goes without.
+  def test_hup_loses_nothing_on_kept_connections
+    server = serve(MaxWorkers: 2)
+    stop = false
+    clients = Array.new(4) do
+      Thread.new do
+        answers = Hash.new(0)
+        until stop
+          Support::Client.unix(socket_path) do |client|
+            loop do
+              answer = client.get("/", Connection: nil)
+              answers[answer&.status] += 1
+              break if stop || answer.nil? || answer.headers["connection"] == "close"
+            end
+          end
+        end
+        answers
+      end
+    end
+    3.times do |n|
+      server.signal("HUP")
+      server.wait_for(/: ended$/, count: 2 * (n + 1))
+    end
+    stop = true
+    assert_equal [200], clients.map(&:value).flat_map(&:keys).uniq
+  end
+
+  def wait_for_line(path, pattern)
+    Support.within("#{pattern} in #{path}") { Thread.pass until File.exist?(path) && File.read(path).match?(pattern) }
+  end
+
+  def worker_holds?(server, path)
+    worker = server.worker(log: File.read("#{path}.1"))
+    Dir["/proc/#{worker}/fd/*"].any? { |fd| File.identical?(fd, File.join(@dir, "access.log")) }
+  end
+end

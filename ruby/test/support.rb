@@ -1,0 +1,275 @@
+# frozen_string_literal: true
+
+ENV["MT_NO_PLUGINS"] = "1" # Rails's, where it is installed, changes what minitest prints
+require "fileutils"
+require "minitest/autorun"
+require "rbconfig"
+require "socket"
+require "timeout"
+require "tmpdir"
+
+# What the tests share: servers in processes of their own, and a client that shows what was on the wire.
+#
+# Nothing here waits for a time to pass: servers are waited for by what they say. The one limit, PATIENCE_S, is only there
+# so that a test which waits in vain fails instead of hanging.
+module Support
+  PATIENCE_S = Integer(ENV.fetch("OROSHI_TEST_PATIENCE_S", 30))
+  ROOT = File.expand_path("..", __dir__)
+  RUBY = [RbConfig.ruby, "-W:no-experimental", "-I", "#{ROOT}/lib"].freeze
+  COMMAND = [*RUBY, "#{ROOT}/exe/oroshi-rack"].freeze
+
+  # Answers with what a test wants to know of the process.
+  PLAIN_APP = <<~'APP'
+    run lambda { |env|
+      case env["PATH_INFO"]
+      when "/pid" then [200, { "content-type" => "text/plain" }, [Process.pid.to_s]]
+      when "/gate" # says that it is in, and waits to be let out
+        require "socket"
+        UNIXSocket.open(env["QUERY_STRING"], &:read)
+        [200, { "content-type" => "text/plain" }, ["through the gate, #{Process.pid}"]]
+      when "/sleep" then sleep
+      when "/env" then [200, { "content-type" => "text/plain" }, [ENV[env["QUERY_STRING"]].inspect]]
+      else [200, { "content-type" => "text/plain" }, ["hello"]]
+      end
+    }
+  APP
+
+  # Tells whoever runs the tests that something was left out, and why.
+  def self.skipped(name, why)
+    line = "skipped: #{name}: #{why}\n"
+    File.write(ENV["OROSHI_SKIPPED"], line, mode: "a") if ENV["OROSHI_SKIPPED"]
+    line
+  end
+
+  # A test with a folder of its own, whose servers are gone when it ends.
+  class Test < Minitest::Test
+    def setup
+      @dir = Dir.mktmpdir("oroshi")
+      @servers = []
+    end
+
+    def teardown
+      @servers.each(&:finish)
+      @servers.each { |server| warn("\n#{name}: the server said:\n#{server.said}") } unless passed? || skipped?
+      FileUtils.rm_rf(@dir)
+    end
+
+    def leave_out(name, why)
+      skip(Support.skipped(name, why).chomp)
+    end
+
+    def file(name, text)
+      File.join(@dir, name).tap { |path| File.write(path, text) }
+    end
+
+    def socket_path
+      File.join(@dir, "s")
+    end
+
+    # Starts `oroshi-rack` at a unix socket, in the test's folder, and waits until all of its workers are ready.
+    # options: for -O. config: text of a config file. ready: how many workers to wait for (0: for nothing).
+    def serve(app: PLAIN_APP, config: nil, env: {}, ready: nil, listen: true, **options)
+      rackup_file = file("config.ru", app)
+      options = { MaxWorkers: 1, Path: socket_path }.merge(options) if listen
+      arguments = options.flat_map { |name, value| ["-O", value == true ? name.to_s : "#{name}=#{value}"] }
+      arguments += ["-c", file("oroshi.rb", config)] if config
+      start(*COMMAND, *arguments, rackup_file, env: env).tap do |server|
+        (ready || options.fetch(:MaxWorkers, 1)).times { |n| server.wait_for(/worker \d+ .*: ready/, count: n + 1) }
+      end
+    end
+
+    def start(*command, env: {}, **spawn_options)
+      Server.new(command, env, { chdir: @dir }.merge(spawn_options)).tap { |server| @servers << server }
+    end
+
+    # A client of the server at the unix socket.
+    def get(path, **more)
+      Client.unix(socket_path) { |client| client.get(path, **more) }
+    end
+
+    def post(path, body, **headers)
+      Client.unix(socket_path) { |client| client.post(path, body, **headers) }
+    end
+
+    # A request under way in the app's /gate: `open` lets it go on, `answer` is what comes of it.
+    Gate = Struct.new(:client, :keeper) do
+      def open
+        keeper.close
+      end
+
+      def answer
+        client.answer.tap { client.close }
+      end
+    end
+
+    def at_the_gate(name = "gate")
+      door = UNIXServer.new(File.join(@dir, name))
+      client = Client.unix(socket_path)
+      client.send_get("/gate?#{door.path}")
+      keeper = Support.within("the request to reach the gate") { door.accept }
+      door.close
+      Gate.new(client, keeper)
+    end
+  end
+
+  # Runs the block; the test fails when it takes for ever.
+  def self.within(what, &block)
+    Timeout.timeout(PATIENCE_S, nil, "waited in vain for #{what}", &block)
+  end
+
+  # A process (and all below it: it has a process group of its own) and what it says on standard output and error.
+  class Server
+    attr_reader :pid, :status
+
+    def initialize(command, env, spawn_options)
+      reader, writer = IO.pipe
+      @pid = Process.spawn({ "RACK_ENV" => nil, "WEB_CONCURRENCY" => nil, "PORT" => nil }.merge(env), *command,
+                           in: File::NULL, out: writer, err: writer, pgroup: true, **spawn_options)
+      writer.close
+      at_exit { finish } # when the tests themselves are ended
+      @said = +""
+      @lock = Mutex.new
+      @news = ConditionVariable.new
+      @listener = Thread.new { listen(reader) }
+    end
+
+    # Waits until `pattern` has been said `count` times, and gives the last match back.
+    def wait_for(pattern, count: 1)
+      limit = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PATIENCE_S
+      @lock.synchronize do
+        loop do
+          matches = @said.to_enum(:scan, pattern).map { Regexp.last_match }
+          return matches[count - 1] if matches.size >= count
+
+          left = limit - Process.clock_gettime(Process::CLOCK_MONOTONIC)
+          raise "waited in vain for #{pattern.inspect} (#{count} times); it said:\n#{@said}" if left <= 0 || @ended
+
+          @news.wait(@lock, left)
+        end
+      end
+    end
+
+    def said
+      @lock.synchronize { @said.dup }
+    end
+
+    # pid of the worker in this slot that was started last.
+    def worker(slot = 0, log: said)
+      log.scan(/worker #{slot} \(pid (\d+)\): started/).last.first.to_i
+    end
+
+    def signal(name)
+      Process.kill(name, @pid)
+    end
+
+    # Waits for its end, and that of everything that shares its output; gives the Process::Status back.
+    def wait(alone: false)
+      @status ||= Support.within("the end of #{@pid}") { Process.wait2(@pid).last }
+      @listener.join(PATIENCE_S) unless alone
+      @status
+    end
+
+    def stop(name = "TERM")
+      signal(name)
+      wait
+    end
+
+    # At the end of a test: nothing that it started stays.
+    def finish
+      return if @finished
+
+      @finished = true
+      Process.kill("KILL", -@pid)
+    rescue Errno::ESRCH
+      nil
+    ensure
+      wait
+    end
+
+    private
+
+    def listen(reader)
+      loop do
+        text = reader.readpartial(65_536)
+        @lock.synchronize { @said << text and @news.broadcast }
+      end
+    rescue EOFError
+      @lock.synchronize { @ended = true and @news.broadcast }
+    ensure
+      reader.close
+    end
+  end
+
+  # One connection.
+  class Client
+    Answer = Struct.new(:status, :headers, :body)
+
+    def self.unix(path, &block)
+      with(Socket.unix(path), &block)
+    end
+
+    def self.tcp(host, port, &block)
+      with(Socket.tcp(host, port), &block)
+    end
+
+    def self.with(socket)
+      client = new(socket)
+      return client unless block_given?
+
+      begin
+        yield client
+      ensure
+        client.close
+      end
+    end
+
+    def initialize(socket)
+      @socket = socket
+    end
+
+    def get(path, **headers)
+      send_get(path, **headers)
+      answer
+    end
+
+    # One request with a body; the connection ends after it.
+    def post(path, body, **headers)
+      lines = { "Host" => "test", "Connection" => "close", "Content-Length" => body.bytesize }
+              .merge(headers.transform_keys(&:to_s))
+      write("POST #{path} HTTP/1.1\r\n#{lines.map { |name, value| "#{name}: #{value}\r\n" }.join}\r\n#{body}")
+      answer
+    end
+
+    def send_get(path, **headers)
+      lines = { "Host" => "test", "Connection" => "close" }.merge(headers.transform_keys(&:to_s))
+      write("GET #{path} HTTP/1.1\r\n#{lines.compact.map { |name, value| "#{name}: #{value}\r\n" }.join}\r\n")
+    end
+
+    def write(text)
+      @socket.write(text)
+    end
+
+    # Everything until the connection ends.
+    def read_all
+      Support.within("the end of a connection") { @socket.read }
+    end
+
+    # One answer with Content-Length, or one that ends with the connection; nil when there is none.
+    def answer
+      Support.within("an answer") do
+        status = @socket.gets("\r\n") or return nil
+        headers = {}
+        while (line = @socket.gets("\r\n")) && line != "\r\n"
+          name, value = line.chomp.split(": ", 2)
+          headers[name.downcase] = value
+        end
+        length = headers["content-length"]
+        Answer.new(status.split[1].to_i, headers, length ? @socket.read(length.to_i) : @socket.read)
+      end
+    end
+
+    def close
+      @socket.close
+    end
+  end
+end

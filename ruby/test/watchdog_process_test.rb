@@ -1,0 +1,97 @@
+# frozen_string_literal: true
+
+require_relative "support"
+
+# Requests that take longer than WorkerTimeout, in real workers.
+class WatchdogProcessTest < Support::Test
+  APP = <<~'APP'
+    def deep_in_the_application(env)
+      case env["PATH_INFO"]
+      when "/sleep" then sleep
+      when "/loop" then loop {}
+      when "/native" # holds Ruby's lock, and signals do not end it: no trap can run
+        require "fiddle"
+        lock = Fiddle::Function.new(Fiddle::Handle::DEFAULT["pthread_mutex_lock"], [Fiddle::TYPE_VOIDP], Fiddle::TYPE_INT,
+                                    need_gvl: true)
+        mutex = Fiddle::Pointer.malloc(64, Fiddle::RUBY_FREE)
+        mutex[0, 64] = "\0" * 64
+        2.times { lock.call(mutex) } # the second time for ever
+      when "/half" then return [200, { "content-type" => "text/plain" }, Enumerator.new { |out| out << "half"; sleep }]
+      end
+      [200, { "content-type" => "text/plain" }, [Process.pid.to_s]]
+    end
+    run ->(env) { deep_in_the_application(env) }
+  APP
+
+  def timed_out(path, said)
+    server = serve(app: APP, WorkerTimeout: "100ms", ErrRespawnInterval: "1h")
+    first = server.worker
+    client = Support::Client.unix(socket_path)
+    client.send_get(path)
+    answer = client.read_all
+    server.wait_for(said)
+    server.wait_for(/worker \d .*: ready/, count: 2)
+    refute_equal first.to_s, get("/").body, "replaced at once, although ErrRespawnInterval is an hour"
+    [answer, server]
+  end
+
+  def test_the_client_gets_504_and_the_log_a_backtrace
+    answer, server = timed_out("/sleep?a=b", /worker 0: GET \/sleep\?a=b HTTP\/1\.1 took longer than WorkerTimeout/)
+    assert_match(/\AHTTP\/1\.1 504 /, answer)
+    assert_match(/connection: close/i, answer)
+    server.wait_for(/worker 0 .*: GET \/sleep\?a=b HTTP\/1\.1 has taken \d+ ms, WorkerTimeout is 100 ms; told to end/)
+    text = server.wait_for(/took longer than WorkerTimeout, \d+ ms; its client got 504; it was here:\n((?:    .*\n)+)/)[1]
+    assert_match(/config\.ru:3:in [`'](Kernel#)?sleep'\n.*config\.ru:3:in [`'].*deep_in_the_application'/, text)
+    refute_match(%r{oroshi/worker\.rb:\d+:}, text)
+    server.wait_for(/worker 0 .*: ended: a request took too long/)
+  end
+
+  def test_a_busy_loop
+    answer, = timed_out("/loop", /config\.ru:4:in/)
+    assert_match(/\AHTTP\/1\.1 504 /, answer)
+  end
+
+  # The handler that answers is native, so the client is told all the same. The backtrace cannot be had.
+  def test_code_that_is_no_ruby
+    answer, server = timed_out("/native", /killed, because it has not ended by itself: it hangs in code that is no Ruby/)
+    assert_match(/\AHTTP\/1\.1 504 /, answer)
+    server.wait_for(/worker 0 .*: ended: killed by signal 9 \(KILL\)/)
+  end
+
+  # What has begun with 200 cannot become a 504: it just ends, and not as if it were whole.
+  def test_an_answer_that_has_begun_is_cut_off
+    answer, = timed_out("/half", /its answer had begun and is cut off/)
+    assert_match(/\AHTTP\/1\.1 200 /, answer)
+    refute_match(/504/, answer)
+    refute answer.end_with?("0\r\n\r\n")
+  end
+
+  # Lines are held back while there is work; the worker's end must not cost those of requests that were answered.
+  def test_the_access_log_keeps_earlier_requests
+    log = File.join(@dir, "access.log")
+    server = serve(app: APP, WorkerTimeout: "100ms", AccessLog: log)
+    answers = Support::Client.unix(socket_path) do |client|
+      client.write("GET /first HTTP/1.1\r\nHost: t\r\n\r\nGET /sleep HTTP/1.1\r\nHost: t\r\n\r\n")
+      client.read_all
+    end
+    assert_equal %w[200 504], answers.scan(%r{HTTP/1\.1 (\d+)}).flatten
+    server.wait_for(/worker 0 .*: ended: a request took too long/)
+    assert_match(%r{"GET /first HTTP/1\.1" 200 }, File.read(log))
+  end
+
+  def test_requests_in_time_are_left_alone
+    server = serve(app: APP, WorkerTimeout: "1h")
+    first = server.worker.to_s
+    5.times { assert_equal first, get("/").body }
+  end
+
+  def test_while_it_stops
+    server = serve(app: APP, WorkerTimeout: "100ms", StopTimeout: 0)
+    client = Support::Client.unix(socket_path)
+    client.send_get("/sleep")
+    server.wait_for(/told to end/)
+    server.signal("TERM")
+    assert_match(/\AHTTP\/1\.1 504 /, client.read_all)
+    assert_equal 0, server.wait.exitstatus
+  end
+end
