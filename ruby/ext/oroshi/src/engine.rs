@@ -68,6 +68,8 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 const READS: usize = 16;
 /// How long a peer may take to read an answer that it did not wait for.
 const LINGER_MS: u64 = 2000;
+/// How long after a quick stop the rests of answers may still go out.
+const LAST_SEND_MS: u64 = 1000;
 /// How often limits are looked at.
 const SWEEP_MS: u64 = 1000;
 
@@ -214,6 +216,11 @@ impl<'w> Engine<'w> {
         if now {
             for token in self.seats.tokens(|it| matches!(it.stage, Stage::Head | Stage::Body(_) | Stage::Lingering)) {
                 self.drop_seated(token);
+            }
+            if clock::coarse_ms().saturating_sub(since_ms) >= LAST_SEND_MS {
+                for token in self.seats.tokens(|it| matches!(it.stage, Stage::Writing(_))) {
+                    self.drop_seated(token);
+                }
             }
         }
         self.seats.taken() == 0

@@ -7,7 +7,8 @@
 //! # Where to read
 //!
 //! 1. `worker`: what Ruby holds; `settings`: what it was told.
-//! 2. `engine`: the loop; `accept`: where connections come from; `poll`, `socket`: the system calls; `connection`: what waits for what.
+//! 2. `engine`: the loop; `accept`: where connections come from; `poll`, `socket`: the system calls; `connection`: what
+//!    waits for what.
 //! 3. `exchange`: one request, from its bytes to the application and back.
 //! 4. `env`, `shapes`, `values`: the environment, and why it costs so little; `request`: its body.
 //! 5. `respond`, `head`, `output`: the answer; `stream`: one that comes piece by piece; `hijack`: sockets given away;
