@@ -119,6 +119,26 @@ class FailuresTest < Support::Test
     Support.within("the workers' end") { Thread.pass while workers.any? { |pid| alive?(pid) } }
   end
 
+  # What the application starts while it loads has all descriptors that the manager has by then. The pipe by which workers
+  # notice the manager's end must not be one of them.
+  def test_workers_notice_a_dead_manager_although_the_application_has_a_child
+    door = UNIXServer.new(File.join(@dir, "door"))
+    server = serve(app: <<~APP)
+      require "socket"
+      fork { UNIXSocket.open("#{door.path}", &:read); exit! }
+      #{Support::PLAIN_APP}
+    APP
+    keeper = Support.within("the application's child") { door.accept }
+    child, = keeper.getsockopt(:SOCKET, :PEERCRED).unpack("i")
+    assert_empty pipes(child) & pipes(server.worker) - pipes(Process.pid) # which everybody may have got from the shell
+    server.signal("KILL")
+    server.wait_for(/worker 0: the manager is gone; ending/)
+    Support.within("the worker's end") { Thread.pass while alive?(server.worker) }
+  ensure
+    keeper&.close
+    door&.close
+  end
+
   def test_a_worker_finishes_its_request_when_the_manager_dies
     server = serve
     gate = at_the_gate
@@ -169,6 +189,16 @@ class FailuresTest < Support::Test
     server = serve(AccessLog: "/nonexistent/access.log", ready: 0)
     assert_equal 1, server.wait.exitstatus
     assert_match(%r{error: oroshi-rack: No such file or directory.*/nonexistent/access\.log}, server.said)
+  end
+
+  # The pipes that a process has open, but for its standard streams.
+  def pipes(pid)
+    numbers = Dir.children("/proc/#{pid}/fd").map(&:to_i) - [0, 1, 2]
+    numbers.filter_map do |number|
+      File.readlink("/proc/#{pid}/fd/#{number}")[/\Apipe:.*/]
+    rescue Errno::ENOENT
+      nil # of our own, that of the folder itself
+    end
   end
 
   def alive?(pid)

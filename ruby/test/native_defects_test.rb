@@ -133,6 +133,56 @@ class NativeDefectsTest < Minitest::Test
     server&.stop
   end
 
+  # `exit` in a child, where `exit!` was meant, or a `fork` without a block: the client is the parent's.
+  def test_a_forked_child_that_comes_back_answers_nobody
+    server = serve({ timeout_s: 1000.0 }, lint: false) do |env|
+      child = lambda do
+        exit(5) if env["PATH_INFO"].start_with?("/exit")
+        raise "in the child" if env["PATH_INFO"].start_with?("/raise")
+        [200, {}, ["from the child"]]
+      end
+      if env["PATH_INFO"].end_with?("/body")
+        body = Enumerator.new do |out|
+          (pid = fork) ? Process.wait(pid) && out << "from the parent" : child.call
+        end
+        next [200, {}, body]
+      end
+      pid = fork or next child.call
+      Process.wait(pid)
+      [200, {}, ["from the parent"]]
+    end
+    client = server.connect
+    %w[/exit /raise /return /exit/body /raise/body /return/body].each do |path|
+      answer = client.send(request(path)).answer
+      assert_equal [200, "from the parent"], [answer.status, answer.body], path
+    end
+    came_back = server.errors.scan("in the child (RuntimeError)").size
+    assert_equal 2, came_back, "what it died of is in the log"
+    said = server.stop
+    assert_equal 2, said.scan("SystemExit").size
+    assert_equal 4, said.scan("came back into the server").size
+    assert said.end_with?(":stopped"), said
+  end
+
+  # A million shapes of requests must not make the worker grow: what belonged to a shape goes with it.
+  def test_values_of_header_shapes_that_were_given_up_are_let_go
+    server = serve(lint: false) do |env|
+      GC.start
+      count = env["PATH_INFO"] == "/count" && ObjectSpace.each_object(String).count { |it| it.frozen? && it.start_with?("a value of shape ") }
+      [200, {}, [count.to_s]]
+    end
+    client = server.connect
+    values = 20
+    150.times do |shape|
+      fields = (1..values).map { |field| "X-#{shape}-#{field}: a value of shape #{shape}, field #{field}\r\n" }.join
+      # Once to be seen, once for the shape, once for the values.
+      client.send(request("/", fields) * 3)
+      3.times { client.answer }
+    end
+    alive = client.send(request("/count")).answer.body.to_i
+    assert_includes (values..(64 * values)), alive
+  end
+
   def test_running_out_of_descriptors_is_waited_out
     few = ->(_) { Process.setrlimit(:NOFILE, Dir["/proc/self/fd/*"].size + 5) }
     server = hello(lint: false, in_child: few)

@@ -95,6 +95,22 @@ class NativeHijackTest < Minitest::Test
     assert_equal "HELLO\n", client.send("hello\n").rest
   end
 
+  # A 101 that nobody takes over would be followed by bytes that the client takes for the new protocol.
+  def test_101_without_a_taker_is_a_mistake
+    server = serve(lint: false) do |env|
+      body = { "/array" => [], "/each" => %w[a].each, "/call" => ->(stream) { stream.close } }.fetch(env["PATH_INFO"])
+      [101, { "Connection" => "Upgrade", "Upgrade" => "shout" }, body]
+    end
+    client = server.connect
+    %w[/array /each].each do |path|
+      answer = client.send(request(path)).answer
+      assert_equal [500, nil], [answer.status, answer["upgrade"]], path
+    end
+    assert_equal 500, client.send("HEAD /call HTTP/1.1\r\nHost: a\r\n\r\n").answer("HEAD").status
+    assert_equal 101, client.send(request("/call")).answer.status
+    assert_equal 3, server.errors.scan("the status is 101, but nobody takes the connection over").size
+  end
+
   def test_a_taker_that_raises
     server = serve(lint: false) { |_env| [200, { "rack.hijack" => ->(_io) { raise "no" } }, []] }
     client = server.connect.send(request)

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "native_support"
+require "fcntl"
 require "json"
 
 # What the manager and the operator see of a worker: scoreboard, stopping, requests that take too long, logs, title.
@@ -98,7 +99,7 @@ class NativeOperationsTest < Minitest::Test
   end
 
   def test_a_half_sent_request_is_ended_by_a_stop_and_dropped_by_a_quick_one
-    server = hello({ linger_s: 0.0 })
+    server = hello({ linger_s: 30.0 })
     half = server.connect.send("GET / HTTP/1.1\r\n")
     server.get
     server.signal("TERM")
@@ -112,6 +113,31 @@ class NativeOperationsTest < Minitest::Test
     server.get
     server.signal("INT")
     assert half.closed?
+    assert_equal ":stopped", server.ended
+  end
+
+  # Or else a client that sends nothing more would hold up every stop for the whole of timeout_s.
+  def test_a_half_sent_request_is_dropped_by_a_stop_after_a_while
+    head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n"
+    [head, "#{head}\r\nab"].each do |half|
+      server = hello({ linger_s: 0.05, timeout_s: 1000.0 })
+      client = server.connect.send(half)
+      server.get
+      server.signal("TERM")
+      assert client.closed?
+      assert_equal ":stopped", server.ended
+    end
+  end
+
+  # The kernel may have woken this worker alone for it.
+  def test_a_connection_that_has_come_before_a_stop_is_served
+    server = held({ linger_s: 30.0 })
+    busy = server.connect.send(request("/held"))
+    @called.read(1)
+    queued = server.connect.send(request)
+    server.signal("TERM")
+    @let_go.write("x")
+    assert_equal %w[done done], [busy, queued].map { |client| client.answer.body }
     assert_equal ":stopped", server.ended
   end
 
@@ -155,6 +181,21 @@ class NativeOperationsTest < Minitest::Test
     assert_equal ":manager_gone", server.ended
   end
 
+  def test_a_worker_notices_that_it_has_outlived_its_manager_though_the_lifeline_holds
+    lifeline, _held = IO.pipe # as by a process that the application has forked before
+    said, say = IO.pipe
+    manager = fork do
+      server = hello({ lifeline_fd: lifeline.fileno }, in_child: ->(_) { $stdout.flush })
+      server.get
+      said_by_worker = server.instance_variable_get(:@said)
+      fork { say.write(said_by_worker.read) && exit! }
+      exit!
+    end
+    say.close
+    Process.wait(manager)
+    assert_equal ":manager_gone", said.read
+  end
+
   def test_a_worker_asks_once_to_be_replaced_and_serves_on
     asked, ask = IO.pipe
     server = hello({ quit_after: 3, on_enough: -> { ask.write("x") } })
@@ -166,6 +207,34 @@ class NativeOperationsTest < Minitest::Test
   end
 
   # Overdue requests.
+
+  # While the client is waited for, the time of the request stands still.
+  def waits_for_client(server)
+    server.wait_for("the worker to wait for its client") do
+      before = server.scoreboard.read(0)[:busy_s]
+      sleep 0.03 # several ticks of the clock
+      before && server.scoreboard.read(0)[:busy_s] == before
+    end
+  end
+
+  def test_time_that_a_client_takes_to_read_is_not_the_applications
+    server = serve({ timeout_s: 1000.0 }, lint: false) do |env|
+      [200, {}, Enumerator.new { |out| 40.times { out << ("x" * 100_000) }; stuck(env) }]
+    end
+    client = server.connect.send(request)
+    waits_for_client(server)
+    client.until_bytes(2_900_000) # what is left then may wait without the application
+    server.wait_for("the application's time to go on") { server.scoreboard.overdue(0.2).any? }
+  end
+
+  def test_time_that_a_client_takes_to_send_is_not_the_applications
+    server = serve({ timeout_s: 1000.0 }, lint: false) { |env| env["rack.input"].read && stuck(env) }
+    client = server.connect.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+    assert_equal 100, client.answer.status
+    waits_for_client(server)
+    client.send("hello")
+    server.wait_for("the application's time to go on") { server.scoreboard.overdue(0.2).any? }
+  end
 
   # A worker whose trap for URG says where the main thread was, and ends it.
   def overdue(&app)
@@ -305,16 +374,10 @@ class NativeOperationsTest < Minitest::Test
     end
   end
 
-  def test_the_access_log_is_opened_anew
+  def test_the_access_log_may_be_opened_anew_under_its_number
     Dir.mktmpdir do |folder|
-      old = File.open("#{folder}/old", "a")
-      reopen = lambda do |worker|
-        trap("USR1") do
-          $new = File.open("#{folder}/new", "a")
-          worker.reopen_log($new.fileno)
-        end
-      end
-      server = hello({ log_format: :common, log_fd: old.fileno }, in_child: reopen)
+      log = File.open("#{folder}/old", "a")
+      server = hello({ log_format: :common, log_fd: log.fileno }, in_child: ->(_) { trap("USR1") { log.reopen("#{folder}/new", "a") } })
       server.get("/1")
       server.wait_for("the line") { File.size("#{folder}/old").positive? }
       server.signal("USR1")
@@ -325,13 +388,66 @@ class NativeOperationsTest < Minitest::Test
     end
   end
 
+  # A process that is ended within a request writes that request's line, too: with the 504 or with the status that was sent.
+  def test_the_line_of_a_request_that_is_cut_off
+    ended = lambda do |path|
+      Tempfile.create("access") do |file|
+        flush = ->(worker) { trap("URG") { worker.flush_log; exit!(0) } }
+        server = serve({ log_format: :common, log_fd: file.fileno }, lint: false, in_child: flush) do |env|
+          stuck(env) if env["PATH_INFO"] == "/told"
+          [206, {}, Enumerator.new { |out| out << "begun"; stuck(env) }]
+        end
+        client = server.connect.send(request(path))
+        client.until_text("begun") if path == "/begun"
+        condemn(server, 1)
+        server.ended
+        File.read(file.path).scan(/"(GET.*)/).flatten
+      end
+    end
+    assert_equal ["GET /told HTTP/1.1\" 504 0"], ended.call("/told")
+    assert_equal ["GET /begun HTTP/1.1\" 206 5"], ended.call("/begun")
+  end
+
+  # The application goes on after all; its answer is not what the client got.
+  def test_the_line_of_a_body_that_comes_after_the_504
+    Tempfile.create("access") do |file|
+      gone_on, go_on = IO.pipe
+      server = serve({ log_format: :common, log_fd: file.fileno }, lint: false, in_child: ->(_) { trap("URG") { go_on.write("x") } }) do |_env|
+        [200, {}, Enumerator.new { |out| gone_on.read(1) && out << "late" }]
+      end
+      client = server.connect.send(request("/slow"))
+      condemn(server, 1)
+      assert_equal 504, client.answer.status
+      assert client.closed?
+      server.stop
+      assert_match(%r{GET /slow HTTP/1\.1" 504 0\n\z}, File.read(file.path))
+    end
+  end
+
+  def test_an_access_log_that_does_not_wait_by_itself_loses_no_lines
+    log, write = IO.pipe
+    write.fcntl(Fcntl::F_SETFL, File::WRONLY | File::NONBLOCK)
+    write.fcntl(1031, 4096) # F_SETPIPE_SZ: less than is written at once
+    server = serve({ log_format: :common, log_fd: write.fileno }, lint: false) { |_env| [204, {}, []] }
+    write.close
+    reader = Thread.new { log.read }
+    client = server.connect
+    20.times do |round|
+      client.send((1..100).map { |number| request("/#{round}/#{number}") }.join)
+      100.times { client.answer }
+    end
+    server.stop
+    expected = (0...20).flat_map { |round| (1..100).map { |number| "/#{round}/#{number}" } }
+    assert_equal expected, reader.value.lines.map { |line| line[/GET (\S+) HTTP\/1\.1" 204 0$/, 1] }
+  end
+
   def test_the_title
     server = held({ title: "oroshi worker 7" })
     title = -> { File.read("/proc/#{server.pid}/cmdline").delete("\0").rstrip }
     server.wait_for("the title") { title.call == "oroshi worker 7: 0 requests, idle" }
-    client = server.connect.send(request("/held?#{"x" * 200}"))
+    client = server.connect.send(request("/held?password=secret"))
     @called.read(1)
-    assert_match(%r{\Aoroshi worker 7: 1 requests, GET /held\?x{30,}\z}, title.call)
+    assert_equal "oroshi worker 7: 1 requests, GET /held", title.call, "every local user sees it"
     @let_go.write("x")
     client.answer
     server.wait_for("the title") { title.call == "oroshi worker 7: 1 requests, idle" }

@@ -157,6 +157,14 @@ class NativeRackTest < Minitest::Test
     end
   end
 
+  def test_what_is_logged_of_an_answer_is_cut
+    server = serve(lint: false) { |env| env["PATH_INFO"] == "/all" ? "x" * 1_000_000 : [200, {}, [["x" * 1_000_000]]] }
+    %w[/all /element].each { |path| assert_equal 500, server.get(path).status }
+    assert_match(/answered "x+\.\.\. \(a String\); \[status, headers, body\] was expected/, server.errors)
+    assert_match(/body has \["x+\.\.\. \(a Array\); a String was expected/, server.errors)
+    assert_operator server.errors.bytesize, :<, 1000
+  end
+
   def test_an_exception_is_a_500_with_its_backtrace_in_the_log
     server = serve { |_env| raise ArgumentError, "on purpose" }
     client = server.connect

@@ -163,6 +163,17 @@ class NativeWireTest < Minitest::Test
     assert_equal 413, server.connect.send("#{head}Content-Length: 11\r\n\r\n").answer.status
   end
 
+  # Or else a client could hold a worker for as long as it likes, a byte at a time.
+  def test_a_body_that_the_application_waits_for_must_come_in_time_as_a_whole
+    server = mirror({ timeout_s: 0.3 })
+    client = server.connect.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\n")
+    assert_equal 100, client.answer.status
+    sent = 0
+    client.send("x") && sent += 1 until client.socket.wait_readable(0.02) || sent == 1000
+    assert_operator sent, :<, 1000
+    assert_equal 408, client.answer.status
+  end
+
   def test_limits
     server = hello({ max_body: 10, limits: { head_bytes: 2000, headers: 10, target_bytes: 100 } })
     {

@@ -69,6 +69,26 @@ class RhebokTest < Support::Test
     [tcp, unix].each { |socket| socket&.close }
   end
 
+  # There REMOTE_ADDR is empty on a unix socket, and a proxy's X-Forwarded-For is not believed.
+  def test_a_client_at_a_unix_socket_is_this_machine
+    serve(app: <<~'APP')
+      run ->(env) { [200, {}, [[*env.values_at("REMOTE_ADDR", "REMOTE_PORT"), Rack::Request.new(env).ip].inspect]] }
+    APP
+    assert_equal '["127.0.0.1", nil, "192.0.2.1"]', get("/", "X-Forwarded-For": "192.0.2.1").body
+  end
+
+  # There 16 KiB and 128 fields.
+  def test_how_large_a_head_may_be
+    serve
+    fields = ->(count) { (1..count).to_h { |n| [:"X-#{n}", "v"] } }
+    assert_equal 200, get("/", **fields.call(98)).status, "with Host and Connection, 100"
+    assert_equal 431, get("/", **fields.call(99)).status
+    assert_equal 200, get("/", "X-Long": "v" * 60_000).status
+    assert_equal 431, get("/", "X-Long": "v" * 66_000).status
+    assert_equal 200, get("/#{"p" * 8191}").status
+    assert_equal 414, get("/#{"p" * 8192}").status
+  end
+
   # There an escape at the end is read beyond the path's end, and the path is decoded.
   def test_an_escape_that_is_cut_off
     serve(app: 'run ->(env) { [200, {}, [env["PATH_INFO"]]] }')

@@ -202,6 +202,24 @@ class RosterTest < Minitest::Test
     assert_equal 8, @roster.target, "half the scoreboard: each of them may have a successor"
   end
 
+  # Workers that never end fill the scoreboard: asking again would change nothing until one of them does.
+  def test_without_a_free_slot_nothing_is_due
+    @pids = 100
+    @roster = Roster.new(target: 2, slots: 4, stop_timeout: 0)
+    step
+    ready(0, 1)
+    [1, 2, 3].each do |slot|
+      @roster.resize(-1)
+      assert_equal ["TERM #{slot}: TTOU"], step
+      @roster.resize(1)
+      assert_equal slot < 3 ? ["start #{slot + 1}"] : [], step
+    end
+    assert_nil @roster.next_decision
+    ended(2)
+    refute_nil @roster.next_decision
+    assert_equal ["start 2"], step
+  end
+
   def test_graceful_stop_with_a_limit
     serving(stop_timeout: 30)
     assert_equal ["TERM 0", "TERM 1"], stop(:graceful_stop, 100)

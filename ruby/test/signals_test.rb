@@ -120,13 +120,56 @@ class SignalsTest < Support::Test
     server.signal("USR1")
     wait_for_line(errors, /logs are open anew/)
     # The manager has told the worker; that one says nothing, but makes the file.
-    Support.within("the new access log") { Thread.pass until File.exist?(access) && worker_holds?(server, errors) }
+    worker = server.worker(log: File.read("#{errors}.1"))
+    Support.within("the new access log") { Thread.pass until holds?(worker, access) }
     get("/after")
     server.stop
     assert_match(%r{GET /before}, File.read("#{access}.1"))
     assert_match(%r{GET /after}, File.read(access))
     refute_match(%r{GET /after}, File.read("#{access}.1"))
     assert_match(/oroshi\[\d+\]: done/, File.read(errors))
+  end
+
+  # The worker knows its access log by a number. However often the file behind that changes while the application works,
+  # the number must not come to mean something else, such as a file of the application's.
+  def test_usr1_twice_during_one_request
+    access = File.join(@dir, "access.log")
+    theirs = File.join(@dir, "theirs")
+    server = serve(AccessLog: access, app: <<~APP)
+      require "socket"
+      run lambda { |env|
+        UNIXSocket.open(env["QUERY_STRING"], &:read)
+        $files = Array.new(8) { File.open("#{theirs}", "a") } # whichever numbers are free
+        [200, {}, ["through"]]
+      }
+    APP
+    gate = at_the_gate
+    %w[1 2].each do |number|
+      File.rename(access, "#{access}.#{number}")
+      Process.kill("USR1", server.worker)
+      Support.within("the new access log") { Thread.pass until holds?(server.worker, access) }
+    end
+    gate.open
+    assert_equal "through", gate.answer.body
+    server.stop
+    assert_equal "", File.read(theirs)
+    assert_equal ["", "", 1], [File.read("#{access}.1"), File.read("#{access}.2"), File.readlines(access).size]
+    assert_match(%r{"GET /gate\?}, File.read(access))
+  end
+
+  # Standard error stays what it was, also as a descriptor: the next one to be opened must not take its number.
+  def test_usr1_when_a_log_cannot_be_opened
+    folder = File.join(@dir, "log").tap { |path| Dir.mkdir(path) }
+    errors = File.join(folder, "error.log")
+    server = serve(ErrorLog: errors, ready: 0)
+    wait_for_line(errors, /worker 0 .*: ready/)
+    File.rename(folder, "#{folder}.old")
+    [server.pid, server.worker(log: File.read("#{folder}.old/error.log"))].each do |pid|
+      Process.kill("USR1", pid)
+      wait_for_line("#{folder}.old/error.log", /oroshi\[#{pid}\]: .*cannot open a log anew/)
+      assert holds?(pid, "#{folder}.old/error.log")
+    end
+    assert_equal 200, get("/").status
   end
 
   # Rhebok's: for Server::Starter's --signal-on-hup=USR1.
@@ -231,8 +274,8 @@ class SignalsTest < Support::Test
     Support.within("#{pattern} in #{path}") { Thread.pass until File.exist?(path) && File.read(path).match?(pattern) }
   end
 
-  def worker_holds?(server, path)
-    worker = server.worker(log: File.read("#{path}.1"))
-    Dir["/proc/#{worker}/fd/*"].any? { |fd| File.identical?(fd, File.join(@dir, "access.log")) }
+  # Whether a process has this file open.
+  def holds?(pid, path)
+    Dir["/proc/#{pid}/fd/*"].any? { |fd| File.identical?(fd, path) }
   end
 end

@@ -66,8 +66,9 @@ class WatchdogProcessTest < Support::Test
     refute answer.end_with?("0\r\n\r\n")
   end
 
-  # Lines are held back while there is work; the worker's end must not cost those of requests that were answered.
-  def test_the_access_log_keeps_earlier_requests
+  # Lines are held back while there is work; the worker's end must not cost those of requests that were answered, nor that
+  # of the request which it ends for.
+  def test_the_access_log_has_every_request
     log = File.join(@dir, "access.log")
     server = serve(app: APP, WorkerTimeout: "100ms", AccessLog: log)
     answers = Support::Client.unix(socket_path) do |client|
@@ -76,7 +77,17 @@ class WatchdogProcessTest < Support::Test
     end
     assert_equal %w[200 504], answers.scan(%r{HTTP/1\.1 (\d+)}).flatten
     server.wait_for(/worker 0 .*: ended: a request took too long/)
-    assert_match(%r{"GET /first HTTP/1\.1" 200 }, File.read(log))
+    assert_equal ["/first 200", "/sleep 504"],
+                 File.read(log).scan(%r{"GET (\S+) HTTP/1\.1" (\d+) }).map { |line| line.join(" ") }
+  end
+
+  # What was sent, not what became of it: an answer that had begun has its own status.
+  def test_the_access_log_has_the_status_that_was_sent
+    log = File.join(@dir, "access.log")
+    server = serve(app: APP, WorkerTimeout: "100ms", AccessLog: log)
+    Support::Client.unix(socket_path) { |client| client.send_get("/half") && client.read_all }
+    server.wait_for(/worker 0 .*: ended: a request took too long/)
+    assert_match(%r{"GET /half HTTP/1\.1" 200 }, File.read(log))
   end
 
   def test_requests_in_time_are_left_alone

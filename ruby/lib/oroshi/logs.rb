@@ -8,30 +8,34 @@ module Oroshi
     def initialize(settings)
       @error_path = settings.error_log && File.expand_path(settings.error_log)
       @access_path = settings.access_log && settings.access_log != "-" && File.expand_path(settings.access_log)
-      @access_wanted = settings.log_format != :off
       $stdout.sync = $stderr.sync = true # what an application prints shows at once, also in a file or a container's log
-      reopen
+      reopen_errors if @error_path
+      return if settings.log_format == :off
+
+      @access = @access_path ? File.open(@access_path, "a") : $stdout
     end
 
-    # The access log's descriptor, or nil when there is none.
+    # The access log's descriptor, or nil when there is none. It stays the same for the life of the process.
     def access_fd
       @access&.fileno
     end
 
-    # The block is called with the new descriptor of the access log. The old one stays open till the next time, for a
-    # worker writes to it what it had not written yet. Fit for a signal's trap.
+    # Opens the files anew, each under its old descriptor (dup2): the native worker, and children of the application, go
+    # on writing to that number. Raises SystemCallError; what could not be opened then is as it was. Fit for a signal's
+    # trap.
     def reopen
-      if @error_path
-        $stderr.reopen(@error_path, "a")
-        $stderr.sync = true
-      end
-      return unless @access_wanted
+      reopen_errors if @error_path
+      @access.reopen(@access_path, "a") if @access && @access_path
+    end
 
-      before = @old
-      @old = @access
-      @access = @access_path ? File.open(@access_path, "a") : $stdout
-      yield @access.fileno if block_given?
-      before.close if before && @access_path
+    private
+
+    # IO#reopen closes the standard streams before it opens (freopen(3)): after a failure, descriptor 2 would be free for
+    # the next client's socket. So a file that cannot be opened is found out before.
+    def reopen_errors
+      File.open(@error_path, "a").close
+      $stderr.reopen(@error_path, "a")
+      $stderr.sync = true
     end
   end
 end

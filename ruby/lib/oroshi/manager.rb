@@ -73,11 +73,13 @@ module Oroshi
       @pid_file = @settings.pid_file && PidFile.new(@settings.pid_file)
       @listeners = Listeners.open(@settings, env: @env)
       @notifier = Notifier.new(@env)
-      @lifeline, @lifeline_held = IO.pipe
       @wake, @wake_up = IO.pipe
       trap_signals(SIGNALS[:others])
       @app = @app_source.call
       warm_up if @settings.warmup
+      # Not before: a process that the application starts while it loads would hold the lifeline, too, and the workers
+      # would not notice at once when the manager dies.
+      @lifeline, @lifeline_held = IO.pipe
       slots = [@settings.max_workers * 2, 64].max # room for TTIN, and for workers that are stopping
       @scoreboard = Native::Scoreboard.new(slots)
       @roster = Roster.new(target: @settings.max_workers, slots: slots, spawn_interval: @settings.spawn_interval,

@@ -9,13 +9,9 @@ module Oroshi
 
     # Raises Taken, or a SystemCallError when the file cannot be written.
     def initialize(path)
+      @name = path
       @path = File.expand_path(path)
-      @file = File.open(@path, File::RDWR | File::CREAT, 0o644)
-      unless @file.flock(File::LOCK_EX | File::LOCK_NB)
-        holder = @file.read.strip
-        @file.close
-        raise Taken, "#{path}: the server with pid #{holder} runs already; stop it, or give another PidFile"
-      end
+      @file = lock
       @file.truncate(0)
       @file.write("#{Process.pid}\n")
       @file.flush
@@ -32,6 +28,26 @@ module Oroshi
       @file.close
     rescue SystemCallError
       nil # removed by somebody else
+    end
+
+    private
+
+    # The file, open and locked. Whoever held it may remove it after it was opened here and before it is locked; such a
+    # lock keeps nobody out, because the next one to start makes a new file. Then it is tried again.
+    def lock
+      loop do
+        file = File.open(@path, File::RDWR | File::CREAT, 0o644)
+        refuse(file) unless file.flock(File::LOCK_EX | File::LOCK_NB)
+        return file if File.identical?(@path, file)
+
+        file.close
+      end
+    end
+
+    def refuse(file)
+      holder = file.read.strip
+      file.close
+      raise Taken, "#{@name}: the server with pid #{holder} runs already; stop it, or give another PidFile"
     end
   end
 end

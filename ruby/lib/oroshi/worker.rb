@@ -85,7 +85,7 @@ module Oroshi
     end
 
     def reopen_logs
-      @logs.reopen { |fd| @native&.reopen_log(fd) }
+      @logs.reopen
     rescue SystemCallError => e
       Log.event("worker #{@slot}: cannot open a log anew: #{e.message}")
     end
@@ -101,7 +101,7 @@ module Oroshi
       Log.event("worker #{@slot}: #{now[:request]} took longer than WorkerTimeout, #{Log.duration(now[:busy_s])}; " \
                 "#{now[:told] ? "its client got 504" : "its answer had begun and is cut off"}; it was here:\n" \
                 "#{Log.indent(where)}")
-      @native.flush_log
+      @native.flush_log # with a line for this request, too
       leave(TIMED_OUT)
     end
 

@@ -1,7 +1,9 @@
 //! Listeners, and the connections that come from them.
 //!
 //! One connection is taken at a time and served before the next is taken: there are other workers, who may have nothing to
-//! do. When the worker stops, its copies of the listeners are closed at once, so that nobody waits for it.
+//! do. A worker that keeps a connection lets the others have their turn (`let_others_accept`); still, while a worker is busy
+//! with one of its kept connections, the others that it has wait for it. When the worker stops, its copies of the listeners
+//! are closed at once, so that nobody waits for it.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -66,6 +68,20 @@ impl Engine<'_> {
         self.complain(&format!("no new connection can be taken: {error}; trying again in a second"));
     }
 
+    /// Goes to the end of the queue of workers that wait for this listener, because this one has a connection more to
+    /// look after. The kernel wakes the first that sleeps: without this, the same worker would get every connection that
+    /// comes while nothing else happens, and whoever comes later on one of them would wait for the others.
+    pub(crate) fn let_others_accept(&mut self, index: usize) {
+        let listener = &mut self.listeners[index];
+        if listener.paused || self.stopping.is_some() {
+            return;
+        }
+        self.poll.remove(listener.number);
+        // Coming back, it is told at once if somebody waits there; so no wake is lost.
+        listener.ready = false;
+        listener.paused = self.poll.add_listener(listener.number, LISTENER | index as u64).is_err();
+    }
+
     /// Tries again where connections could not be taken.
     pub(crate) fn resume(&mut self) {
         if self.stopping.is_some() {
@@ -78,10 +94,18 @@ impl Engine<'_> {
 
     /// Takes no more connections. Who connects from now on finds another worker, or is refused.
     pub(crate) fn leave_listeners(&mut self) {
-        for listener in &mut self.listeners {
-            listener.ready = false;
-            self.poll.remove(listener.number);
-            socket::close(listener.number);
+        for index in 0..self.listeners.len() {
+            let number = self.listeners[index].number;
+            self.poll.remove(number);
+            // Of all workers the kernel may have woken this one alone for who has connected just now.
+            for _ in 0..ACCEPTS {
+                if self.leave.is_some() || self.worker.stop.get() == Stop::Now || !self.accept_from(index) {
+                    break;
+                }
+            }
+            self.listeners[index].ready = false;
+            self.listeners[index].paused = false;
+            socket::close(number);
         }
     }
 
@@ -90,26 +114,75 @@ impl Engine<'_> {
         for _ in 0..ACCEPTS {
             let mut any = false;
             for index in 0..self.listeners.len() {
-                if !self.listeners[index].ready {
-                    continue;
+                if self.leave.is_some() || self.worker.stop.get() != Stop::No {
+                    return;
                 }
-                let listener = &self.listeners[index];
-                match socket::accept(listener.number, &listener.place) {
-                    Ok((socket, peer)) => {
-                        any = true;
-                        let mut connection = Box::new(Connection::new(socket, index, peer));
-                        connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
-                        self.guarded(|engine| engine.read(connection));
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                    // Nobody is left; epoll says when somebody comes.
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.listeners[index].ready = false,
-                    Err(error) => self.pause(index, &error),
-                }
+                any |= self.listeners[index].ready && self.accept_from(index);
             }
-            if !any || self.leave.is_some() || self.worker.stop.get() != Stop::No {
+            if !any {
                 return;
             }
+        }
+    }
+
+    /// Takes one connection and reads what it has to say. False: there is none.
+    fn accept_from(&mut self, index: usize) -> bool {
+        let listener = &mut self.listeners[index];
+        match socket::accept(listener.number, &listener.place) {
+            Ok((socket, peer)) => {
+                let mut connection = Box::new(Connection::new(socket, index, peer));
+                connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
+                self.guarded(None, |engine| engine.read(connection));
+                true
+            }
+            Err(error) if is_of_one_connection(&error) => true,
+            // Nobody is left; epoll says when somebody comes.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                listener.ready = false;
+                false
+            }
+            // Descriptors or memory have run out, or it is no listener any more: trying again at once would not help.
+            Err(error) => {
+                self.pause(index, &error);
+                false
+            }
+        }
+    }
+}
+
+/// Whether only the connection that was to be taken has failed, before it was: accept(2) passes its errors on. The next
+/// one can be taken.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNABORTED
+                | libc::EINTR
+                | libc::EPERM
+                | libc::EPROTO
+                | libc::ENOPROTOOPT
+                | libc::ENONET
+                | libc::ENETDOWN
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::EHOSTUNREACH
+                | libc::ETIMEDOUT
+        )
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_of_one_connection_are_passed_over() {
+        let passed_over = |number| is_of_one_connection(&io::Error::from_raw_os_error(number));
+        for number in [libc::ECONNABORTED, libc::EPROTO, libc::EPERM, libc::EHOSTUNREACH] {
+            assert!(passed_over(number), "{number}");
+        }
+        for number in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN, libc::EBADF] {
+            assert!(!passed_over(number), "{number}");
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::request::{BodyError, Incoming, gather};
 use crate::scoreboard::State;
 use crate::socket;
 use crate::title::Title;
-use crate::worker::{Stop, Worker};
+use crate::worker::Worker;
 
 /// Why the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,9 @@ pub(crate) struct Engine<'w> {
     pub(crate) worker: &'w Worker,
     pub(crate) poll: Poll,
     pub(crate) listeners: Vec<Listener>,
-    seats: Seats,
+    pub(crate) seats: Seats,
+    /// The seat that the connection at work was given.
+    fresh_seat: Option<u64>,
     /// Connections whose next request is here already.
     waiting: VecDeque<u64>,
     scratch: Vec<u8>,
@@ -58,18 +60,18 @@ pub(crate) struct Engine<'w> {
     pub(crate) stopping: Option<(u64, Ended)>,
     /// What has to leave the loop: `exit`, a signal's exception, a `throw`.
     pub(crate) leave: Option<Error>,
+    /// The process that has started this one.
+    pub(crate) parent: u32,
 }
 
 /// The lifeline's token.
-const LIFELINE: u64 = u64::MAX;
+pub(crate) const LIFELINE: u64 = u64::MAX;
 /// Bytes read at once.
 const SCRATCH_BYTES: usize = 64 * 1024;
 /// So many reads are made for one connection before the others get their turn.
 const READS: usize = 16;
 /// How long a peer may take to read an answer that it did not wait for.
 const LINGER_MS: u64 = 2000;
-/// How long after a quick stop the rests of answers may still go out.
-const LAST_SEND_MS: u64 = 1000;
 /// How often limits are looked at.
 const SWEEP_MS: u64 = 1000;
 
@@ -97,6 +99,7 @@ impl<'w> Engine<'w> {
             poll,
             listeners,
             seats: Seats::default(),
+            fresh_seat: None,
             waiting: VecDeque::new(),
             scratch: vec![0; SCRATCH_BYTES],
             out: Vec::with_capacity(SCRATCH_BYTES),
@@ -109,6 +112,7 @@ impl<'w> Engine<'w> {
             swept_ms: 0,
             stopping: None,
             leave: None,
+            parent: std::os::unix::process::parent_id(),
         };
         engine.worker.present.borrow_mut().poll = engine.poll.number();
         engine.plan_collection();
@@ -139,22 +143,32 @@ impl<'w> Engine<'w> {
                 ready = self.wait()?;
             }
             self.now_ms = clock::coarse_ms();
-            for index in 0..ready {
-                match self.poll.event(index).token {
-                    LIFELINE => self.stop(Ended::ManagerGone),
-                    token if token & LISTENER != 0 => self.listener_is_ready(token),
-                    token => self.wake(token),
-                }
-            }
-            self.accept();
-            // One request of each, so that none with a long queue holds up the rest.
-            for _ in 0..self.waiting.len() {
-                if let Some(token) = self.waiting.pop_front() {
-                    self.go_on(token);
-                }
-            }
-            if self.now_ms.saturating_sub(self.swept_ms) >= SWEEP_MS || self.stopping.is_some() {
+            self.serve(ready);
+            let is_due = self.now_ms.saturating_sub(self.swept_ms) >= SWEEP_MS || self.stopping.is_some();
+            if is_due && self.leave.is_none() {
                 self.sweep();
+            }
+        }
+    }
+
+    /// Does what the last look has found to do, unless something wants to leave the loop.
+    fn serve(&mut self, ready: usize) {
+        for index in 0..ready {
+            match self.poll.event(index).token {
+                _ if self.leave.is_some() => return,
+                LIFELINE => self.stop(Ended::ManagerGone),
+                token if token & LISTENER != 0 => self.listener_is_ready(token),
+                token => self.wake(token),
+            }
+        }
+        self.accept();
+        // One request of each, so that none with a long queue holds up the rest.
+        for _ in 0..self.waiting.len() {
+            if self.leave.is_some() {
+                return;
+            }
+            if let Some(token) = self.waiting.pop_front() {
+                self.go_on(token);
             }
         }
     }
@@ -168,7 +182,7 @@ impl<'w> Engine<'w> {
         let timeout_ms = match self.stopping {
             // It ends soon: look often enough to see it.
             Some(_) => 50,
-            None if self.seats.taken() > 0 || self.has_paused_listener() => SWEEP_MS as i32,
+            None if self.seats.taken() > 0 || self.has_paused_listener() || self.is_watching() => SWEEP_MS as i32,
             None => -1,
         };
         let (poll, worker, stopping) = (&mut self.poll, self.worker, self.stopping.is_some());
@@ -179,51 +193,9 @@ impl<'w> Engine<'w> {
 
     /// Does what was noted by the worker's methods, perhaps in a trap.
     fn take_notes(&mut self) {
-        if let Some(descriptor) = self.worker.new_log.take() {
-            self.worker.log.borrow_mut().reopen(descriptor);
+        if self.worker.has_notes(self.stopping.is_some()) {
+            self.stop(Ended::Stopped);
         }
-        match self.worker.stop.get() {
-            Stop::No => {}
-            _ if self.stopping.is_none() => self.stop(Ended::Stopped),
-            _ => {}
-        }
-    }
-
-    fn stop(&mut self, why: Ended) {
-        if self.stopping.is_some() {
-            return;
-        }
-        self.now_ms = clock::coarse_ms();
-        self.stopping = Some((self.now_ms, why));
-        if self.worker.settings.lifeline_fd.is_some() && why == Ended::ManagerGone {
-            self.worker.settings.lifeline_fd.iter().for_each(|&lifeline| self.poll.remove(lifeline));
-        }
-        self.leave_listeners();
-        self.worker.slot.set_state(State::Stopping);
-        self.show_idle();
-    }
-
-    /// Whether nothing that was begun is unfinished, and kept connections have had their while.
-    fn is_drained(&mut self) -> bool {
-        let Some((since_ms, _)) = self.stopping else { return false };
-        let now = self.worker.stop.get() == Stop::Now;
-        let over = now || clock::coarse_ms().saturating_sub(since_ms) >= self.worker.settings.linger_ms;
-        if over {
-            for token in self.seats.tokens(|it| matches!(it.stage, Stage::Idle) && it.input.is_empty()) {
-                self.drop_seated(token);
-            }
-        }
-        if now {
-            for token in self.seats.tokens(|it| matches!(it.stage, Stage::Head | Stage::Body(_) | Stage::Lingering)) {
-                self.drop_seated(token);
-            }
-            if clock::coarse_ms().saturating_sub(since_ms) >= LAST_SEND_MS {
-                for token in self.seats.tokens(|it| matches!(it.stage, Stage::Writing(_))) {
-                    self.drop_seated(token);
-                }
-            }
-        }
-        self.seats.taken() == 0
     }
 
     // Connections.
@@ -252,7 +224,9 @@ impl<'w> Engine<'w> {
                     _ => self.close(connection, Next::Close),
                 }
             }
-            Stage::Idle | Stage::Head | Stage::Body(_) => self.guarded(|engine| engine.read(connection)),
+            Stage::Idle | Stage::Head | Stage::Body(_) => {
+                self.guarded(Some(token), |engine| engine.read(connection));
+            }
         }
     }
 
@@ -263,7 +237,7 @@ impl<'w> Engine<'w> {
             self.seats.put(connection);
             return;
         }
-        self.guarded(|engine| {
+        self.guarded(Some(token), |engine| {
             let input = std::mem::take(&mut connection.input);
             if let Some(connection) = engine.take_requests(connection, &input) {
                 engine.park(connection);
@@ -272,18 +246,24 @@ impl<'w> Engine<'w> {
     }
 
     /// Nothing that arrives may end the process: a panic becomes a closed connection, a line in the log, and an answer if
-    /// there can be one.
-    pub(crate) fn guarded(&mut self, work: impl FnOnce(&mut Self)) {
+    /// there can be one. `seat`: that of the connection at work, if it has one yet.
+    pub(crate) fn guarded(&mut self, seat: Option<u64>, work: impl FnOnce(&mut Self)) {
+        self.fresh_seat = None;
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
-            let connection = self.worker.present.borrow_mut().connection.take();
+            let connection = {
+                let mut present = self.worker.present.borrow_mut();
+                (present.env, present.hijack, present.stream) = (0, 0, None);
+                present.connection.take()
+            };
             self.scratch.resize(SCRATCH_BYTES, 0);
+            self.worker.slot.end();
             self.complain("a defect of the server: a panic; its message stands above");
-            if let Some(connection) = connection {
-                if overdue::claim() {
-                    self.refuse(connection, 500);
-                } else {
-                    self.close(connection, Next::Abort);
-                }
+            let may_answer = overdue::claim();
+            match connection {
+                Some(connection) if may_answer => self.refuse(connection, 500),
+                Some(connection) => self.close(connection, Next::Abort),
+                // It has gone with the frames that it was in; its place must not stay taken.
+                None => self.release(seat.or(self.fresh_seat)),
             }
         }
     }
@@ -474,6 +454,7 @@ impl<'w> Engine<'w> {
 
     fn turn(&mut self, mut connection: Box<Connection>, to: Interest) {
         let token = self.seat(&mut connection);
+        let is_new = connection.interest == Interest::None;
         if connection.interest != to {
             if self.poll.turn(connection.number(), token, connection.interest, to).is_err() {
                 // No room for another watch: this one cannot be served.
@@ -481,13 +462,21 @@ impl<'w> Engine<'w> {
             }
             connection.interest = to;
         }
+        let listener = connection.listener;
         self.seats.put(connection);
+        if is_new {
+            self.let_others_accept(listener);
+        }
     }
 
     fn seat(&mut self, connection: &mut Connection) -> u64 {
         match connection.seat {
             Some(token) => token,
-            None => *connection.seat.insert(self.seats.reserve()),
+            None => {
+                let token = self.seats.reserve();
+                (connection.seat, self.fresh_seat) = (Some(token), Some(token));
+                token
+            }
         }
     }
 
@@ -512,15 +501,10 @@ impl<'w> Engine<'w> {
         }
     }
 
-    fn drop_seated(&mut self, token: u64) {
-        if let Some(connection) = self.seats.take(token) {
-            self.close(connection, Next::Close);
-        }
-    }
-
     /// Ends the patience with connections whose time is over.
     fn sweep(&mut self) {
         self.swept_ms = self.now_ms;
+        self.look_for_manager();
         self.resume();
         let now_ms = self.now_ms;
         for token in self.seats.tokens(|connection| connection.due_ms <= now_ms) {
@@ -541,7 +525,7 @@ impl<'w> Engine<'w> {
         }
     }
 
-    fn show_idle(&mut self) {
+    pub(crate) fn show_idle(&mut self) {
         if let Some(title) = &mut self.title {
             title.show(self.requests, &[if self.stopping.is_some() { b"stopping" } else { b"idle" }]);
         }

@@ -10,6 +10,8 @@ use rb_sys::VALUE;
 use crate::connection::{Connection, Next};
 use crate::engine::Engine;
 use crate::env::Facts;
+use crate::forked;
+use crate::log::NO_ANSWER;
 use crate::overdue;
 use crate::present::Lazy;
 use crate::rb;
@@ -48,7 +50,7 @@ impl Engine<'_> {
             head_only: head.method == "HEAD",
             keep: head.keep_alive && worker.settings.keep_alive_ms > 0,
         };
-        self.begin(head, connection.peer, terms.http11);
+        let serial = self.begin(head, connection.peer, terms.http11);
         let decoded_bytes = match &body {
             Body::Spooled(spool) if head.framing == Framing::Chunked => Some(spool.length()),
             _ => None,
@@ -64,7 +66,7 @@ impl Engine<'_> {
             present.lazy = if matches!(body, Body::Lazy) { Lazy::Untouched } else { Lazy::None };
             present.number
         };
-        overdue::arm(socket);
+        overdue::arm(serial, socket);
         let mut file = rb::NIL;
         let environments = &mut self.environments;
         let mut serve = |given: Result<VALUE, &[u8]>| {
@@ -78,7 +80,10 @@ impl Engine<'_> {
                     present.env = env;
                     present.hijack = hijack;
                 }
-                rb::call_raising(rb::raw(worker.app), known.call, &[env])
+                let response = rb::call_raising(rb::raw(worker.app), known.call, &[env]);
+                // `present` knows both by their addresses: until here the stack has held them.
+                std::hint::black_box((&env, &hijack));
+                response
             })
         };
         let response = match body {
@@ -95,13 +100,16 @@ impl Engine<'_> {
             (present.env, present.hijack) = (0, 0);
             (present.connection.take(), present.hijacked)
         };
+        if forked::is_child() {
+            return self.leave_to_parent(response.err());
+        }
         worker.slot.set_state(State::Writing);
         match (connection, response) {
             (Some(connection), Ok(response)) if !hijacked => self.respond(connection, response, terms),
             (Some(connection), Err(error)) if !hijacked => self.failed(connection, error, terms),
             (_, response) => {
                 self.release(seat);
-                self.worker.log.borrow_mut().end(0, 0);
+                self.worker.log.borrow_mut().end(NO_ANSWER, 0);
                 match response {
                     Ok(response) => self.close_body_of(response),
                     Err(error) => self.report(error),
@@ -115,11 +123,14 @@ impl Engine<'_> {
         self.end();
     }
 
-    fn begin(&mut self, head: &RequestHead<'_>, peer: Option<IpAddr>, http11: bool) {
-        self.worker.slot.begin(head.method, head.target, http11);
+    /// A request begins. Returns its serial in the scoreboard.
+    fn begin(&mut self, head: &RequestHead<'_>, peer: Option<IpAddr>, http11: bool) -> u64 {
+        let serial = self.worker.slot.begin(head.method, head.target, http11);
         self.requests += 1;
         if let Some(title) = &mut self.title {
-            title.show(self.requests, &[head.method.as_bytes(), b" ", head.target.as_bytes()]);
+            // Every local user can see it: queries have secrets.
+            let path = head.target.split('?').next().unwrap_or_default();
+            title.show(self.requests, &[head.method.as_bytes(), b" ", path.as_bytes()]);
         }
         if self.worker.log.borrow().is_on() {
             let remote = peer.map(|peer| peer.to_string()).unwrap_or_default();
@@ -132,10 +143,14 @@ impl Engine<'_> {
             );
         }
         self.environments.look_at(head);
+        serial
     }
 
     /// A request is over: what is done between two.
     fn end(&mut self) {
+        if forked::is_child() {
+            return;
+        }
         let worker = self.worker;
         worker.present.borrow_mut().lazy = Lazy::None;
         worker.slot.end();
@@ -183,6 +198,9 @@ impl Engine<'_> {
 
     /// The application raised, and nothing of an answer was sent.
     pub(crate) fn failed(&mut self, connection: Box<Connection>, error: Error, terms: Terms) {
+        if forked::is_child() {
+            return self.leave_to_parent(Some(error));
+        }
         self.report(error);
         if !overdue::claim() {
             self.worker.log.borrow_mut().end(504, 0);
@@ -238,6 +256,19 @@ impl Engine<'_> {
         self.worker.log.borrow_mut().end(status, if terms.head_only { 0 } else { reason.len() as u64 + 1 });
         let sent = connection.output.send_one(connection.number(), &self.out);
         self.send_off(connection, if sent.is_ok() { next } else { Next::Abort });
+    }
+
+    /// The application has forked, and this is the child. Its copies of connections are dropped without a word, and it
+    /// leaves the loop: by the `exit` that has brought it here, or by an error.
+    pub(crate) fn leave_to_parent(&mut self, error: Option<Error>) {
+        self.worker.log.borrow_mut().forget();
+        if let Some(error) = error {
+            self.report(error);
+        }
+        let message = "a process that the application has forked came back into the server; it was expected to end, by \
+                       exit! or at the end of fork's block";
+        let other = || Error::new(self.ruby.exception_runtime_error(), message);
+        self.leave = self.leave.take().or_else(|| Some(other()));
     }
 
     /// Writes an error of the application's to `rack.errors`; one that is no error, but wants to end the process, leaves

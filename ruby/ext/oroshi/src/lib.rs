@@ -7,16 +7,17 @@
 //! # Where to read
 //!
 //! 1. `worker`: what Ruby holds; `settings`: what it was told.
-//! 2. `engine`: the loop; `accept`: where connections come from; `poll`, `socket`: the system calls; `connection`: what
+//! 2. `engine`: the loop; `stopping`: its end; `accept`: where connections come from; `poll`, `socket`: the system calls; `connection`: what
 //!    waits for what.
 //! 3. `exchange`: one request, from its bytes to the application and back.
 //! 4. `env`, `shapes`, `values`: the environment, and why it costs so little; `request`: its body.
 //! 5. `respond`, `head`, `output`: the answer; `stream`: one that comes piece by piece; `hijack`: sockets given away;
-//!    `present`: how Ruby objects reach the exchange that they belong to.
+//!    `present`: how Ruby objects reach the exchange that they belong to; `client_wait`: the few waits within it.
 //! 6. `scoreboard`, `overdue`, `title`, `log`: what others see of it.
 //! 7. `rb`: Ruby's C interface, and the two rules that keep its use sound.
 
 mod accept;
+mod client_wait;
 mod clock;
 mod connection;
 mod engine;
@@ -37,6 +38,7 @@ mod scoreboard;
 mod settings;
 mod shapes;
 mod socket;
+mod stopping;
 mod stream;
 mod title;
 mod values;
@@ -68,7 +70,6 @@ mod entry {
         worker.define_method("run", method!(Worker::run, 0))?;
         worker.define_method("stop", method!(Worker::stop, 0))?;
         worker.define_method("stop_now", method!(Worker::stop_now, 0))?;
-        worker.define_method("reopen_log", method!(Worker::reopen_log, 1))?;
         worker.define_method("flush_log", method!(Worker::flush_log, 0))?;
         worker.define_method("wants_replacing?", method!(Worker::wants_replacing, 0))?;
 

@@ -4,6 +4,7 @@
 //! `common` and `combined` are what Apache and nginx call so. `json` is one object per line, which has the seconds that the
 //! request took, too. What a client sent is escaped: a line stays one line.
 
+use std::io;
 use std::os::fd::RawFd;
 
 use crate::clock::{self, digits, month_name};
@@ -43,6 +44,8 @@ pub(crate) struct Entry {
     ends: [usize; 6],
     http11: bool,
     began_us: u64,
+    /// Whether its line is still to be written.
+    open: bool,
 }
 
 /// The parts of an [`Entry`], in order.
@@ -70,27 +73,28 @@ pub(crate) struct AccessLog {
     format: Format,
     descriptor: RawFd,
     waiting: Vec<u8>,
+    /// Whether its reader was waited for in vain.
+    stuck: bool,
     entry: Entry,
     time: LocalTime,
 }
 
 /// With so many bytes gathered they are written.
 const GATHERED_BYTES: usize = 64 * 1024;
+/// The status of a request that the server has not answered: its socket was given away, or the process ends.
+pub(crate) const NO_ANSWER: u16 = 0;
+/// How long a reader of the log that falls behind is waited for, where the descriptor does not wait by itself.
+const PATIENCE_MS: i32 = 1000;
 
 impl AccessLog {
     pub(crate) fn new(format: Format, descriptor: RawFd) -> Self {
-        AccessLog { format, descriptor, waiting: Vec::new(), entry: Entry::default(), time: LocalTime::default() }
+        let (entry, time) = (Entry::default(), LocalTime::default());
+        AccessLog { format, descriptor, waiting: Vec::new(), stuck: false, entry, time }
     }
 
     /// Whether there is a log at all.
     pub(crate) fn is_on(&self) -> bool {
         self.format != Format::Off
-    }
-
-    /// Writes what has gathered to the old place, and the rest to another.
-    pub(crate) fn reopen(&mut self, descriptor: RawFd) {
-        self.flush();
-        self.descriptor = descriptor;
     }
 
     /// A request has come. `parts`: address, method, target, host, referer, agent.
@@ -103,10 +107,14 @@ impl AccessLog {
         }
         entry.http11 = http11;
         entry.began_us = clock::exact_us();
+        entry.open = true;
     }
 
-    /// It was answered, with so many bytes of body.
+    /// It was answered, with so many bytes of body. Without a request that has come this does nothing.
     pub(crate) fn end(&mut self, status: u16, body_bytes: u64) {
+        if !std::mem::take(&mut self.entry.open) {
+            return;
+        }
         let took_us = clock::exact_us().saturating_sub(self.entry.began_us);
         let entry = &self.entry;
         let out = &mut self.waiting;
@@ -134,20 +142,51 @@ impl AccessLog {
         }
     }
 
-    /// Writes what has gathered. What a full disk or a closed pipe does not take is lost: a server serves on.
+    /// Writes what has gathered. What a full disk, a closed pipe or a reader that has stopped does not take is lost, by
+    /// whole lines: a server serves on.
     pub(crate) fn flush(&mut self) {
-        let mut rest = &self.waiting[..];
-        while !rest.is_empty() {
+        let mut written = 0;
+        while written < self.waiting.len() {
+            let rest = &self.waiting[written..];
             // SAFETY: pointer and length of one slice.
-            let written = unsafe { libc::write(self.descriptor, rest.as_ptr().cast(), rest.len()) };
-            match usize::try_from(written) {
-                Ok(count) => rest = &rest[count..],
-                Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
-                Err(_) => break,
+            let count = unsafe { libc::write(self.descriptor, rest.as_ptr().cast(), rest.len()) };
+            match usize::try_from(count) {
+                Ok(count) => {
+                    written += count;
+                    self.stuck = false;
+                }
+                Err(_) => match io::Error::last_os_error().kind() {
+                    io::ErrorKind::Interrupted => {}
+                    // One that has made us wait in vain is not waited for again before it reads.
+                    io::ErrorKind::WouldBlock if !self.stuck => self.stuck = !has_room(self.descriptor),
+                    _ => break,
+                },
             }
         }
-        self.waiting.clear();
+        self.forget_lines(written);
     }
+
+    /// Drops everything that has gathered, and the request that has come.
+    pub(crate) fn forget(&mut self) {
+        self.waiting.clear();
+        self.entry.open = false;
+    }
+
+    /// Drops what has gathered, of which so many bytes are out, but for the rest of a line that is begun.
+    fn forget_lines(&mut self, written: usize) {
+        let in_line = written > 0 && self.waiting[written - 1] != b'\n';
+        let rest = if in_line { &self.waiting[written..] } else { &[] };
+        let end = memchr::memchr(b'\n', rest).map_or(rest.len(), |at| at + 1);
+        self.waiting.truncate(written + end);
+        self.waiting.drain(..written);
+    }
+}
+
+/// Waits for room where lines go.
+fn has_room(descriptor: RawFd) -> bool {
+    let mut watch = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one pollfd.
+    unsafe { libc::poll(&raw mut watch, 1, PATIENCE_MS) == 1 }
 }
 
 fn clf_line(out: &mut Vec<u8>, entry: &Entry, time: &[u8], status: u16, body_bytes: u64) {
@@ -337,5 +376,16 @@ mod tests {
         assert_eq!(out, b"1.0020030");
         assert_eq!(&zone(5400), b"+0130");
         assert_eq!(&zone(-34_200), b"-0930");
+    }
+
+    #[test]
+    fn what_is_lost_is_lost_by_lines() {
+        let mut log = AccessLog::new(Format::Common, -1);
+        let gathered = b"one\ntwo\nthree\n";
+        for (written, left) in [(gathered.len(), &b""[..]), (4, b""), (5, b"wo\n"), (0, b"")] {
+            log.waiting = gathered.to_vec();
+            log.forget_lines(written);
+            assert_eq!(log.waiting, left, "{written} bytes written");
+        }
     }
 }

@@ -1,26 +1,26 @@
 //! The 504 of a request that runs too long, sent by a signal handler: Ruby may be stuck in a loop, a query or in C.
 //!
 //! The manager condemns a request in the scoreboard and sends SIGURG. The handler, on whatever thread the kernel
-//! picks, may meet the main thread anywhere. So the right to write to the client is one atomic word: who swaps it from
-//! `WAITING` writes, the other keeps its hands off. The descriptor stays open until the main thread has taken the
-//! word, so the handler never writes to a number that means something else by then.
+//! picks, may meet the main thread anywhere. So the right to write to the client is one atomic word, which holds the
+//! request's serial while nobody has taken it: who swaps it writes, the other keeps its hands off. A handler that comes
+//! late finds another serial than the condemned one. The descriptor stays open until the main thread has taken the word,
+//! so the handler never writes to a number that means something else by then.
 
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64};
 
 use crate::scoreboard::Slot;
 
 /// Nobody is to be told anything.
-const NOBODY: u32 = 0;
-/// The application works on a request, and no byte of an answer is out.
-const WAITING: u32 = 1;
+const NOBODY: u64 = 0;
 /// The handler writes its 504.
-const TELLING: u32 = 2;
+const TELLING: u64 = u64::MAX - 1;
 /// The handler has written it, and ended the sending side.
-const TOLD: u32 = 3;
+const TOLD: u64 = u64::MAX;
 
-static RIGHT: AtomicU32 = AtomicU32::new(NOBODY);
+/// One of the above, or a request's serial: the application works on it, and no byte of an answer is out.
+static RIGHT: AtomicU64 = AtomicU64::new(NOBODY);
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
 static SLOT: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 /// What Ruby had installed, called after ours.
@@ -53,25 +53,27 @@ pub(crate) fn install(slot: &'static Slot) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The application is about to work on a request of this connection.
-pub(crate) fn arm(socket: i32) {
+/// The application is about to work on the request of this serial, which came from this connection.
+pub(crate) fn arm(serial: u64, socket: i32) {
     SOCKET.store(socket, Relaxed);
-    RIGHT.store(WAITING, Release);
+    RIGHT.store(serial, Release);
 }
 
 /// Takes the right to write to the client. False: it was given a 504, and the connection is to be dropped.
 pub(crate) fn claim() -> bool {
-    match RIGHT.compare_exchange(WAITING, NOBODY, AcqRel, Acquire) {
-        Ok(_) | Err(NOBODY) => true,
-        Err(_) => {
-            // The handler runs on another thread, for some microseconds at most.
-            while RIGHT.load(Acquire) == TELLING {
-                std::hint::spin_loop();
-            }
-            RIGHT.store(NOBODY, Release);
-            false
-        }
+    let right = RIGHT.load(Acquire);
+    if right == NOBODY {
+        return true;
     }
+    if right < TELLING && RIGHT.compare_exchange(right, NOBODY, AcqRel, Acquire).is_ok() {
+        return true;
+    }
+    // The handler runs on another thread, for some microseconds at most.
+    while RIGHT.load(Acquire) == TELLING {
+        std::hint::spin_loop();
+    }
+    RIGHT.store(NOBODY, Release);
+    false
 }
 
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -79,8 +81,8 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: null, or a slot that is never unmapped.
     let slot = unsafe { SLOT.load(Acquire).as_ref() };
-    if let Some(slot) = slot.filter(|slot| slot.is_condemned()) {
-        if RIGHT.compare_exchange(WAITING, TELLING, AcqRel, Acquire).is_ok() {
+    if let Some((slot, serial)) = slot.and_then(|slot| Some((slot, slot.condemned()?))) {
+        if RIGHT.compare_exchange(serial, TELLING, AcqRel, Acquire).is_ok() {
             let socket = SOCKET.load(Relaxed);
             // SAFETY: the main thread neither writes to nor closes the socket before it has looked at RIGHT. Both
             // calls are allowed in a signal handler, and neither blocks.
@@ -101,4 +103,33 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_handler_that_comes_late_does_not_tell_the_next_client() {
+        let slot = crate::scoreboard::tests::slot();
+        SLOT.store(ptr::from_ref(slot).cast_mut(), Release);
+        let (server, mut client) = UnixStream::pair().unwrap();
+        let serial = slot.begin("GET", "/", true);
+        slot.condemn(serial);
+        // The handler has seen that request condemned; by now the main thread has armed the next one.
+        arm(serial + 1, server.as_raw_fd());
+        handler(SIGNAL, ptr::null_mut(), ptr::null_mut());
+        assert!(claim() && claim() && !slot.has_told());
+        arm(serial, server.as_raw_fd());
+        handler(SIGNAL, ptr::null_mut(), ptr::null_mut());
+        assert!(slot.has_told() && !claim());
+        assert!(claim(), "one is told once");
+        let mut told = Vec::new();
+        client.read_to_end(&mut told).unwrap();
+        assert_eq!(told, ANSWER);
+    }
 }

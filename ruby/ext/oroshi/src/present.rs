@@ -22,7 +22,7 @@ pub(crate) struct Present {
     pub(crate) number: u64,
     /// The connection, while the application works and it has not been given away.
     pub(crate) connection: Option<Box<Connection>>,
-    /// The object that stands in `rack.hijack`. It is alive while the application works: the environment holds it.
+    /// The object that stands in `rack.hijack`. It is alive while the application works, on the stack of the exchange.
     pub(crate) hijack: VALUE,
     pub(crate) hijacked: bool,
     /// The environment, for `rack.hijack_io`; 0 until it is made.

@@ -181,38 +181,6 @@ pub(crate) fn without_gvl<T>(mut function: impl FnMut() -> T) -> Result<T, Error
     job.result.ok_or_else(|| Error::new(ruby().exception_runtime_error(), "the wait did not begin"))
 }
 
-/// Whether something of `events` is ready on a descriptor within `timeout_ms`, with the GVL given away meanwhile. May raise.
-pub(crate) fn wait_for_raising(descriptor: c_int, events: i16, timeout_ms: u64) -> bool {
-    unsafe extern "C" fn poll(job: *mut c_void) -> *mut c_void {
-        // SAFETY: the pointer given below, while that frame waits.
-        let (watch, timeout_ms, ready) = unsafe { &mut *job.cast::<(libc::pollfd, c_int, c_int)>() };
-        // SAFETY: one pollfd.
-        *ready = unsafe { libc::poll(watch, 1, *timeout_ms) };
-        std::ptr::null_mut()
-    }
-    let over_ms = crate::clock::coarse_ms().saturating_add(timeout_ms);
-    loop {
-        let left_ms = over_ms.saturating_sub(crate::clock::coarse_ms());
-        let watch = libc::pollfd { fd: descriptor, events, revents: 0 };
-        let mut job = (watch, c_int::try_from(left_ms).unwrap_or(c_int::MAX), 0);
-        // SAFETY: as in `without_gvl`; what raises here leaves a frame without anything to drop.
-        unsafe {
-            rb_sys::rb_thread_call_without_gvl(
-                Some(poll),
-                (&raw mut job).cast(),
-                std::mem::transmute::<isize, rb_sys::rb_unblock_function_t>(-1),
-                std::ptr::null_mut(),
-            );
-        }
-        match job.2 {
-            1.. => return true,
-            _ if left_ms == 0 => return false,
-            // A signal, whose handler has run by now.
-            _ => {}
-        }
-    }
-}
-
 /// The address of a function of Ruby's that not every version has.
 pub(crate) fn symbol(name: &std::ffi::CStr) -> Option<*mut c_void> {
     // SAFETY: a C string, looked up in what is loaded.
@@ -222,33 +190,57 @@ pub(crate) fn symbol(name: &std::ffi::CStr) -> Option<*mut c_void> {
 
 /// Values that the native side keeps: marked as long as their owner lives, and not moved.
 #[derive(Debug, Default)]
-pub(crate) struct Roots(UnsafeCell<Vec<VALUE>>);
+pub(crate) struct Roots(UnsafeCell<Places>);
+
+/// What [`Roots`] keeps.
+#[derive(Debug, Default)]
+struct Places {
+    values: Vec<VALUE>,
+    /// Places whose value is not needed any more.
+    free: Vec<usize>,
+}
 
 impl Roots {
     /// Keeps a value; the number is its place.
     pub(crate) fn add(&self, raw: VALUE) -> usize {
         // SAFETY: one thread at a time (the GVL), and nothing below allocates from Ruby: no mark sees it half done.
         let all = unsafe { &mut *self.0.get() };
-        all.push(raw);
-        all.len() - 1
+        match all.free.pop() {
+            Some(place) => {
+                all.values[place] = raw;
+                place
+            }
+            None => {
+                all.values.push(raw);
+                all.values.len() - 1
+            }
+        }
+    }
+
+    /// Lets go of a value; its place is used again.
+    pub(crate) fn release(&self, place: usize) {
+        // SAFETY: as in `add`.
+        let all = unsafe { &mut *self.0.get() };
+        all.values[place] = NIL;
+        all.free.push(place);
     }
 
     /// Keeps another value in a place.
     pub(crate) fn set(&self, place: usize, raw: VALUE) {
         // SAFETY: as in `add`.
-        unsafe { (&mut *self.0.get())[place] = raw };
+        unsafe { (&mut *self.0.get()).values[place] = raw };
     }
 
     /// The value in a place.
     pub(crate) fn get(&self, place: usize) -> VALUE {
         // SAFETY: as in `add`.
-        unsafe { (&*self.0.get())[place] }
+        unsafe { (&*self.0.get()).values[place] }
     }
 
     /// To be called by the owner's mark function.
     pub(crate) fn mark(&self) {
         // SAFETY: the collector runs between two uses of the above, never within one.
-        for &raw in unsafe { &*self.0.get() } {
+        for &raw in unsafe { &(&*self.0.get()).values } {
             // SAFETY: a value that was alive when it was added, and has been marked ever since.
             unsafe { rb_sys::rb_gc_mark(raw) };
         }

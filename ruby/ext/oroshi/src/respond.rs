@@ -10,9 +10,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use magnus::{Error, Value, value::ReprValue as _};
 use rb_sys::VALUE;
 
+use crate::client_wait::wait_raising;
 use crate::connection::{Connection, Next};
 use crate::engine::Engine;
 use crate::exchange::{Terms, triple};
+use crate::forked;
 use crate::head::{self, Coding, End, Framing, Refused, Said};
 use crate::hijack;
 use crate::output::FileRest;
@@ -75,6 +77,12 @@ impl Engine<'_> {
         if status < 200 && !(status == 101 && terms.http11) {
             return Err(self.misuse(format!("the status is {status}, which ends no request; 200 to 999 does")));
         }
+        if status == 101 && said.hijack == rb::NIL && (terms.head_only || !rb::responds(body, self.worker.known.call)?)
+        {
+            let message = "the status is 101, but nobody takes the connection over; rack.hijack in the headers or a \
+                           body with call was expected";
+            return Err(self.misuse(message.to_owned()));
+        }
         Ok(Answer { status, body, said, terms })
     }
 
@@ -82,7 +90,10 @@ impl Engine<'_> {
         if answer.said.hijack != rb::NIL {
             return self.give_away(connection, answer, Some(answer.said.hijack));
         }
-        if answer.terms.head_only || (head::is_bodiless(answer.status) && answer.status != 101) {
+        if answer.status == 101 {
+            return self.give_away(connection, answer, None);
+        }
+        if answer.terms.head_only || head::is_bodiless(answer.status) {
             return self.send_head_only(connection, answer);
         }
         if rb::is_plain_array(answer.body) {
@@ -246,7 +257,7 @@ impl Engine<'_> {
         let number = {
             let mut present = self.worker.present.borrow_mut();
             present.connection = Some(connection);
-            present.stream = Some(Stream::new(framing, std::mem::take(&mut self.out)));
+            present.stream = Some(Stream::new(framing, answer.status, std::mem::take(&mut self.out)));
             present.number
         };
         let each = self.worker.known.each;
@@ -261,9 +272,17 @@ impl Engine<'_> {
             let mut present = self.worker.present.borrow_mut();
             (present.connection.take(), present.stream.take())
         };
+        if forked::is_child() {
+            return self.leave_to_parent(walked.err());
+        }
         let (Some(mut connection), Some(mut stream)) = (connection, stream) else { return self.release(seat) };
         let next = match (walked, &stream.fault) {
-            (_, Some(Fault::Client | Fault::Told)) => Next::Abort,
+            (_, Some(Fault::Client)) => Next::Abort,
+            (_, Some(Fault::Told)) => {
+                self.out = stream.into_buffer();
+                self.close_body(body);
+                return self.told(connection);
+            }
             (_, Some(Fault::TooLong)) => {
                 self.complain("the body is longer than its Content-Length; the rest was not sent");
                 Next::Close
@@ -335,6 +354,9 @@ impl Engine<'_> {
                 called
             }
         });
+        if forked::is_child() {
+            return self.leave_to_parent(given.err());
+        }
         if let Err(error) = given {
             self.report(error);
         }
@@ -352,10 +374,11 @@ impl Engine<'_> {
                 Ok(false) => {}
             }
             let socket = connection.number();
+            let slot = self.worker.slot;
             let room =
                 rb::protect(
                     || {
-                        if rb::wait_for_raising(socket, libc::POLLOUT, timeout_ms) { rb::TRUE } else { rb::FALSE }
+                        if wait_raising(slot, socket, libc::POLLOUT, timeout_ms) { rb::TRUE } else { rb::FALSE }
                     },
                 );
             match room {
@@ -418,6 +441,14 @@ fn open_regular(path: VALUE) -> Result<Option<(File, u64)>, Error> {
     Ok(opened.unwrap_or(None))
 }
 
+/// What something is, for a log: no more of it than is needed to recognise it.
 fn inspect(raw: VALUE) -> String {
-    rb::value(raw).inspect()
+    const MOST: usize = 60;
+    let value = rb::value(raw);
+    let text = value.inspect();
+    match text.char_indices().nth(MOST) {
+        // SAFETY: the name is copied at once.
+        Some((end, _)) => format!("{}... (a {})", &text[..end], unsafe { value.classname() }),
+        None => text,
+    }
 }

@@ -48,6 +48,8 @@ pub(crate) struct Slot {
     serial: AtomicU64,
     /// When the present request began, in milliseconds of the monotonic clock.
     began_ms: AtomicU64,
+    /// Since when the worker waits for the present request's client, on the same clock; 0 if it does not.
+    waits_since_ms: AtomicU64,
     /// The serial of the request that is to be ended with a 504, which the manager has chosen.
     condemned: AtomicU64,
     request_bytes: AtomicU32,
@@ -77,6 +79,7 @@ impl Slot {
         at = self.write(at, if http11 { b" HTTP/1.1" } else { b" HTTP/1.0" });
         self.request_bytes.store(at as u32, Relaxed);
         self.began_ms.store(clock::coarse_ms(), Relaxed);
+        self.waits_since_ms.store(0, Relaxed);
         self.told.store(false, Relaxed);
         self.version.store(version.wrapping_add(2), Release);
         self.requests.store(serial, Relaxed);
@@ -90,10 +93,33 @@ impl Slot {
         self.serial.store(0, Release);
     }
 
-    /// Whether the manager wants the present request to be ended. Safe in a signal handler.
-    pub(crate) fn is_condemned(&self) -> bool {
+    /// From now on the client is waited for: that time is not the application's.
+    pub(crate) fn client_wait_begins(&self) {
+        self.waits_since_ms.store(clock::coarse_ms(), Release);
+    }
+
+    /// The client is not waited for any more: the request began as much later as the wait took.
+    pub(crate) fn client_wait_ends(&self) {
+        let waited_ms = clock::coarse_ms().saturating_sub(self.waits_since_ms.load(Relaxed));
+        self.began_ms.store(self.began_ms.load(Relaxed) + waited_ms, Relaxed);
+        // Behind the new begin, so that no reader takes the time waited for the application's.
+        self.waits_since_ms.store(0, Release);
+    }
+
+    /// The serial of the present request, if the manager wants it to be ended. Safe in a signal handler.
+    pub(crate) fn condemned(&self) -> Option<u64> {
         let serial = self.serial.load(Acquire);
-        serial != 0 && self.condemned.load(Acquire) == serial
+        (serial != 0 && self.condemned.load(Acquire) == serial).then_some(serial)
+    }
+
+    /// The manager wants the request of this serial to be ended.
+    pub(crate) fn condemn(&self, serial: u64) {
+        self.condemned.store(serial, Release);
+    }
+
+    /// Whether the present request's client was given a 504.
+    pub(crate) fn has_told(&self) -> bool {
+        self.told.load(Acquire)
     }
 
     /// Notes that the client was given its 504. Safe in a signal handler.
@@ -101,7 +127,7 @@ impl Slot {
         self.told.store(true, Release);
     }
 
-    /// The present request: serial, how long it has run, its line. `None` between requests.
+    /// The present request: serial, how long the application has had it, its line. `None` between requests.
     pub(crate) fn present(&self) -> Option<(u64, f64, String)> {
         let serial = self.serial.load(Acquire);
         if serial == 0 {
@@ -118,16 +144,22 @@ impl Slot {
                 break;
             }
         }
-        let busy_ms = clock::coarse_ms().saturating_sub(self.began_ms.load(Relaxed));
+        let until_ms = match self.waits_since_ms.load(Acquire) {
+            0 => clock::coarse_ms(),
+            since_ms => since_ms,
+        };
+        let busy_ms = until_ms.saturating_sub(self.began_ms.load(Relaxed));
         Some((serial, busy_ms as f64 / 1000.0, String::from_utf8_lossy(&line).into_owned()))
     }
 
     fn clear(&self) {
         self.set_state(State::Empty);
         self.set_pid(0);
-        for number in [&self.requests, &self.serial, &self.began_ms, &self.condemned] {
+        for number in [&self.requests, &self.serial, &self.began_ms, &self.waits_since_ms, &self.condemned] {
             number.store(0, Relaxed);
         }
+        // A worker that was killed may have left it odd.
+        self.version.store(0, Relaxed);
         self.told.store(false, Relaxed);
         self.request_bytes.store(0, Release);
     }
@@ -222,7 +254,43 @@ impl Scoreboard {
 
     /// `#condemn(slot, serial)`
     pub(crate) fn condemn(ruby: &Ruby, board: &Self, number: usize, serial: u64) -> Result<(), Error> {
-        board.slot(ruby, number)?.condemned.store(serial, Release);
-        Ok(())
+        board.slot(ruby, number).map(|slot| slot.condemn(serial))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A slot of its own.
+    pub(crate) fn slot() -> &'static Slot {
+        // SAFETY: all zeros is a valid Slot.
+        Box::leak(Box::new(unsafe { std::mem::zeroed() }))
+    }
+
+    #[test]
+    fn a_cleared_slot_is_as_new_whenever_its_worker_was_killed() {
+        let slot = slot();
+        slot.begin("GET", "/", true);
+        slot.client_wait_begins();
+        slot.version.store(3, Relaxed); // within the change of the request line
+        slot.clear();
+        assert_eq!((slot.version.load(Relaxed), slot.present()), (0, None));
+        slot.begin("GET", "/next", true);
+        assert_eq!(slot.present().map(|(serial, _, line)| (serial, line)), Some((1, "GET /next HTTP/1.1".to_owned())));
+    }
+
+    #[test]
+    fn time_that_the_client_takes_does_not_count() {
+        let slot = slot();
+        slot.begin("POST", "/", true);
+        let began_ms = clock::coarse_ms() - 10_000;
+        slot.began_ms.store(began_ms, Relaxed);
+        slot.waits_since_ms.store(began_ms + 1000, Relaxed);
+        assert_eq!(slot.present().map(|(_, busy_s, _)| busy_s), Some(1.0));
+        slot.client_wait_ends();
+        let waited_ms = slot.began_ms.load(Relaxed) - began_ms;
+        assert!(waited_ms >= 9000, "{waited_ms}");
+        assert_eq!(slot.waits_since_ms.load(Relaxed), 0);
     }
 }

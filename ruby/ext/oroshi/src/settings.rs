@@ -12,7 +12,8 @@ use crate::log::Format;
 pub(crate) struct Settings {
     /// How long a kept connection may wait for its next request; 0: one request per connection.
     pub(crate) keep_alive_ms: u64,
-    /// How long one wait for a client may take: a head, progress in a body, room for an answer.
+    /// How long one wait for a client may take: a head, progress in a body, room for an answer. A body that the
+    /// application reads while it comes has this long in all.
     pub(crate) timeout_ms: u64,
     /// How long kept connections are still served after a stop.
     pub(crate) linger_ms: u64,
@@ -28,6 +29,7 @@ pub(crate) struct Settings {
     pub(crate) https: bool,
     pub(crate) errors: Value,
     pub(crate) log_format: Format,
+    /// Where the access log goes. A file is opened anew under the same number (dup2).
     pub(crate) log_fd: RawFd,
     /// The read end of a pipe whose other end the manager alone holds.
     pub(crate) lifeline_fd: Option<RawFd>,

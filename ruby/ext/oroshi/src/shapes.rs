@@ -105,7 +105,9 @@ impl Shapes {
             self.oldest = self.oldest % (MOST - 1) + 1;
             let shape = &mut self.all[self.last];
             roots.set(shape.template, template);
-            *shape = Shape { names: names.to_vec(), template: shape.template, dynamic, recent };
+            let new = Shape { names: names.to_vec(), template: shape.template, dynamic, recent };
+            let old = std::mem::replace(shape, new);
+            old.recent.into_iter().for_each(|value| value.release(roots));
         }
         self.last
     }

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use oroshi_http1::encode::{self, CHUNK_END, ChunkHead};
 use rb_sys::VALUE;
 
+use crate::client_wait::wait_raising;
 use crate::connection::Connection;
 use crate::head::Framing;
 use crate::overdue;
@@ -19,6 +20,7 @@ use crate::worker::{Worker, active};
 #[derive(Debug)]
 pub(crate) struct Stream {
     framing: Framing,
+    pub(crate) status: u16,
     /// The head, until the first piece goes out with it.
     head: Vec<u8>,
     /// Bytes of body so far.
@@ -46,8 +48,8 @@ const WAITING_BYTES: usize = 1024 * 1024;
 const COPIED_BYTES: usize = 16 * 1024;
 
 impl Stream {
-    pub(crate) fn new(framing: Framing, head: Vec<u8>) -> Self {
-        Stream { framing, head, body_bytes: 0, begun: false, fault: None }
+    pub(crate) fn new(framing: Framing, status: u16, head: Vec<u8>) -> Self {
+        Stream { framing, status, head, body_bytes: 0, begun: false, fault: None }
     }
 
     /// Sends a piece of the body. True: so much waits that the reader must be waited for.
@@ -150,7 +152,7 @@ pub(crate) unsafe extern "C" fn piece(
             Progress::Over => raise(c"the answer is over: no more of its body can be sent"),
             Progress::Broken => raise(c"the body cannot be sent any further"),
             Progress::Full(socket) => {
-                if !rb::wait_for_raising(socket, libc::POLLOUT, worker.settings.timeout_ms) {
+                if !wait_raising(worker.slot, socket, libc::POLLOUT, worker.settings.timeout_ms) {
                     give_up(worker, number);
                     raise(c"the client does not read");
                 }

@@ -49,6 +49,13 @@ impl Recent {
             }
         }
     }
+
+    /// Lets go of the frozen String: this place of a header shape is given up.
+    pub(crate) fn release(self, roots: &Roots) {
+        if let Some(place) = self.place {
+            roots.release(place);
+        }
+    }
 }
 
 /// A frozen String made from bytes that seldom change: a host, an address.

@@ -10,8 +10,10 @@ use magnus::rb_sys::AsRawValue as _;
 use magnus::scan_args::{get_kwargs, scan_args};
 use magnus::{DataTypeFunctions, Error, RHash, Ruby, Symbol, TypedData, Value, gc};
 
+use crate::client_wait::wait_raising;
+use crate::clock;
 use crate::engine::{Ended, Engine};
-use crate::log::AccessLog;
+use crate::log::{AccessLog, NO_ANSWER};
 use crate::present::{Present, Reading, too_late};
 use crate::rb::{self, Roots};
 use crate::scoreboard::{Scoreboard, Slot, State};
@@ -39,8 +41,6 @@ pub(crate) struct Worker {
     pub(crate) present: RefCell<Present>,
     pub(crate) stop: Cell<Stop>,
     pub(crate) log: RefCell<AccessLog>,
-    /// A new descriptor for the access log.
-    pub(crate) new_log: Cell<Option<RawFd>>,
     pub(crate) enough: Cell<bool>,
     pub(crate) known: Known,
 }
@@ -143,7 +143,6 @@ impl Worker {
             roots,
             present: RefCell::default(),
             stop: Cell::new(Stop::No),
-            new_log: Cell::new(None),
             enough: Cell::new(false),
             known,
         })
@@ -174,20 +173,21 @@ impl Worker {
         self.stop.set(Stop::Now);
     }
 
-    /// `#reopen_log(fd)`
-    pub(crate) fn reopen_log(&self, descriptor: RawFd) {
-        self.new_log.set(Some(descriptor));
-    }
-
     /// Whether the loop has to look at something before it waits.
     pub(crate) fn has_notes(&self, stopping: bool) -> bool {
-        let log = self.new_log.get();
-        log.is_some() || (self.stop.get() != Stop::No && !stopping)
+        self.stop.get() != Stop::No && !stopping
     }
 
-    /// `#flush_log`: writes what has gathered of the access log, for a process that is about to end. For traps too.
+    /// `#flush_log`: writes what has gathered of the access log, and the line of the request that is not answered to its
+    /// end, for a process that is about to end. For traps too.
     pub(crate) fn flush_log(&self) {
+        let (status, body_bytes) = match self.present.try_borrow().as_ref().map(|present| &present.stream) {
+            Ok(Some(stream)) if stream.begun => (stream.status, stream.body_bytes),
+            _ if self.slot.has_told() => (504, 0),
+            _ => (NO_ANSWER, 0),
+        };
         if let Ok(mut log) = self.log.try_borrow_mut() {
+            log.end(status, body_bytes);
             log.flush();
         }
     }
@@ -207,11 +207,13 @@ impl Drop for Active {
     }
 }
 
-/// `Oroshi::Native.receive_body(number)`: reads the body that the client holds back until it is asked for; an IO or StringIO.
+/// `Oroshi::Native.receive_body(number)`: reads the body that the client holds back until it is asked for; an IO or
+/// StringIO. All of it must come within `timeout_s`, for the worker does nothing else meanwhile.
 pub(crate) fn receive_body(ruby: &Ruby, number: u64) -> Result<Value, Error> {
     let late = || too_late(ruby, "rack.input cannot be read any more");
     let worker = active().ok_or_else(late)?;
     let settings = &worker.settings;
+    let over_ms = clock::coarse_ms().saturating_add(settings.timeout_ms);
     loop {
         let reading = {
             let mut present = worker.present.try_borrow_mut().map_err(|_| late())?;
@@ -225,8 +227,10 @@ pub(crate) fn receive_body(ruby: &Ruby, number: u64) -> Result<Value, Error> {
             Reading::Failed(why) => return Err(Error::new(ruby.exception_eof_error(), why)),
             Reading::More(socket) => socket,
         };
+        let left_ms = over_ms.saturating_sub(clock::coarse_ms());
         let came = rb::protect(|| {
-            if rb::wait_for_raising(socket, libc::POLLIN, settings.timeout_ms) { rb::TRUE } else { rb::FALSE }
+            let came = left_ms > 0 && wait_raising(worker.slot, socket, libc::POLLIN, left_ms);
+            if came { rb::TRUE } else { rb::FALSE }
         })?;
         if came == rb::FALSE {
             worker.present.borrow_mut().time_out();

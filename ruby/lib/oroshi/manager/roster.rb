@@ -60,10 +60,11 @@ module Oroshi
         stop + start(now) + kill_late(now)
       end
 
-      # When `decide` should be asked again even if nothing happens, or nil.
+      # When `decide` should be asked again even if nothing happens, or nil. Where all slots are taken, only the end of a
+      # worker makes room for another.
       def next_decision
         times = @workers.filter_map(&:kill_at)
-        times << @no_start_before if missing.positive?
+        times << @no_start_before if missing.positive? && free_slot
         times << @next_slow_stop if @mode == :slow_stop && @workers.any?(&:alive?)
         times.min
       end
