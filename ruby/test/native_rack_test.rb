@@ -371,11 +371,14 @@ class NativeRackTest < Minitest::Test
       2.times do
         assert_equal "small", get.call(small)
         assert get.call(large) == File.read(large)
-        assert_equal "", get.call(empty)
         assert_equal "small", get.call("#{small},5")
       end
-      # What is no file of that length is the body's own to give.
-      ["nil", "#{folder}/none", folder, "#{small},9"].each { |what| assert_equal "from each", get.call(what) }
+      # What is no file of that length is the body's own to give; so is what has no length (the files of /proc say 0, whatever they
+      # hold), and a pipe, whose opening would wait for somebody to write.
+      File.mkfifo("#{folder}/pipe")
+      ["nil", "#{folder}/none", folder, "#{small},9", empty, "/proc/self/status", "#{folder}/pipe"].each do |what|
+        assert_equal "from each", get.call(what), what
+      end
       assert_equal "5", client.send("HEAD /?#{small},5 HTTP/1.1\r\nHost: a\r\n\r\n").answer("HEAD")["content-length"]
       # A slow reader of a file costs no worker.
       slow = Array.new(3) { server.connect.send(request("/?#{large}")) }

@@ -3,9 +3,10 @@
 //! An Array of Strings, which is what nearly every answer is in the end, leaves in one send together with its head.
 //! Everything else takes longer ways through protected calls: files by `to_path`, bodies by `each`, sockets given away.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 
 use magnus::{Error, Value, value::ReprValue as _};
 use rb_sys::VALUE;
@@ -426,7 +427,8 @@ fn array_length(body: VALUE) -> Option<u64> {
     Some(elements.iter().map(|&element| unsafe { rb::bytes(element) }.len() as u64).sum())
 }
 
-/// The file that a body's `to_path` names, if it is one that can be read: else `each` will tell.
+/// The file that a body's `to_path` names, if it is one that can be read: else `each` will tell. A pipe would keep us waiting for whoever
+/// writes to it, and is none; nor is one without a length, as those of /proc are, whatever is in them.
 fn open_regular(path: VALUE) -> Result<Option<(File, u64)>, Error> {
     if path == rb::NIL {
         return Ok(None);
@@ -434,9 +436,10 @@ fn open_regular(path: VALUE) -> Result<Option<(File, u64)>, Error> {
     let path: magnus::RString = rb::value(path).funcall("to_s", ())?;
     // SAFETY: copied at once.
     let path = unsafe { path.as_slice() }.to_vec();
-    let opened = File::open(std::ffi::OsStr::from_bytes(&path)).and_then(|file| {
+    let path = std::ffi::OsStr::from_bytes(&path);
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).and_then(|file| {
         let about = file.metadata()?;
-        Ok(about.is_file().then_some((file, about.len())))
+        Ok((about.is_file() && about.len() > 0).then_some((file, about.len())))
     });
     Ok(opened.unwrap_or(None))
 }
