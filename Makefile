@@ -31,7 +31,7 @@ gem: ## the oroshi gem's native worker, in place: ruby/exe/oroshi-rack then runs
 	scripts/setup build gem
 	rake --directory ruby compile
 
-bench-rack: build gem ## the gem beside Unicorn, Puma and nginx; takes an hour, writes docs/benchmarks/
+bench-rack: build gem ## the gem beside Unicorn, Puma and nginx; takes up to an hour and a half, writes docs/benchmarks/
 	scripts/setup bench || true
 	scripts/bench-rack
 
