@@ -1,0 +1,219 @@
+//! From an origin to a connection: one from the pool, or a new one: name, address, TLS.
+
+use std::future::poll_fn;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use oroshi_net::{Address, ConnectError, Connected, Endpoint, Peer, Scheme, Stream, monotonic_ns};
+use tokio::io::{AsyncRead, ReadBuf};
+
+use crate::core::{Connection, Core, Lease, Origin, count};
+use crate::deadline::{Phase, after};
+use crate::error::{Cause, Error};
+use crate::exchange::Exchange;
+use crate::eyeballs::{interleaved, race};
+use crate::pool::{Grant, Take};
+
+/// How long a client that ran out of descriptors makes do with the connections it has before it asks for more.
+const LOWERED: Duration = Duration::from_secs(1);
+
+impl Exchange {
+    /// Gets a connection to send on; with `fresh` one that nobody has used. Some of the request may have been sent with it.
+    pub(crate) async fn acquire(&mut self, endpoint: &Endpoint, fresh: bool) -> Result<(), Error> {
+        let origin = Origin::of(endpoint);
+        self.enter(Phase::Queue);
+        loop {
+            self.lease(&origin, fresh).await?;
+            if self.is_connected() {
+                self.stamps.ready = self.stamps.leased;
+                return Ok(());
+            }
+            // Boxed: while the answer is waited for, there is no room kept for connecting.
+            match Box::pin(self.connect(endpoint)).await {
+                Err(error) if self.may_queue(&error) => self.lower_the_cap(),
+                result => return result,
+            }
+        }
+    }
+
+    /// Waits for an idle connection, or for the right to make one.
+    async fn lease(&mut self, origin: &Rc<Origin>, fresh: bool) -> Result<(), Error> {
+        let core = Rc::clone(self.core());
+        loop {
+            let take = core.pool.borrow_mut().take(origin, fresh, monotonic_ns());
+            let (host, connection) = match take {
+                Take::Idle(host, connection) => (host, Some(connection)),
+                Take::Connect(host) => (host, None),
+                Take::Full => return Err(self.fail(Cause::QueueFull { waiting: core.pool.borrow().waiting() })),
+                Take::Wait(turn) => {
+                    let place = InLine { core: &core, turn };
+                    let given = poll_fn(|context| match place.poll(context) {
+                        Poll::Pending => self.bounded(Poll::Pending, context),
+                        Poll::Ready(given) => Poll::Ready(Ok(given)),
+                    });
+                    match given.await? {
+                        Grant::Idle(host, connection) => (host, Some(connection)),
+                        Grant::Connect(host) => (host, None),
+                    }
+                }
+            };
+            let mut lease = Lease::new(&core, host, connection);
+            // One that the server has closed in the meantime is closed here as well, and another looked for.
+            let usable = match lease.connection() {
+                Some(connection) => is_alive(&core, &mut connection.stream),
+                None => true,
+            };
+            if usable {
+                self.stamps.leased = monotonic_ns();
+                self.set_lease(lease);
+                return Ok(());
+            }
+        }
+    }
+
+    async fn connect(&mut self, endpoint: &Endpoint) -> Result<(), Error> {
+        let (host, port) = match &endpoint.address {
+            Address::Unix(socket) => return self.reach(endpoint, Peer::Unix(socket.clone())).await,
+            Address::Tcp { host, port } => (host, *port),
+        };
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return self.reach(endpoint, Peer::Tcp(SocketAddr::new(address, port))).await;
+        }
+        self.enter(Phase::Dns);
+        let core = Rc::clone(self.core());
+        let mut place = None;
+        let addresses = poll_fn(|context| {
+            let answer = core.names.borrow_mut().poll(host, &mut place, context);
+            self.bounded(answer, context)
+        });
+        let addresses = addresses.await?;
+        let addresses = addresses.map_err(|source| self.fail(Cause::Resolve { host: host.clone(), source }))?;
+        self.stamps.resolved = monotonic_ns();
+        match *addresses {
+            [only] => self.reach(endpoint, Peer::Tcp(SocketAddr::new(only, port))).await,
+            _ => Box::pin(self.reach_any(endpoint, host, port, &addresses)).await,
+        }
+    }
+
+    /// Connects to the one address there is. What of the request can go out with the connect does.
+    async fn reach(&mut self, endpoint: &Endpoint, peer: Peer) -> Result<(), Error> {
+        self.enter(Phase::Connect);
+        let core = Rc::clone(self.core());
+        let first = if endpoint.scheme == Scheme::Http { self.take_first() } else { Vec::new() };
+        let connected = {
+            let mut connecting = pin!(core.connector.connect_sending(&peer, None, &first));
+            poll_fn(|context| self.bounded(connecting.as_mut().poll(context), context)).await
+        };
+        match connected? {
+            Ok(connected) => {
+                self.put_first(first, connected.sent);
+                self.connected(endpoint, connected).await
+            }
+            Err(error) => {
+                self.put_first(first, 0);
+                Err(self.fail(Cause::Connect(error)))
+            }
+        }
+    }
+
+    /// Connects to whichever of several addresses answers first.
+    async fn reach_any(&mut self, endpoint: &Endpoint, host: &str, port: u16, all: &[IpAddr]) -> Result<(), Error> {
+        self.enter(Phase::Connect);
+        let core = Rc::clone(self.core());
+        let connected = {
+            let mut racing = pin!(race(interleaved(all), core.settings.attempt_delay, |address| {
+                let core = &core;
+                Box::pin(async move {
+                    let peer = Peer::Tcp(SocketAddr::new(address, port));
+                    core.connector.connect(&peer, None).await.map(|connected| (connected, address))
+                })
+            }));
+            poll_fn(|context| self.bounded(racing.as_mut().poll(context), context)).await?
+        };
+        // The resolver's answers are never empty.
+        let (connected, address) =
+            connected.unwrap_or(Err(ConnectError::Refused)).map_err(|error| self.fail(Cause::Connect(error)))?;
+        core.names.borrow_mut().prefer(host, address);
+        self.connected(endpoint, connected).await
+    }
+
+    async fn connected(&mut self, endpoint: &Endpoint, connected: Connected) -> Result<(), Error> {
+        let Connected { stream, at, .. } = connected;
+        self.stamps.connected = at;
+        count(&self.core().counts.connects);
+        let stream = match endpoint.scheme {
+            Scheme::Http => stream,
+            // Boxed, so that requests without TLS do not carry the room for its handshake.
+            Scheme::Https => Box::pin(self.secure(endpoint.host(), stream)).await?,
+        };
+        self.stamps.ready = self.stamps.connected.max(self.stamps.secured);
+        self.put_connection(Connection::new(stream, at));
+        Ok(())
+    }
+
+    async fn secure(&mut self, host: &str, stream: Stream) -> Result<Stream, Error> {
+        self.enter(Phase::Tls);
+        let tls = self.core().tls(host).map_err(|error| self.fail(Cause::TlsSetup(error)))?;
+        let stream = {
+            let mut shaking = pin!(tls.connect(stream));
+            poll_fn(|context| self.bounded(shaking.as_mut().poll(context), context)).await?
+        };
+        let stream = stream.map_err(|error| self.fail(Cause::Tls(error)))?;
+        self.stamps.secured = monotonic_ns();
+        Ok(stream)
+    }
+
+    /// Whether a failed connect is no failure yet: no descriptor was left for it, and there are connections of this client's whose
+    /// descriptor it can have later.
+    fn may_queue(&self, error: &Error) -> bool {
+        let no_descriptor = matches!(error.cause(), Cause::Connect(ConnectError::Descriptors(_)));
+        no_descriptor && self.core().pool.borrow().open() > 1
+    }
+
+    /// Takes the connections that there are for all that there can be, and goes back in line.
+    fn lower_the_cap(&mut self) {
+        let mut pool = self.core().pool.borrow_mut();
+        let others = pool.open() - 1;
+        pool.lower(others, after(monotonic_ns(), LOWERED));
+        drop(pool);
+        self.drop_lease();
+        self.enter(Phase::Queue);
+    }
+}
+
+/// A place in line; left when dropped.
+struct InLine<'c> {
+    core: &'c Rc<Core>,
+    turn: u64,
+}
+
+impl InLine<'_> {
+    fn poll(&self, context: &Context<'_>) -> Poll<Grant<Connection>> {
+        let polled = self.core.pool.borrow_mut().poll_wait(self.turn, context);
+        // Without a place there would be nobody to wake us; there is one until the grant is taken.
+        match polled {
+            Poll::Ready(Some(grant)) => Poll::Ready(grant),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        let until = after(monotonic_ns(), self.core.settings.idle);
+        self.core.pool.borrow_mut().leave(self.turn, until);
+        self.core.look_at_idle(until);
+    }
+}
+
+/// Whether an idle connection is still open and has nothing to say: whatever it says answers no request.
+fn is_alive(core: &Core, stream: &mut Stream) -> bool {
+    let mut scratch = core.scratch.borrow_mut();
+    let mut buffer = ReadBuf::new(&mut scratch);
+    // The poll that waits for the answer brings its own waker.
+    let context = &mut Context::from_waker(Waker::noop());
+    std::pin::Pin::new(stream).poll_read(context, &mut buffer).is_pending()
+}

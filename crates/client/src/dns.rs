@@ -1,0 +1,298 @@
+//! From names to addresses: a cache of answers and refusals, one look-up for all who ask at once, and few threads.
+//!
+//! getaddrinfo(3) blocks, so it runs on threads of its own: at most [`THREADS`] for each client, started when there is something to look
+//! up and ended when there is not. A look-up that hangs holds one of them, and nobody else; nothing waits for it when the process ends.
+//! It tells no TTL, so its answers are kept for as long as the settings say; a [`Lookup`] of one's own may tell one.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use oroshi_net::monotonic_ns;
+
+use crate::deadline::after;
+
+/// Threads of one client that look names up, at most.
+const THREADS: usize = 4;
+
+/// Names whose answers are kept, at most.
+const NAMES: usize = 10_000;
+
+/// What a look-up found.
+#[derive(Clone, Debug)]
+pub struct Addresses {
+    /// The addresses, the best first. None at all is a failure.
+    pub addresses: Vec<IpAddr>,
+    /// How long they are good for, where that is known; otherwise the settings say.
+    pub ttl: Option<Duration>,
+}
+
+/// Looks a name up, on a thread on which it may block.
+pub type Lookup = Arc<dyn Fn(&str) -> io::Result<Addresses> + Send + Sync>;
+
+/// What the system says: getaddrinfo(3), with /etc/hosts and all else that it is set up to ask.
+pub(crate) fn system(host: &str) -> io::Result<Addresses> {
+    let mut addresses = Vec::new();
+    for address in (host, 0).to_socket_addrs()? {
+        if !addresses.contains(&address.ip()) {
+            addresses.push(address.ip());
+        }
+    }
+    Ok(Addresses { addresses, ttl: None })
+}
+
+/// An answer that may be shared, or why there is none.
+pub(crate) type Answer = Result<Rc<[IpAddr]>, Arc<io::Error>>;
+
+/// How long answers are kept when they do not say so themselves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ttl {
+    pub(crate) positive: Duration,
+    pub(crate) negative: Duration,
+}
+
+/// The names of one core.
+pub(crate) struct Names {
+    cache: Cache,
+    /// Look-ups that are under way, or that nobody has fetched yet.
+    flights: HashMap<Box<str>, Arc<Flight>>,
+    threads: Arc<Threads>,
+    /// How many look-ups there have been.
+    count: u64,
+}
+
+/// Where somebody waits: in which look-up, at which place.
+pub(crate) type Place = Option<(u64, usize)>;
+
+impl Names {
+    pub(crate) fn new(lookup: Lookup, ttl: Ttl) -> Self {
+        let threads = Arc::new(Threads { lookup, jobs: Mutex::default() });
+        Names { cache: Cache::new(ttl, NAMES), flights: HashMap::new(), threads, count: 0 }
+    }
+
+    /// The answer for a host, if it is there; otherwise it is being looked up, and the task will be woken. `place` is the
+    /// asker's own, and begins as `None`.
+    pub(crate) fn poll(&mut self, host: &str, place: &mut Place, context: &Context<'_>) -> Poll<Answer> {
+        if let Some(answer) = self.cache.get(host, monotonic_ns()) {
+            return Poll::Ready(answer);
+        }
+        if let Some(flight) = self.flights.get(host) {
+            if !flight.poll(place, context) {
+                return Poll::Pending;
+            }
+            // Answers that nobody came for are fetched as well, so that what is kept here does not grow.
+            self.land();
+            if let Some(answer) = self.cache.get(host, monotonic_ns()) {
+                return Poll::Ready(answer);
+            }
+        }
+        // It may also have been good for no time at all, or for less than it took to come here.
+        self.land();
+        self.count += 1;
+        let flight = Arc::new(Flight { number: self.count, state: Mutex::default() });
+        flight.poll(place, context);
+        self.flights.insert(host.into(), Arc::clone(&flight));
+        self.threads.look_up(host, flight);
+        Poll::Pending
+    }
+
+    /// Remembers which of a host's addresses could be connected to.
+    pub(crate) fn prefer(&mut self, host: &str, address: IpAddr) {
+        self.cache.prefer(host, address);
+    }
+
+    /// Moves what has been found into the cache.
+    fn land(&mut self) {
+        let cache = &mut self.cache;
+        self.flights.retain(|host, flight| match flight.take() {
+            Some((found, at)) => {
+                cache.put(host, found, at);
+                false
+            }
+            None => true,
+        });
+    }
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Names")
+            .field("cached", &self.cache.entries.len())
+            .field("flights", &self.flights.len())
+            .finish()
+    }
+}
+
+/// Answers, good until some time. Knows no clock.
+#[derive(Debug)]
+struct Cache {
+    ttl: Ttl,
+    most: usize,
+    entries: HashMap<Box<str>, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    answer: Answer,
+    until: u64,
+    /// Whether somebody has had it: an answer that is good for no time at all is still good for those who waited for it.
+    at: u64,
+}
+
+impl Cache {
+    fn new(ttl: Ttl, most: usize) -> Self {
+        Cache { ttl, most, entries: HashMap::new() }
+    }
+
+    fn get(&self, host: &str, now: u64) -> Option<Answer> {
+        self.entries.get(host).filter(|entry| now < entry.until).map(|entry| entry.answer.clone())
+    }
+
+    fn put(&mut self, host: &str, found: io::Result<Addresses>, now: u64) {
+        let found = match found {
+            Ok(found) if found.addresses.is_empty() => Err(io::Error::other("the name has no address")),
+            found => found,
+        };
+        let (answer, ttl): (Answer, Duration) = match found {
+            Ok(found) => (Ok(found.addresses.into()), found.ttl.unwrap_or(self.ttl.positive)),
+            Err(error) => (Err(Arc::new(error)), self.ttl.negative),
+        };
+        if self.entries.len() >= self.most && !self.entries.contains_key(host) {
+            self.make_room(now);
+        }
+        self.entries.insert(host.into(), Entry { answer, until: after(now, ttl.max(SHORTEST)), at: now });
+    }
+
+    /// Drops what is over, or else the oldest.
+    fn make_room(&mut self, now: u64) {
+        self.entries.retain(|_, entry| now < entry.until);
+        if self.entries.len() >= self.most
+            && let Some(oldest) = self.entries.iter().min_by_key(|(_, entry)| entry.at).map(|(host, _)| host.clone())
+        {
+            self.entries.remove(&oldest);
+        }
+    }
+
+    fn prefer(&mut self, host: &str, address: IpAddr) {
+        let Some(Entry { answer: Ok(addresses), .. }) = self.entries.get_mut(host) else { return };
+        if let Some(place @ 1..) = addresses.iter().position(|&known| known == address) {
+            let mut order = addresses.to_vec();
+            order[..=place].rotate_right(1);
+            *addresses = order.into();
+        }
+    }
+}
+
+/// An answer is good for all who waited for it, whatever its TTL: they fetch it within this time.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// One look-up, and those who wait for it.
+struct Flight {
+    number: u64,
+    state: Mutex<FlightState>,
+}
+
+#[derive(Default)]
+struct FlightState {
+    found: Option<(io::Result<Addresses>, u64)>,
+    wakers: Vec<Waker>,
+}
+
+impl Flight {
+    /// Whether it has landed; if not, the task will be woken when it does.
+    fn poll(&self, place: &mut Place, context: &Context<'_>) -> bool {
+        let mut state = lock(&self.state);
+        if state.found.is_some() {
+            return true;
+        }
+        // A place in an earlier look-up is none here.
+        match place.filter(|&(number, _)| number == self.number).and_then(|(_, place)| state.wakers.get_mut(place)) {
+            Some(waker) => waker.clone_from(context.waker()),
+            None => {
+                *place = Some((self.number, state.wakers.len()));
+                state.wakers.push(context.waker().clone());
+            }
+        }
+        false
+    }
+
+    fn land(&self, found: io::Result<Addresses>) {
+        let mut state = lock(&self.state);
+        state.found = Some((found, monotonic_ns()));
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn take(&self) -> Option<(io::Result<Addresses>, u64)> {
+        lock(&self.state).found.take()
+    }
+}
+
+/// The threads that look names up.
+struct Threads {
+    lookup: Lookup,
+    jobs: Mutex<Jobs>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    running: usize,
+    queue: VecDeque<(String, Arc<Flight>)>,
+}
+
+impl Threads {
+    fn look_up(self: &Arc<Self>, host: &str, flight: Arc<Flight>) {
+        let mut jobs = lock(&self.jobs);
+        jobs.queue.push_back((host.to_owned(), flight));
+        if jobs.running >= THREADS {
+            return;
+        }
+        jobs.running += 1;
+        drop(jobs);
+        let threads = Arc::clone(self);
+        let started = std::thread::Builder::new().name("oroshi-dns".to_owned()).spawn(move || threads.run());
+        if let Err(error) = started {
+            let mut jobs = lock(&self.jobs);
+            jobs.running -= 1;
+            // With another thread at work it only takes longer.
+            if jobs.running == 0 {
+                for (_, flight) in jobs.queue.drain(..) {
+                    flight.land(Err(io::Error::new(error.kind(), "no thread could be started to look it up")));
+                }
+            }
+        }
+    }
+
+    fn run(&self) {
+        while let Some((host, flight)) = self.next() {
+            // A look-up of somebody else's may panic: that is its caller's failure, and not to be waited for without end.
+            let lookup = std::panic::AssertUnwindSafe(|| (self.lookup)(&host));
+            let found =
+                std::panic::catch_unwind(lookup).unwrap_or_else(|_| Err(io::Error::other("the look-up panicked")));
+            flight.land(found);
+        }
+    }
+
+    fn next(&self) -> Option<(String, Arc<Flight>)> {
+        let mut jobs = lock(&self.jobs);
+        let next = jobs.queue.pop_front();
+        if next.is_none() {
+            jobs.running -= 1;
+        }
+        next
+    }
+}
+
+/// What is behind these locks is sound between any two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! The cache with time as an argument; look-ups with a resolver that the test holds by the hand.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use super::*;
+
+const TTL: Ttl = Ttl { positive: Duration::from_secs(60), negative: Duration::from_secs(5) };
+const SECOND: u64 = 1_000_000_000;
+
+fn found(last: &[u8], ttl: Option<Duration>) -> io::Result<Addresses> {
+    Ok(Addresses { addresses: last.iter().map(|&last| IpAddr::from([127, 0, 0, last])).collect(), ttl })
+}
+
+fn refused() -> io::Result<Addresses> {
+    Err(io::Error::other("no such host"))
+}
+
+fn first(cache: &Cache, host: &str, now: u64) -> Option<Result<IpAddr, String>> {
+    cache.get(host, now).map(|answer| answer.map(|list| list[0]).map_err(|error| error.to_string()))
+}
+
+#[test]
+fn answers_are_kept_for_their_own_ttl_or_that_of_the_settings() {
+    let mut cache = Cache::new(TTL, 10);
+    cache.put("a", found(&[1], None), 0);
+    cache.put("b", found(&[2], Some(Duration::from_secs(1))), 0);
+    assert_eq!(first(&cache, "a", 60 * SECOND - 1), Some(Ok([127, 0, 0, 1].into())));
+    assert_eq!(first(&cache, "a", 60 * SECOND), None);
+    assert_eq!(first(&cache, "b", SECOND - 1), Some(Ok([127, 0, 0, 2].into())));
+    assert_eq!(first(&cache, "b", SECOND), None);
+    assert_eq!(first(&cache, "c", 0), None);
+}
+
+#[test]
+fn refusals_are_kept_too_but_not_as_long() {
+    let mut cache = Cache::new(TTL, 10);
+    cache.put("a", refused(), 0);
+    assert_eq!(first(&cache, "a", 5 * SECOND - 1), Some(Err("no such host".to_owned())));
+    assert_eq!(first(&cache, "a", 5 * SECOND), None);
+    cache.put("a", found(&[], None), 0);
+    assert_eq!(first(&cache, "a", 0), Some(Err("the name has no address".to_owned())));
+}
+
+#[test]
+fn the_cache_is_bounded() {
+    let mut cache = Cache::new(TTL, 2);
+    cache.put("old", found(&[1], None), 0);
+    cache.put("short", found(&[2], Some(Duration::from_secs(1))), 1);
+    cache.put("new", found(&[3], None), 2 * SECOND);
+    assert!(first(&cache, "old", 2 * SECOND).is_some(), "what is over goes first");
+    cache.put("newer", found(&[4], None), 3 * SECOND);
+    assert!(first(&cache, "old", 3 * SECOND).is_none(), "then what is oldest");
+    assert_eq!(cache.entries.len(), 2);
+}
+
+#[test]
+fn what_could_be_connected_to_comes_first() {
+    let mut cache = Cache::new(TTL, 10);
+    cache.put("a", found(&[1, 2, 3], None), 0);
+    cache.prefer("a", [127, 0, 0, 3].into());
+    let order: Vec<IpAddr> = cache.get("a", 0).unwrap().unwrap().to_vec();
+    assert_eq!(order, [3, 1, 2].map(|last| IpAddr::from([127, 0, 0, last])));
+    cache.prefer("a", [10, 0, 0, 1].into());
+    cache.prefer("b", [127, 0, 0, 1].into());
+    assert_eq!(first(&cache, "a", 0), Some(Ok([127, 0, 0, 3].into())));
+}
+
+/// A resolver that tells what it is asked, and answers when told to.
+fn held() -> (Lookup, mpsc::Receiver<String>, mpsc::Sender<io::Result<Addresses>>) {
+    let (asked, questions) = mpsc::channel();
+    let (answer, answers) = mpsc::channel();
+    let answers = Mutex::new(answers);
+    let lookup: Lookup = Arc::new(move |host: &str| {
+        asked.send(host.to_owned()).unwrap();
+        lock(&answers).recv().unwrap_or_else(|_| refused())
+    });
+    (lookup, questions, answer)
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+}
+
+async fn resolve(names: &std::cell::RefCell<Names>, host: &str) -> Answer {
+    let mut place = None;
+    std::future::poll_fn(|context| names.borrow_mut().poll(host, &mut place, context)).await
+}
+
+#[test]
+fn who_asks_at_the_same_time_shares_one_look_up() {
+    let (lookup, questions, answer) = held();
+    let names = std::cell::RefCell::new(Names::new(lookup, TTL));
+    let context = Context::from_waker(Waker::noop());
+    // The first to ask goes away again, which is nobody else's loss.
+    assert!(names.borrow_mut().poll("a", &mut None, &context).is_pending());
+    assert!(names.borrow_mut().poll("a", &mut None, &context).is_pending());
+    assert_eq!(questions.recv().unwrap(), "a");
+    answer.send(found(&[9], None)).unwrap();
+    let list = block_on(resolve(&names, "a")).unwrap();
+    assert_eq!(*list, [IpAddr::from([127, 0, 0, 9])]);
+    assert_eq!(*block_on(resolve(&names, "a")).unwrap(), *list, "from the cache");
+    assert!(questions.try_recv().is_err() && names.borrow().flights.is_empty());
+}
+
+#[test]
+fn a_ttl_of_nothing_still_answers_those_who_waited() {
+    let lookup: Lookup = Arc::new(|_| found(&[1], Some(Duration::ZERO)));
+    let names = std::cell::RefCell::new(Names::new(lookup, TTL));
+    assert_eq!(block_on(resolve(&names, "a")).unwrap().len(), 1);
+}
+
+#[test]
+fn a_look_up_that_panics_is_a_failure() {
+    let lookup: Lookup = Arc::new(|_| panic!("a defect of the resolver's, which this test wants"));
+    let names = std::cell::RefCell::new(Names::new(lookup, TTL));
+    let error = block_on(resolve(&names, "a")).unwrap_err();
+    assert!(error.to_string().contains("panicked"), "{error}");
+}
+
+#[test]
+fn however_many_names_there_are_few_threads_look_them_up() {
+    let (lookup, questions, answer) = held();
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (counted, highest) = (Arc::clone(&running), Arc::clone(&most));
+    let lookup: Lookup = Arc::new(move |host: &str| {
+        highest.fetch_max(counted.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let found = lookup(host);
+        counted.fetch_sub(1, Ordering::SeqCst);
+        found
+    });
+    let names = std::cell::RefCell::new(Names::new(lookup, TTL));
+    let context = Context::from_waker(Waker::noop());
+    let hosts: Vec<String> = (0..20).map(|n| format!("host-{n}")).collect();
+    for host in &hosts {
+        assert!(names.borrow_mut().poll(host, &mut None, &context).is_pending());
+    }
+    for _ in 0..THREADS {
+        questions.recv().unwrap();
+    }
+    for _ in &hosts {
+        answer.send(found(&[1], None)).unwrap();
+    }
+    for host in &hosts {
+        assert!(block_on(resolve(&names, host)).is_ok());
+    }
+    assert_eq!(most.load(Ordering::SeqCst), THREADS);
+}

@@ -1,0 +1,310 @@
+//! Every way a request can fail: in which phase, of what, after how long, and whether it may be sent again.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oroshi_http1::{DecodeError, encode::EncodeError};
+use oroshi_net::endpoint::EndpointError;
+use oroshi_net::tls::{TlsConfigError, TlsError};
+use oroshi_net::{ConnectError, Endpoint};
+use thiserror::Error as ThisError;
+
+use crate::deadline::{Phase, Timings};
+
+/// Why a request failed.
+///
+/// It shows the method, the URL without its query (which may hold a secret) and the phase; [`cause`](Error::cause), which is also the
+/// [`source`](std::error::Error::source), says the rest. It never shows header fields.
+pub struct Error(Box<Failure>);
+
+/// What an [`Error`] knows. Behind a pointer, so that results stay small.
+struct Failure {
+    phase: Phase,
+    what: String,
+    retry_is_safe: bool,
+    timings: Timings,
+    cause: Cause,
+}
+
+impl Error {
+    pub(crate) fn new(phase: Phase, cause: Cause) -> Self {
+        Error(Box::new(Failure {
+            phase,
+            what: String::new(),
+            retry_is_safe: false,
+            timings: Timings::default(),
+            cause,
+        }))
+    }
+
+    /// Says what was asked for. Only the first call counts: it knows best.
+    #[must_use]
+    pub(crate) fn about(mut self, method: &str, endpoint: &Endpoint) -> Self {
+        if self.0.what.is_empty() {
+            self.0.what = format!("{method} {}", without_query(endpoint));
+        }
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn after(mut self, timings: Timings) -> Self {
+        self.0.timings = timings;
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn retry_is(mut self, safe: bool) -> Self {
+        self.0.retry_is_safe = safe;
+        self
+    }
+
+    /// What the request was at.
+    pub fn phase(&self) -> Phase {
+        self.0.phase
+    }
+
+    /// What went wrong.
+    pub fn cause(&self) -> &Cause {
+        &self.0.cause
+    }
+
+    /// Whether a deadline was over: that of [`phase`](Self::phase), or [`Phase::Total`].
+    pub fn is_timeout(&self) -> bool {
+        matches!(self.0.cause, Cause::Timeout { .. })
+    }
+
+    /// Whether the same request can be sent again without being carried out twice: because none of it was sent, or because it
+    /// is idempotent (RFC 9110, section 9.2.2) and nothing was answered. The client has sent it again once already where that was
+    /// worth trying: when a connection broke. Whether it is wise to, for example after a timeout, is the caller's to know.
+    pub fn retry_is_safe(&self) -> bool {
+        self.0.retry_is_safe
+    }
+
+    /// How long each phase took until then.
+    pub fn timings(&self) -> Timings {
+        self.0.timings
+    }
+
+    /// A stable name in kebab case, for counts and metrics: for example `connect-refused`, `first-byte-timeout`, `queue-full`.
+    pub fn name(&self) -> &'static str {
+        match (&self.0.cause, self.0.phase) {
+            (Cause::Timeout { .. }, Phase::Queue) => "queue-timeout",
+            (Cause::Timeout { .. }, Phase::Dns) => "dns-timeout",
+            (Cause::Timeout { .. }, Phase::Connect) => "connect-timeout",
+            (Cause::Timeout { .. }, Phase::Tls) => "tls-timeout",
+            (Cause::Timeout { .. }, Phase::Write) => "write-timeout",
+            (Cause::Timeout { .. }, Phase::FirstByte) => "first-byte-timeout",
+            (Cause::Timeout { .. }, Phase::BetweenBytes) => "between-bytes-timeout",
+            (Cause::Timeout { .. }, _) => "total-timeout",
+            (Cause::Connect(error), _) => error.name(),
+            (Cause::Io(_), Phase::Write) => "write",
+            (Cause::Io(_), _) => "read-reset",
+            (Cause::Response(DecodeError::UnexpectedEof), _) => "read-eof",
+            (Cause::Response(_), _) => "parse",
+            (Cause::Url(_) | Cause::Method | Cause::Field { .. } | Cause::Json(_), Phase::Request) => "request",
+            (cause, _) => cause.name(),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { phase, what, retry_is_safe, timings, cause } = &*self.0;
+        f.debug_struct("Error")
+            .field("request", what)
+            .field("phase", phase)
+            .field("cause", cause)
+            .field("retry_is_safe", retry_is_safe)
+            .field("total", &timings.total)
+            .finish()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.0.what.is_empty() {
+            write!(f, "{}: ", self.0.what)?;
+        }
+        match self.0.phase {
+            Phase::Request => f.write_str("the request cannot be sent"),
+            Phase::Redirect => f.write_str("the redirect was not followed"),
+            Phase::Content => f.write_str("the body is not what was expected"),
+            phase => write!(f, "failed in the phase {phase} after {:.3} s", self.0.timings.total.as_secs_f64()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0.cause)
+    }
+}
+
+/// What went wrong with a request.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum Cause {
+    /// Correct the URL as the message says.
+    #[error(transparent)]
+    Url(EndpointError),
+    /// Give a method that is a token of 1 to 32 bytes. CONNECT and requests to upgrade are not for this client.
+    #[error("the method must be a token of 1 to 32 bytes, and not CONNECT")]
+    Method,
+    /// Correct the field. Content-Length, Transfer-Encoding, Connection, Upgrade, Expect, TE and Trailer are the client's own to write.
+    #[error("the field `{name}` cannot be sent: {why}")]
+    Field {
+        /// Its name, escaped.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The value cannot be written as JSON, or the body is not the JSON that was expected.
+    #[error("the JSON cannot be used")]
+    Json(#[source] serde_json::Error),
+    /// As many requests wait for a connection as may: send less at a time, or raise `Builder::waiting`.
+    #[error("{waiting} requests wait for a connection, which is as many as may")]
+    QueueFull {
+        /// How many wait.
+        waiting: usize,
+    },
+    /// The phase did not end in time: look at what the phase waits for, or raise its deadline.
+    #[error("the deadline of {limit:?} has passed")]
+    Timeout {
+        /// The phase's deadline.
+        limit: Duration,
+    },
+    /// Check the spelling, /etc/hosts and the name server. It stays so for as long as `Builder::dns_negative_ttl` says.
+    #[error("could not resolve the host name {host}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// What the resolver said; shared by all who asked at the same time.
+        source: Arc<io::Error>,
+    },
+    /// No connection: the error says what to do. Where the host has several addresses, it is that of the last one tried.
+    #[error(transparent)]
+    Connect(ConnectError),
+    /// TLS could not be set up: the error says what to do.
+    #[error(transparent)]
+    TlsSetup(TlsConfigError),
+    /// The TLS handshake failed: the error says what to do.
+    #[error(transparent)]
+    Tls(TlsError),
+    /// The connection broke.
+    #[error("the connection broke")]
+    Io(#[source] io::Error),
+    /// The response is not HTTP/1.1 as it should be; with [`DecodeError::UnexpectedEof`] it ended too early.
+    #[error("the response cannot be used")]
+    Response(#[source] DecodeError),
+    /// The reader of the request's body failed, or gave more or less than was announced.
+    #[error("the request's body could not be read")]
+    Body(#[source] io::Error),
+    /// The compressed body is broken, ends too early, or asks for more memory than is allowed.
+    #[error("the {coding} body cannot be decoded: {why}")]
+    Coding {
+        /// `gzip`, `br` or `zstd`.
+        coding: &'static str,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// The body is larger than allowed, decoded: raise `Builder::collect_bytes` or `Builder::stream_bytes`, or read it piece by
+    /// piece with `chunks`.
+    #[error("the body is larger than {limit} bytes, which is as many as were allowed")]
+    BodyTooLarge {
+        /// The limit.
+        limit: u64,
+    },
+    /// The text is not UTF-8: take the bytes.
+    #[error("the body is not UTF-8")]
+    NotUtf8,
+    /// A loop, most often; or raise `redirects`.
+    #[error("redirected {limit} times, which is as often as allowed; the next would have been to {next}")]
+    TooManyRedirects {
+        /// The limit.
+        limit: u32,
+        /// Where it would have gone, without its query.
+        next: String,
+    },
+    /// The server's `Location` is no URL that this client follows.
+    #[error("the Location cannot be followed: {why}")]
+    Location {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The request's body came from a reader, which is used up: send bytes, or follow the redirect yourself.
+    #[error("the redirect wants the body again, and a reader gives it only once")]
+    BodyUsed,
+    /// The client's thread has ended, which it does only with the process or by a defect.
+    #[error("the client has ended")]
+    Ended,
+}
+
+impl Cause {
+    fn name(&self) -> &'static str {
+        match self {
+            Cause::Url(_) | Cause::Method | Cause::Field { .. } => "request",
+            Cause::Json(_) => "json",
+            Cause::QueueFull { .. } => "queue-full",
+            Cause::Timeout { .. } => "timeout",
+            Cause::Resolve { .. } => "dns",
+            Cause::Connect(error) => error.name(),
+            Cause::TlsSetup(_) => "tls-setup",
+            Cause::Tls(_) => "tls",
+            Cause::Io(_) => "io",
+            Cause::Response(_) => "parse",
+            Cause::Body(_) => "request-body",
+            Cause::Coding { .. } => "coding",
+            Cause::BodyTooLarge { .. } => "body-too-large",
+            Cause::NotUtf8 => "not-utf-8",
+            Cause::TooManyRedirects { .. } => "too-many-redirects",
+            Cause::Location { .. } => "location",
+            Cause::BodyUsed => "body-used",
+            Cause::Ended => "ended",
+        }
+    }
+}
+
+/// A field that cannot be sent.
+pub(crate) fn bad_field(name: &str, error: EncodeError) -> Error {
+    let why = match error {
+        EncodeError::Name => "its name is not a token",
+        _ => "its value has a control character",
+    };
+    Error::new(Phase::Request, Cause::Field { name: name.escape_default().to_string(), why })
+}
+
+/// An endpoint as errors show it.
+pub(crate) fn without_query(endpoint: &Endpoint) -> String {
+    let text = endpoint.to_string();
+    match text.split_once('?') {
+        Some((before, _)) => before.to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_what_and_when_and_hides_the_query() {
+        let endpoint: Endpoint = "http://example.org/a?token=hidden".parse().unwrap();
+        let error =
+            Error::new(Phase::FirstByte, Cause::Timeout { limit: Duration::from_secs(1) }).about("GET", &endpoint);
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("GET http://example.org/a: failed in the phase first-byte"), "{text}");
+        assert!(!text.contains("hidden"), "{text}");
+        assert!(error.is_timeout() && error.name() == "first-byte-timeout");
+        let source = std::error::Error::source(&error).unwrap();
+        assert!(source.to_string().contains("deadline"), "{source}");
+    }
+
+    #[test]
+    fn errors_are_small_and_may_cross_threads() {
+        fn crosses<T: Send + Sync + 'static>() {}
+        crosses::<Error>();
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+}

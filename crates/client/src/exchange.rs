@@ -1,0 +1,596 @@
+//! One request on one connection: sending it, receiving what it is answered with, and what time that may take.
+//!
+//! Sending and receiving go on at the same time: a server may answer before it has the whole request, and a body may be sent
+//! while the answer's is read. Whoever polls for the answer also sends.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use oroshi_http1::{DecodeError, Expect, Framing, ResponseDecoder, ResponseEvent, Version, encode};
+use oroshi_net::{Stream, monotonic_ns};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::body::{Body, Reader};
+use crate::core::{Connection, Core, Lease, Seated};
+use crate::deadline::{Deadlines, Phase, Stamps, Timings, after};
+use crate::error::{Cause, Error};
+use crate::headers::Headers;
+use crate::retry::Progress;
+
+/// A body up to this size is copied behind the head, so that both leave in one write; a larger one is written from where it is.
+const COPIED_BYTES: usize = 16 * 1024;
+
+/// A request under way. Boxed by its owner: it moves from the call to the response.
+pub(crate) struct Exchange {
+    seated: Seated,
+    /// The request's own deadlines, if it has any.
+    deadlines: Option<Box<Deadlines>>,
+    total_due: u64,
+    phase: Phase,
+    pub(crate) stamps: Stamps,
+    lease: Option<Lease>,
+    outgoing: Outgoing,
+    decoder: ResponseDecoder,
+    /// Received, and part of an incomplete head, chunk line or trailer section.
+    input: Vec<u8>,
+    /// Body bytes that came with the head, or that nobody has taken yet.
+    body: Vec<u8>,
+    trailers: Option<Headers>,
+    /// What the server said about keeping the connection.
+    keep_alive: bool,
+    keep_hint: Option<Duration>,
+    /// The response is complete.
+    ended: bool,
+    progress: Progress,
+}
+
+/// What is still to be sent.
+struct Outgoing {
+    /// The head, and what was encoded of the body.
+    bytes: Vec<u8>,
+    sent: usize,
+    body: Body<dyn AsyncRead>,
+    /// How much of a body of bytes is sent.
+    body_sent: usize,
+    /// TLS holds records of its own.
+    unflushed: bool,
+    done: bool,
+    /// The connection takes no more; what the server has answered before is still read.
+    broken: Option<io::Error>,
+}
+
+/// The head of the response to a request.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) version: Version,
+    pub(crate) status: u16,
+    pub(crate) reason: Box<[u8]>,
+    pub(crate) headers: Headers,
+    /// The body's length, where it is announced.
+    pub(crate) length: Option<u64>,
+}
+
+impl Exchange {
+    pub(crate) fn new(core: &Rc<Core>, deadlines: Option<Box<Deadlines>>, total: Option<Duration>) -> Box<Self> {
+        let now = monotonic_ns();
+        let total = total.unwrap_or(deadlines.as_deref().unwrap_or(&core.settings.deadlines).total);
+        Box::new(Exchange {
+            seated: core.seat(),
+            deadlines,
+            total_due: after(now, total),
+            phase: Phase::Request,
+            stamps: Stamps { called: now, began: now, ..Stamps::default() },
+            lease: None,
+            outgoing: Outgoing::nothing(),
+            decoder: ResponseDecoder::default(),
+            input: Vec::new(),
+            body: Vec::new(),
+            trailers: None,
+            keep_alive: false,
+            keep_hint: None,
+            ended: false,
+            progress: Progress::default(),
+        })
+    }
+
+    /// Begins an attempt: `head` is the request's, encoded.
+    pub(crate) fn begin(&mut self, head: Vec<u8>, body: Body<dyn AsyncRead>, expect: Expect) {
+        self.drop_lease();
+        self.stamps = Stamps { called: self.stamps.called, began: monotonic_ns(), ..Stamps::default() };
+        self.outgoing = Outgoing { bytes: head, body, ..Outgoing::nothing() };
+        if let Body::Bytes(bytes) = &self.outgoing.body
+            && bytes.len() <= COPIED_BYTES
+        {
+            self.outgoing.bytes.extend_from_slice(bytes);
+            self.outgoing.body = Body::Empty;
+        }
+        self.decoder = ResponseDecoder::default();
+        self.decoder.expect(expect);
+        self.input.clear();
+        self.body.clear();
+        self.trailers = None;
+        (self.keep_alive, self.keep_hint, self.ended) = (false, None, false);
+        self.progress = Progress::default();
+    }
+
+    pub(crate) fn core(&self) -> &Rc<Core> {
+        &self.seated.core
+    }
+
+    /// What has become of the request so far.
+    pub(crate) fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// A reader's body that was not asked for anything, for another attempt.
+    pub(crate) fn take_untouched_body(&mut self) -> Option<Body<dyn AsyncRead>> {
+        match &self.outgoing.body {
+            Body::Reader(reader) if !reader.touched => Some(std::mem::replace(&mut self.outgoing.body, Body::Empty)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn timings(&self) -> Timings {
+        self.stamps.timings(monotonic_ns())
+    }
+
+    pub(crate) fn trailers(&self) -> Option<&Headers> {
+        self.trailers.as_ref()
+    }
+
+    /// Wants no more of the response: the connection is closed.
+    pub(crate) fn give_up(&mut self, cause: Cause) -> Error {
+        self.drop_lease();
+        self.failure(Phase::BetweenBytes, cause)
+    }
+
+    /// Whether the whole response has come; the connection is then somebody else's.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    // The connection, for `connect`.
+
+    pub(crate) fn set_lease(&mut self, lease: Lease) {
+        self.lease = Some(lease);
+    }
+
+    pub(crate) fn drop_lease(&mut self) {
+        self.lease = None;
+    }
+
+    pub(crate) fn is_connected(&mut self) -> bool {
+        self.stream().is_some()
+    }
+
+    pub(crate) fn put_connection(&mut self, connection: Connection) {
+        if let Some(lease) = &mut self.lease {
+            lease.put(connection);
+        }
+    }
+
+    /// The bytes that can be sent with the connect, while it is made.
+    pub(crate) fn take_first(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.outgoing.bytes)
+    }
+
+    /// Puts them back, some of them sent.
+    pub(crate) fn put_first(&mut self, bytes: Vec<u8>, sent: usize) {
+        if !bytes.is_empty() {
+            self.outgoing.bytes = bytes;
+            self.outgoing.sent = sent;
+            self.progress.sent |= sent > 0;
+        }
+    }
+
+    fn stream(&mut self) -> Option<&mut Stream> {
+        self.lease.as_mut()?.connection().map(|connection| &mut connection.stream)
+    }
+
+    // Time.
+
+    /// Enters a phase: its deadline counts from now.
+    pub(crate) fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        let due = after(monotonic_ns(), self.deadlines().limit(phase));
+        self.seated.set_due(due.min(self.total_due));
+    }
+
+    fn deadlines(&self) -> &Deadlines {
+        self.deadlines.as_deref().unwrap_or(&self.core().settings.deadlines)
+    }
+
+    /// What was polled, or the failure of the phase if its time is over.
+    pub(crate) fn bounded<T>(&self, polled: Poll<T>, context: &Context<'_>) -> Poll<Result<T, Error>> {
+        match polled {
+            Poll::Ready(value) => Poll::Ready(Ok(value)),
+            Poll::Pending if self.seated.poll_over(context) => Poll::Ready(Err(self.overdue())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn overdue(&self) -> Error {
+        if self.total_due <= monotonic_ns() {
+            let limit = Duration::from_nanos(self.total_due - self.stamps.called);
+            return self.failure(Phase::Total, Cause::Timeout { limit });
+        }
+        self.fail(Cause::Timeout { limit: self.deadlines().limit(self.phase) })
+    }
+
+    /// A failure of the phase that the request is in.
+    pub(crate) fn fail(&self, cause: Cause) -> Error {
+        self.failure(self.phase, cause)
+    }
+
+    fn failure(&self, phase: Phase, cause: Cause) -> Error {
+        Error::new(phase, cause).after(self.timings())
+    }
+
+    // Sending.
+
+    /// Sends what can be sent. Ready when nothing is left to send, or nothing more can be; an error is the request's own.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        loop {
+            if self.outgoing.done || self.outgoing.broken.is_some() {
+                return Poll::Ready(Ok(()));
+            }
+            let core = Rc::clone(&self.seated.core);
+            let Some(connection) = self.lease.as_mut().and_then(Lease::connection) else { return Poll::Ready(Ok(())) };
+            let stream = &mut connection.stream;
+            match self.outgoing.poll_write(context, stream) {
+                Poll::Ready(Ok(0)) => {}
+                Poll::Ready(Ok(_)) => {
+                    self.progress.sent = true;
+                    if self.phase == Phase::Write {
+                        self.seated.set_due(self.total_due);
+                        self.phase = Phase::Request; // entered again when it has to wait again
+                    }
+                    continue;
+                }
+                Poll::Ready(Err(error)) => {
+                    self.outgoing.broken = Some(error);
+                    continue;
+                }
+                Poll::Pending => {
+                    if self.phase != Phase::Write {
+                        self.enter(Phase::Write);
+                    }
+                    return Poll::Pending;
+                }
+            }
+            let Body::Reader(reader) = &mut self.outgoing.body else {
+                self.sent_all();
+                continue;
+            };
+            // A buffer of its own: the reader may be a response of this very client.
+            let mut buffer = core.take_buffer();
+            let polled = reader.poll(context, &mut buffer).map_ok(|count| {
+                self.outgoing.append(&buffer[..count]);
+            });
+            core.put_buffer(buffer);
+            if let Err(error) = ready!(polled) {
+                self.phase = Phase::Write;
+                self.drop_lease();
+                return Poll::Ready(Err(self.fail(Cause::Body(error))));
+            }
+        }
+    }
+
+    fn sent_all(&mut self) {
+        self.outgoing.done = true;
+        self.stamps.sent = monotonic_ns();
+        self.seated.core.give_spare(std::mem::take(&mut self.outgoing.bytes));
+        self.outgoing.body = Body::Empty;
+    }
+
+    // Receiving.
+
+    /// The response's head. What of the body came with it is kept, and a response that is complete by then has given its
+    /// connection back.
+    pub(crate) fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Head, Error>> {
+        loop {
+            let sending = self.poll_send(context)?;
+            if sending.is_ready() && !matches!(self.phase, Phase::FirstByte) {
+                self.enter(Phase::FirstByte);
+            }
+            match self.poll_receive(context) {
+                Poll::Ready(Ok(Some(head))) => {
+                    self.stamps.head = monotonic_ns();
+                    self.pause();
+                    if self.ended {
+                        self.finish();
+                    }
+                    return Poll::Ready(Ok(head));
+                }
+                Poll::Ready(Ok(None)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return self.bounded(Poll::Pending, context),
+            }
+        }
+    }
+
+    /// The next bytes of the body, behind what `into` holds; false at its end.
+    pub(crate) fn poll_body(&mut self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Error>> {
+        loop {
+            if !self.body.is_empty() {
+                if into.is_empty() {
+                    std::mem::swap(into, &mut self.body);
+                    let spare = std::mem::take(&mut self.body);
+                    self.core().give_spare(spare);
+                } else {
+                    into.append(&mut self.body);
+                }
+                return Poll::Ready(Ok(true));
+            }
+            if self.ended {
+                return Poll::Ready(Ok(false));
+            }
+            // A server that sends without a pause is never waited for.
+            if self.seated.is_over() && self.total_due <= monotonic_ns() {
+                self.drop_lease();
+                return Poll::Ready(Err(self.overdue()));
+            }
+            // Nobody's fault but the caller's if it stops sending: what it gets to read is not held up by it.
+            let _ = self.poll_send(context)?;
+            match self.poll_receive_into(context, into) {
+                Poll::Ready(Ok((_, got))) => {
+                    self.pause();
+                    if self.ended {
+                        self.finish();
+                    }
+                    if got {
+                        return Poll::Ready(Ok(true));
+                    }
+                }
+                Poll::Ready(Err(error)) => {
+                    self.drop_lease();
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Pending => {
+                    if self.phase != Phase::BetweenBytes {
+                        self.enter(Phase::BetweenBytes);
+                    }
+                    let polled = self.bounded(Poll::Pending, context);
+                    if polled.is_ready() {
+                        self.drop_lease();
+                    }
+                    return polled;
+                }
+            }
+        }
+    }
+
+    /// No wait is under way: only the total deadline counts.
+    pub(crate) fn pause(&mut self) {
+        self.phase = Phase::Request;
+        self.seated.set_due(self.total_due);
+    }
+
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Head>, Error>> {
+        let mut body = std::mem::take(&mut self.body);
+        let polled = self.poll_receive_into(context, &mut body);
+        self.body = body;
+        polled.map_ok(|(head, _)| head)
+    }
+
+    /// Reads once, and decodes. Gives the head if it came, and whether there were bytes of the body.
+    fn poll_receive_into(
+        &mut self,
+        context: &mut Context<'_>,
+        body: &mut Vec<u8>,
+    ) -> Poll<Result<(Option<Head>, bool), Error>> {
+        let core = Rc::clone(&self.seated.core);
+        let mut scratch = core.scratch.borrow_mut();
+        let mut buffer = ReadBuf::new(&mut scratch);
+        let Some(stream) = self.stream() else {
+            let gone = io::Error::from(io::ErrorKind::NotConnected);
+            return Poll::Ready(Err(self.fail(Cause::Io(gone))));
+        };
+        let read = ready!(Pin::new(stream).poll_read(context, &mut buffer));
+        if self.stamps.head != 0 {
+            self.phase = Phase::BetweenBytes;
+        }
+        let before = body.len();
+        let data = match read {
+            Ok(()) => buffer.filled(),
+            // An end of TLS without its close_notify cuts a body whose end only the close says.
+            Err(error) => return Poll::Ready(Err(self.broke(Cause::Io(error)))),
+        };
+        self.progress.answered |= !data.is_empty();
+        let decoded = if data.is_empty() { self.end_of_stream() } else { self.decode(data, body) };
+        match decoded {
+            Ok(head) => Poll::Ready(Ok((head, body.len() > before))),
+            Err(DecodeError::UnexpectedEof) => {
+                Poll::Ready(Err(self.broke(Cause::Response(DecodeError::UnexpectedEof))))
+            }
+            Err(error) => Poll::Ready(Err(self.fail(Cause::Response(error)))),
+        }
+    }
+
+    /// The connection is gone before the response was whole.
+    fn broke(&mut self, cause: Cause) -> Error {
+        self.progress.broke = true;
+        match self.outgoing.broken.take() {
+            // That sending failed is what came first.
+            Some(error) if !self.progress.answered => self.failure(Phase::Write, Cause::Io(error)),
+            _ => self.fail(cause),
+        }
+    }
+
+    fn end_of_stream(&mut self) -> Result<Option<Head>, DecodeError> {
+        self.keep_alive = false;
+        if let Some(ResponseEvent::End) = self.decoder.eof()? {
+            self.ended = true;
+        }
+        Ok(None)
+    }
+
+    fn decode(&mut self, data: &[u8], body: &mut Vec<u8>) -> Result<Option<Head>, DecodeError> {
+        let core = Rc::clone(&self.seated.core);
+        let mut kept = std::mem::take(&mut self.input);
+        let mut input = if kept.is_empty() {
+            data
+        } else {
+            kept.extend_from_slice(data);
+            &kept
+        };
+        let mut head = None;
+        while !self.ended
+            && let Some(event) = self.decoder.decode(&core.settings.limits, &mut input)?
+        {
+            match event {
+                ResponseEvent::Informational(_) => {}
+                ResponseEvent::Head(received) => {
+                    self.keep_alive = received.keep_alive;
+                    self.keep_hint = received.headers.get("Keep-Alive").and_then(keep_hint);
+                    head = Some(Head {
+                        version: received.version,
+                        status: received.status,
+                        reason: received.reason.into(),
+                        headers: Headers::received(received.headers),
+                        length: match received.framing {
+                            Framing::Length(length) => Some(length),
+                            Framing::None => Some(0),
+                            _ => None,
+                        },
+                    });
+                }
+                ResponseEvent::Data(data) => {
+                    if body.capacity() == 0 {
+                        *body = core.spare();
+                    }
+                    body.extend_from_slice(data);
+                }
+                ResponseEvent::Trailers(trailers) => self.trailers = Some(Headers::received(trailers)),
+                ResponseEvent::End => self.ended = true,
+            }
+        }
+        if self.ended {
+            // What follows answers nothing that was asked.
+            self.keep_alive &= input.is_empty();
+            core.give_spare(kept);
+        } else if kept.is_empty() {
+            if !input.is_empty() {
+                self.input = core.spare();
+                self.input.extend_from_slice(input);
+            }
+        } else {
+            let left = input.len();
+            kept.drain(..kept.len() - left);
+            if left == 0 { core.give_spare(kept) } else { self.input = kept }
+        }
+        Ok(head)
+    }
+
+    /// The response is complete: the connection goes back, if it can be used again.
+    fn finish(&mut self) {
+        self.stamps.ended = monotonic_ns();
+        self.seated.leave();
+        let reusable = self.keep_alive
+            && self.core().settings.keep_alive
+            && self.outgoing.done
+            && !self.outgoing.unflushed
+            && self.outgoing.broken.is_none();
+        match self.lease.take() {
+            Some(lease) if reusable => lease.give_back(self.stamps.ended, self.keep_hint),
+            lease => drop(lease),
+        }
+    }
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exchange")
+            .field("phase", &self.phase)
+            .field("progress", &self.progress)
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Outgoing {
+    const fn nothing() -> Self {
+        Outgoing {
+            bytes: Vec::new(),
+            sent: 0,
+            body: Body::Empty,
+            body_sent: 0,
+            unflushed: false,
+            done: false,
+            broken: None,
+        }
+    }
+
+    /// Writes what there is to write: bytes taken, 0 when nothing waits.
+    fn poll_write(&mut self, context: &mut Context<'_>, stream: &mut Stream) -> Poll<io::Result<usize>> {
+        let body = match &self.body {
+            Body::Bytes(bytes) => &bytes[self.body_sent..],
+            _ => &[],
+        };
+        let bytes = &self.bytes[self.sent..];
+        let is_tls = stream.is_tls();
+        let pinned = Pin::new(stream);
+        let count = match (bytes, body) {
+            ([], []) => {
+                if self.unflushed {
+                    ready!(pinned.poll_flush(context))?;
+                    self.unflushed = false;
+                }
+                return Poll::Ready(Ok(0));
+            }
+            (bytes, []) => ready!(pinned.poll_write(context, bytes))?,
+            ([], body) => ready!(pinned.poll_write(context, body))?,
+            (bytes, body) => ready!(pinned.poll_write_vectored(context, &[IoSlice::new(bytes), IoSlice::new(body)]))?,
+        };
+        if count == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.unflushed = is_tls;
+        let of_bytes = count.min(bytes.len());
+        self.sent += of_bytes;
+        self.body_sent += count - of_bytes;
+        Poll::Ready(Ok(count))
+    }
+
+    /// Adds a piece from the reader; an empty one is its end.
+    fn append(&mut self, piece: &[u8]) {
+        self.bytes.clear();
+        self.sent = 0;
+        match &self.body {
+            Body::Reader(Reader { length: None, .. }) if piece.is_empty() => {
+                self.bytes.extend_from_slice(encode::LAST_CHUNK);
+            }
+            Body::Reader(Reader { length: None, .. }) => encode::chunk(&mut self.bytes, piece),
+            _ => self.bytes.extend_from_slice(piece),
+        }
+        if piece.is_empty() {
+            self.body = Body::Empty;
+        }
+    }
+}
+
+/// How long the server says that it keeps an idle connection: `timeout=5`, less a second for the way.
+fn keep_hint(value: &[u8]) -> Option<Duration> {
+    let text = str::from_utf8(value).ok()?;
+    let seconds = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).saturating_sub(Duration::from_secs(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_say_how_long_they_keep_a_connection() {
+        let seconds = |value: &str| keep_hint(value.as_bytes()).map(|hint| hint.as_secs());
+        assert_eq!(seconds("timeout=5, max=100"), Some(4));
+        assert_eq!(seconds("max=100, timeout=1"), Some(0));
+        assert_eq!(seconds("timeout=0"), Some(0));
+        assert_eq!(seconds("max=100"), None);
+        assert_eq!(seconds("timeout=soon"), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! A response's body on its way in, unpacked if it was packed.
+
+use std::task::{Context, Poll, ready};
+
+use crate::deadline::Timings;
+use crate::decode::Decoder;
+use crate::error::{Cause, Error};
+use crate::exchange::Exchange;
+use crate::headers::Headers;
+
+/// The body of one response. Dropped before its end, it closes the connection.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    exchange: Box<Exchange>,
+    unpacking: Option<Box<Unpacking>>,
+}
+
+#[derive(Debug)]
+struct Unpacking {
+    decoder: Decoder,
+    packed: Vec<u8>,
+    used: usize,
+    /// The decoder may have more without further input.
+    more: bool,
+}
+
+impl Incoming {
+    pub(crate) fn new(exchange: Box<Exchange>, decoder: Option<Decoder>) -> Self {
+        let unpacking =
+            decoder.map(|decoder| Box::new(Unpacking { decoder, packed: Vec::new(), used: 0, more: false }));
+        Incoming { exchange, unpacking }
+    }
+
+    /// The next bytes, behind what `into` holds: at most a read's worth, or a decoder's piece. False at the end.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Error>> {
+        let Some(unpacking) = &mut self.unpacking else { return self.exchange.poll_body(context, into) };
+        loop {
+            if unpacking.more || unpacking.used < unpacking.packed.len() {
+                let before = into.len();
+                let step = match unpacking.decoder.decode(&unpacking.packed[unpacking.used..], into) {
+                    Ok(step) => step,
+                    Err(cause) => return Poll::Ready(Err(self.exchange.give_up(cause))),
+                };
+                unpacking.used += step.used;
+                unpacking.more = step.more;
+                if into.len() > before {
+                    return Poll::Ready(Ok(true));
+                }
+                continue;
+            }
+            unpacking.packed.clear();
+            unpacking.used = 0;
+            if !ready!(self.exchange.poll_body(context, &mut unpacking.packed))? {
+                return Poll::Ready(match unpacking.decoder.finish() {
+                    Ok(()) => Ok(false),
+                    Err(cause) => Err(self.exchange.give_up(cause)),
+                });
+            }
+        }
+    }
+
+    /// Whether nothing more is to come from the server: what is left is here.
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.exchange.is_ended() && self.unpacking.is_none()
+    }
+
+    /// Wants no more: the connection is closed.
+    pub(crate) fn give_up(&mut self, cause: Cause) -> Error {
+        self.exchange.give_up(cause)
+    }
+
+    pub(crate) fn timings(&self) -> Timings {
+        self.exchange.timings()
+    }
+
+    pub(crate) fn trailers(&self) -> Option<&Headers> {
+        self.exchange.trailers()
+    }
+}

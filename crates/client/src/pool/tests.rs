@@ -1,0 +1,263 @@
+//! The pool on its own: connections are numbers, time is an argument.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ROOMY: Caps = Caps { total: 100, per_host: 100, idle_per_host: 100, waiting: 100 };
+
+fn pool(total: usize, per_host: usize) -> Pool<&'static str, u32> {
+    Pool::new(Caps { total, per_host, ..ROOMY })
+}
+
+fn connect<C: std::fmt::Debug>(take: Take<C>) -> HostId {
+    match take {
+        Take::Connect(host) => host,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn wait<C: std::fmt::Debug>(take: Take<C>) -> u64 {
+    match take {
+        Take::Wait(turn) => turn,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[derive(Default)]
+struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn claim<C>(pool: &mut Pool<&'static str, C>, turn: u64) -> Poll<Option<Grant<C>>> {
+    pool.poll_wait(turn, &Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn the_last_to_come_back_is_the_first_to_be_used() {
+    let mut pool = pool(10, 10);
+    let host = connect(pool.take(&"a", false, 0));
+    assert_eq!(connect(pool.take(&"a", false, 0)), host);
+    pool.give_back(host, 1, 100);
+    pool.give_back(host, 2, 100);
+    assert_eq!((pool.open(), pool.idle()), (2, 2));
+    assert_eq!(pool.take(&"a", false, 0), Take::Idle(host, 2));
+    assert_eq!(pool.take(&"a", false, 0), Take::Idle(host, 1));
+    assert_eq!(pool.take(&"a", false, 0), Take::Connect(host));
+}
+
+#[test]
+fn what_is_too_old_is_not_used_and_is_swept() {
+    let mut pool = pool(10, 10);
+    let host = connect(pool.take(&"a", false, 0));
+    connect(pool.take(&"a", false, 0));
+    connect(pool.take(&"a", false, 0));
+    pool.give_back(host, 1, 10);
+    pool.give_back(host, 2, 30);
+    pool.give_back(host, 3, 20);
+    assert_eq!(pool.sweep(9), Some(10));
+    assert_eq!(pool.sweep(10), Some(20));
+    assert_eq!((pool.open(), pool.idle()), (2, 2));
+    // 3 is on top and expired; 2 below it is good.
+    assert_eq!(pool.take(&"a", false, 20), Take::Idle(host, 2));
+    pool.forget(host);
+    assert_eq!((pool.open(), pool.idle(), pool.sweep(50)), (0, 0, None));
+    assert!(pool.index.is_empty(), "an origin without connections is forgotten");
+}
+
+#[test]
+fn who_waits_is_served_in_order_and_woken() {
+    let mut pool = pool(10, 1);
+    let host = connect(pool.take(&"a", false, 0));
+    let (first, second) = (wait(pool.take(&"a", false, 0)), wait(pool.take(&"a", false, 0)));
+    let bell = Arc::new(Bell::default());
+    let waker = Waker::from(Arc::clone(&bell));
+    assert_eq!(pool.poll_wait(first, &Context::from_waker(&waker)), Poll::Pending);
+    assert_eq!(pool.waiting(), 2);
+    pool.give_back(host, 7, 100);
+    assert_eq!((bell.0.load(Ordering::Relaxed), pool.waiting(), pool.idle()), (1, 1, 0));
+    // Given to the first: nobody who comes now gets it.
+    assert_eq!(claim(&mut pool, second), Poll::Pending);
+    let third = wait(pool.take(&"a", false, 0));
+    assert_eq!(claim(&mut pool, first), Poll::Ready(Some(Grant::Idle(host, 7))));
+    // The connection breaks: the next may make one.
+    pool.forget(host);
+    assert_eq!(claim(&mut pool, second), Poll::Ready(Some(Grant::Connect(host))));
+    assert_eq!(claim(&mut pool, third), Poll::Pending);
+    assert_eq!((pool.open(), pool.waiting()), (1, 1));
+}
+
+#[test]
+fn who_leaves_passes_on_what_was_given() {
+    let mut pool = pool(10, 1);
+    let host = connect(pool.take(&"a", false, 0));
+    let turns: Vec<u64> = (0..4).map(|_| wait(pool.take(&"a", false, 0))).collect();
+    pool.leave(turns[1], 0);
+    pool.give_back(host, 7, 100);
+    pool.leave(turns[0], 100);
+    assert_eq!(pool.waiters[&turns[2]].grant, Some(Grant::Idle(host, 7)), "the second has left before");
+    pool.leave(turns[2], 100);
+    pool.leave(turns[3], 100);
+    assert_eq!((pool.open(), pool.idle(), pool.waiting()), (1, 1, 0));
+    assert_eq!(pool.take(&"a", false, 0), Take::Idle(host, 7));
+    let turn = wait(pool.take(&"a", false, 0));
+    pool.forget(host);
+    pool.leave(turn, 0);
+    assert_eq!((pool.open(), pool.waiting(), pool.index.len()), (0, 0, 0));
+}
+
+#[test]
+fn the_longest_idle_one_makes_room_for_another_origin() {
+    let mut pool = pool(2, 2);
+    let a = connect(pool.take(&"a", false, 0));
+    let b = connect(pool.take(&"b", false, 0));
+    pool.give_back(b, 2, 100);
+    pool.give_back(a, 1, 100);
+    let c = connect(pool.take(&"c", false, 0));
+    assert_eq!((pool.open(), pool.idle()), (2, 1));
+    assert_eq!(pool.take(&"a", false, 0), Take::Idle(a, 1));
+    // Nothing is idle any more: b waits, and gets the place of the next that comes back.
+    let turn = wait(pool.take(&"b", false, 0));
+    pool.give_back(c, 3, 100);
+    assert!(matches!(claim(&mut pool, turn), Poll::Ready(Some(Grant::Connect(_)))));
+    assert_eq!((pool.open(), pool.idle()), (2, 0));
+}
+
+#[test]
+fn a_full_origin_holds_nobody_else_up() {
+    let mut pool = pool(3, 1);
+    connect(pool.take(&"a", false, 0));
+    wait(pool.take(&"a", false, 0));
+    connect(pool.take(&"b", false, 0));
+    connect(pool.take(&"c", false, 0));
+    let d = wait(pool.take(&"d", false, 0));
+    let b = pool.index["b"];
+    pool.forget(b);
+    assert!(matches!(claim(&mut pool, d), Poll::Ready(Some(Grant::Connect(_)))), "a came before, and cannot use it");
+}
+
+#[test]
+fn a_fresh_one_takes_an_idle_ones_place() {
+    let mut pool = pool(10, 1);
+    let host = connect(pool.take(&"a", false, 0));
+    pool.give_back(host, 1, 100);
+    assert_eq!(pool.take(&"a", true, 0), Take::Connect(host));
+    assert_eq!((pool.open(), pool.idle()), (1, 0));
+}
+
+#[test]
+fn the_line_is_bounded() {
+    let mut pool: Pool<&str, u32> = Pool::new(Caps { total: 1, waiting: 1, ..ROOMY });
+    connect(pool.take(&"a", false, 0));
+    let turn = wait(pool.take(&"b", false, 0));
+    assert_eq!(pool.take(&"c", false, 0), Take::Full);
+    assert_eq!(pool.index.len(), 2, "c is forgotten");
+    pool.leave(turn, 0);
+    wait(pool.take(&"c", false, 0));
+}
+
+#[test]
+fn idle_connections_per_origin_are_bounded() {
+    let mut pool: Pool<&str, u32> = Pool::new(Caps { idle_per_host: 1, ..ROOMY });
+    let host = connect(pool.take(&"a", false, 0));
+    connect(pool.take(&"a", false, 0));
+    pool.give_back(host, 1, 100);
+    pool.give_back(host, 2, 100);
+    assert_eq!((pool.open(), pool.take(&"a", false, 0)), (1, Take::Idle(host, 2)));
+
+    let mut none: Pool<&str, u32> = Pool::new(Caps { idle_per_host: 0, ..ROOMY });
+    let host = connect(none.take(&"a", false, 0));
+    none.give_back(host, 1, 100);
+    assert_eq!((none.open(), none.idle(), none.index.len()), (0, 0, 0));
+}
+
+#[test]
+fn a_cap_that_was_lowered_comes_back() {
+    let mut pool = pool(3, 3);
+    let host = connect(pool.take(&"a", false, 0));
+    connect(pool.take(&"a", false, 0));
+    // No descriptor was left for the second.
+    pool.lower(1, 100);
+    pool.forget(host);
+    assert_eq!(pool.total(), 1);
+    let turn = wait(pool.take(&"a", false, 99));
+    let second = wait(pool.take(&"b", false, 99));
+    // Later there are more, and those who have waited come first.
+    wait(pool.take(&"c", false, 100));
+    assert_eq!((pool.total(), pool.open()), (3, 3));
+    assert_eq!(claim(&mut pool, turn), Poll::Ready(Some(Grant::Connect(host))));
+    assert!(matches!(claim(&mut pool, second), Poll::Ready(Some(Grant::Connect(_)))));
+}
+
+/// What is held outside of the pool, for the test of its sums.
+#[derive(Debug, Default)]
+struct Outside {
+    held: Vec<HostId>,
+    waiting: Vec<u64>,
+}
+
+proptest! {
+    /// Whatever happens in whatever order: the sums are right, the caps hold, and nobody waits without a reason.
+    #[test]
+    fn sums_and_caps_hold(
+        caps in (1usize..4, 1usize..4, 0usize..3, 0usize..5),
+        steps in proptest::collection::vec((0u8..7, 0usize..8), 0..200),
+    ) {
+        let (total, per_host, idle_per_host, waiting) = caps;
+        let mut pool: Pool<&'static str, u32> = Pool::new(Caps { total, per_host, idle_per_host, waiting });
+        let mut outside = Outside::default();
+        for (now, (step, which)) in steps.into_iter().enumerate() {
+            let now = now as u64;
+            let pick = |list: &Vec<HostId>| (!list.is_empty()).then(|| which % list.len());
+            match step {
+                0..=2 => match pool.take(&["a", "b", "c"][which % 3], step == 2, now) {
+                    Take::Idle(host, _) | Take::Connect(host) => outside.held.push(host),
+                    Take::Wait(turn) => outside.waiting.push(turn),
+                    Take::Full => prop_assert_eq!(pool.waiting(), waiting),
+                },
+                3 => if let Some(place) = pick(&outside.held) {
+                    pool.give_back(outside.held.swap_remove(place), 0, now + 10);
+                },
+                4 => if let Some(place) = pick(&outside.held) {
+                    pool.forget(outside.held.swap_remove(place));
+                },
+                5 if !outside.waiting.is_empty() => {
+                    let turn = outside.waiting.swap_remove(which % outside.waiting.len());
+                    pool.leave(turn, now + 10);
+                }
+                _ => {
+                    pool.sweep(now);
+                }
+            }
+            outside.waiting.retain(|&turn| match claim(&mut pool, turn) {
+                Poll::Ready(Some(Grant::Idle(host, _) | Grant::Connect(host))) => { outside.held.push(host); false }
+                Poll::Ready(None) => panic!("a place in line was lost"),
+                Poll::Pending => true,
+            });
+            prop_assert_eq!(pool.open(), outside.held.len() + pool.idle());
+            prop_assert_eq!(pool.waiting(), outside.waiting.len());
+            prop_assert!(pool.open() <= total);
+            prop_assert!(pool.hosts.iter().all(|host| host.open <= per_host && host.idle.len() <= idle_per_host));
+            for host in pool.hosts.iter().filter(|host| !host.queue.is_empty()) {
+                prop_assert!(host.idle.is_empty(), "one waits while one is idle");
+                let full = host.open == per_host || (pool.open() == total && pool.idle() == 0);
+                prop_assert!(full, "one waits although there is room");
+            }
+        }
+        for host in outside.held.drain(..) { pool.forget(host) }
+        for turn in outside.waiting.drain(..) {
+            // Each gets its turn now that everything is free, and leaves.
+            pool.leave(turn, 0);
+        }
+        pool.close_idle();
+        prop_assert_eq!((pool.open(), pool.idle(), pool.waiting(), pool.index.len()), (0, 0, 0, 0));
+    }
+}

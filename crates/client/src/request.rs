@@ -1,0 +1,445 @@
+//! Putting a request together.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use oroshi_http1::{Expect, Version, encode};
+use oroshi_net::Endpoint;
+use serde::Serialize;
+use tokio::io::AsyncRead;
+
+use crate::body::{Body, Reader};
+use crate::deadline::{Deadlines, Phase};
+use crate::decode::ACCEPTED;
+use crate::error::{Cause, Error, bad_field};
+use crate::form;
+use crate::headers::Headers;
+use crate::retry::is_idempotent;
+use crate::settings::Builder;
+
+/// What can name the place of a request: text in the grammar of [`Endpoint`], or an endpoint that was read before, which saves
+/// reading it again.
+pub trait IntoUrl: sealed::IntoUrl {}
+
+impl<T: sealed::IntoUrl> IntoUrl for T {}
+
+mod sealed {
+    use oroshi_net::Endpoint;
+    use oroshi_net::endpoint::EndpointError;
+
+    pub trait IntoUrl {
+        fn into_url(self) -> Result<Endpoint, EndpointError>;
+    }
+
+    impl IntoUrl for &str {
+        fn into_url(self) -> Result<Endpoint, EndpointError> {
+            self.parse()
+        }
+    }
+
+    impl IntoUrl for String {
+        fn into_url(self) -> Result<Endpoint, EndpointError> {
+            self.parse()
+        }
+    }
+
+    impl IntoUrl for &String {
+        fn into_url(self) -> Result<Endpoint, EndpointError> {
+            self.parse()
+        }
+    }
+
+    impl IntoUrl for Endpoint {
+        fn into_url(self) -> Result<Endpoint, EndpointError> {
+            Ok(self)
+        }
+    }
+
+    impl IntoUrl for &Endpoint {
+        fn into_url(self) -> Result<Endpoint, EndpointError> {
+            Ok(self.clone())
+        }
+    }
+}
+
+/// What a client's requests may have for a body's reader: anything on one core, what may cross threads elsewhere.
+pub trait Handle: Clone {
+    /// `dyn AsyncRead`, or `dyn AsyncRead + Send`.
+    type Reader: ?Sized;
+}
+
+/// A request, ready to be sent.
+pub(crate) struct Request<R: ?Sized> {
+    pub(crate) method: Cow<'static, str>,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) headers: Headers,
+    pub(crate) body: Body<R>,
+    pub(crate) deadlines: Option<Box<Deadlines>>,
+    /// Goes before the total of the deadlines.
+    pub(crate) total: Option<Duration>,
+    pub(crate) idempotent: Option<bool>,
+    pub(crate) redirects: Option<u32>,
+    pub(crate) decode: Option<bool>,
+}
+
+/// A request that is being put together. A mistake in it is told by `send`.
+#[must_use = "a request is sent by `send`"]
+pub struct RequestBuilder<C: Handle> {
+    pub(crate) client: C,
+    /// Behind a pointer: it is moved from hand to hand, and a request under way is as large as what is moved.
+    pub(crate) request: Result<Box<Request<C::Reader>>, Error>,
+}
+
+impl<C: Handle> RequestBuilder<C> {
+    pub(crate) fn new(client: C, method: Cow<'static, str>, url: impl IntoUrl) -> Self {
+        let request = match url.into_url() {
+            Err(error) => Err(Error::new(Phase::Request, Cause::Url(error))),
+            Ok(endpoint) if method == "CONNECT" => {
+                Err(Error::new(Phase::Request, Cause::Method).about(&method, &endpoint))
+            }
+            Ok(endpoint) => Ok(Box::new(Request {
+                method,
+                endpoint,
+                headers: Headers::new(),
+                body: Body::Empty,
+                deadlines: None,
+                total: None,
+                idempotent: None,
+                redirects: None,
+                decode: None,
+            })),
+        };
+        RequestBuilder { client, request }
+    }
+
+    /// Adds a field. Content-Length, Transfer-Encoding, Connection and their like are the client's own to write.
+    pub fn header(self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.change(|request| {
+            if let Err(why) = check_field(name) {
+                return Err(Error::new(Phase::Request, Cause::Field { name: name.escape_default().to_string(), why }));
+            }
+            // A second Host would be refused by any server.
+            let added = if name.eq_ignore_ascii_case("host") {
+                request.headers.set(name, value)
+            } else {
+                request.headers.append(name, value)
+            };
+            added.map_err(|error| bad_field(name, error))
+        })
+    }
+
+    /// Adds pairs to the URL's query, percent-encoded.
+    pub fn query<N: AsRef<str>, V: AsRef<str>>(self, pairs: impl IntoIterator<Item = (N, V)>) -> Self {
+        self.change(|request| {
+            let mut query = String::new();
+            form::encode(&mut query, pairs);
+            if !query.is_empty() {
+                let target = &mut request.endpoint.target;
+                target.push(if target.contains('?') { '&' } else { '?' });
+                target.push_str(&query);
+            }
+            Ok(())
+        })
+    }
+
+    /// Adds `Authorization: Basic` (RFC 7617).
+    pub fn basic_auth(self, user: &str, password: &str) -> Self {
+        let token = BASE64_STANDARD.encode(format!("{user}:{password}"));
+        self.header("Authorization", format!("Basic {token}"))
+    }
+
+    /// Adds `Authorization: Bearer` (RFC 6750).
+    pub fn bearer_auth(self, token: &str) -> Self {
+        self.header("Authorization", format!("Bearer {token}"))
+    }
+
+    /// Sends bytes as the body. They are shared, not copied, and sent again where a redirect or a retry wants them.
+    pub fn body(self, bytes: impl Into<Bytes>) -> Self {
+        self.change(|request| {
+            request.body = Body::Bytes(bytes.into());
+            Ok(())
+        })
+    }
+
+    /// Sends pairs as a form: `application/x-www-form-urlencoded`.
+    pub fn form<N: AsRef<str>, V: AsRef<str>>(self, pairs: impl IntoIterator<Item = (N, V)>) -> Self {
+        let mut text = String::new();
+        form::encode(&mut text, pairs);
+        self.typed_body("application/x-www-form-urlencoded", text.into())
+    }
+
+    /// Sends a value as JSON.
+    pub fn json<T: Serialize + ?Sized>(self, value: &T) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(bytes) => self.typed_body("application/json", bytes.into()),
+            Err(error) => self.change(|_| Err(Error::new(Phase::Request, Cause::Json(error)))),
+        }
+    }
+
+    fn typed_body(self, content_type: &'static str, bytes: Bytes) -> Self {
+        self.body(bytes).change(|request| {
+            if request.headers.contains("Content-Type") {
+                return Ok(());
+            }
+            request.headers.append("Content-Type", content_type).map_err(|error| bad_field("Content-Type", error))
+        })
+    }
+
+    /// How long each phase of this request may take.
+    pub fn deadlines(self, deadlines: Deadlines) -> Self {
+        self.change(|request| {
+            request.deadlines = Some(Box::new(deadlines));
+            request.total = None;
+            Ok(())
+        })
+    }
+
+    /// How long this request may take as a whole: [`Deadlines::total`].
+    pub fn timeout(self, limit: Duration) -> Self {
+        self.change(|request| {
+            request.total = Some(limit);
+            Ok(())
+        })
+    }
+
+    /// How many redirects are followed; with 0 their responses are given as they are.
+    pub fn redirects(self, most: u32) -> Self {
+        self.change(|request| {
+            request.redirects = Some(most);
+            Ok(())
+        })
+    }
+
+    /// Whether a compressed body is asked for and unpacked.
+    pub fn decode(self, on: bool) -> Self {
+        self.change(|request| {
+            request.decode = Some(on);
+            Ok(())
+        })
+    }
+
+    /// Whether carrying the request out twice does no harm, where its method does not say so: for a POST with an idempotency key, for
+    /// example. It may then be sent again when a connection breaks before anything was answered.
+    pub fn idempotent(self, is: bool) -> Self {
+        self.change(|request| {
+            request.idempotent = Some(is);
+            Ok(())
+        })
+    }
+
+    pub(crate) fn reader_body(self, reader: std::pin::Pin<Box<C::Reader>>, length: Option<u64>) -> Self {
+        self.change(|request| {
+            request.body = Body::Reader(Reader { reader, length, read: 0, touched: false });
+            Ok(())
+        })
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Request<C::Reader>) -> Result<(), Error>) -> Self {
+        if let Ok(request) = &mut self.request
+            && let Err(error) = change(request)
+        {
+            let error = error.about(&request.method, &request.endpoint);
+            self.request = Err(error);
+        }
+        self
+    }
+}
+
+impl<C: Handle> fmt::Debug for RequestBuilder<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.request {
+            Err(error) => f.debug_tuple("RequestBuilder").field(error).finish(),
+            Ok(request) => f
+                .debug_struct("RequestBuilder")
+                .field("method", &request.method)
+                .field("url", &crate::error::without_query(&request.endpoint))
+                .field("headers", &request.headers)
+                .field("body", &request.body)
+                .finish_non_exhaustive(),
+        }
+    }
+}
+
+/// Whether a field may be given by the caller.
+pub(crate) fn check_field(name: &str) -> Result<(), &'static str> {
+    const OWN: [&str; 10] = [
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "upgrade",
+        "te",
+        "trailer",
+        "expect",
+        "content_length",
+    ];
+    if OWN.iter().any(|own| name.eq_ignore_ascii_case(own)) {
+        return Err("it says how the message is sent, which is the client's to write");
+    }
+    Ok(())
+}
+
+impl Request<dyn AsyncRead + Send> {
+    pub(crate) fn into_local(self) -> Request<dyn AsyncRead> {
+        let Request { method, endpoint, headers, body, deadlines, total, idempotent, redirects, decode } = self;
+        Request { method, endpoint, headers, body: body.into_local(), deadlines, total, idempotent, redirects, decode }
+    }
+}
+
+impl<R: ?Sized> Request<R> {
+    pub(crate) fn is_idempotent(&self) -> bool {
+        self.idempotent.unwrap_or_else(|| is_idempotent(&self.method))
+    }
+
+    /// What the response's framing depends on.
+    pub(crate) fn expect(&self) -> Expect {
+        if self.method == "HEAD" { Expect::Head } else { Expect::Body }
+    }
+
+    /// Whether a packed response is to be unpacked. Whoever asks for a coding or for a part of the bytes wants just these.
+    pub(crate) fn decodes(&self, settings: &Builder) -> bool {
+        self.decode.unwrap_or(settings.decode)
+            && !self.headers.contains("Accept-Encoding")
+            && !settings.headers.contains("Accept-Encoding")
+            && !self.headers.contains("Range")
+    }
+
+    /// Appends the head as it is sent.
+    pub(crate) fn encode(&self, settings: &Builder, out: &mut Vec<u8>) -> Result<(), Error> {
+        encode::request_line(out, &self.method, &self.endpoint.target, Version::Http11)
+            .map_err(|_| Error::new(Phase::Request, Cause::Method))?;
+        let mut field = |name: &'static str, value: &[u8]| {
+            // Names are ours, and values were read as a URL or stand above.
+            encode::header(out, name, value).map_err(|error| bad_field(name, error))
+        };
+        if !self.headers.contains("Host") {
+            field("Host", self.endpoint.authority.as_bytes())?;
+        }
+        if !self.headers.contains("Accept") && !settings.headers.contains("Accept") {
+            field("Accept", b"*/*")?;
+        }
+        if !self.headers.contains("User-Agent") && !settings.headers.contains("User-Agent") {
+            field("User-Agent", concat!("oroshi/", env!("CARGO_PKG_VERSION")).as_bytes())?;
+        }
+        if self.decodes(settings) {
+            field("Accept-Encoding", ACCEPTED.as_bytes())?;
+        }
+        if !settings.keep_alive {
+            field("Connection", b"close")?;
+        }
+        for (name, value) in settings.headers.iter() {
+            if !self.headers.contains(name) {
+                encode::header(out, name, value).map_err(|error| bad_field(name, error))?;
+            }
+        }
+        out.extend_from_slice(self.headers.as_bytes());
+        match self.body.length() {
+            None => encode::chunked(out),
+            // A length of nothing is said only where a body is usual (RFC 9110, section 8.6).
+            Some(0) if !matches!(&*self.method, "POST" | "PUT" | "PATCH") => {}
+            Some(length) => encode::content_length(out, length),
+        }
+        encode::end_of_head(out);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone)]
+    struct Nobody;
+
+    impl Handle for Nobody {
+        type Reader = dyn AsyncRead;
+    }
+
+    fn build(method: &'static str, url: &str) -> RequestBuilder<Nobody> {
+        RequestBuilder::new(Nobody, method.into(), url)
+    }
+
+    fn head(builder: RequestBuilder<Nobody>) -> String {
+        let mut out = Vec::new();
+        builder.request.unwrap().encode(&Builder::default(), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    fn cause(builder: RequestBuilder<Nobody>) -> String {
+        let error = builder.request.err().expect("a mistake");
+        assert_eq!(error.phase(), Phase::Request);
+        error.cause().to_string()
+    }
+
+    #[test]
+    fn a_plain_request_says_what_it_must() {
+        let head = head(build("GET", "http://example.org:81/a?b"));
+        let agent = concat!("oroshi/", env!("CARGO_PKG_VERSION"));
+        let lines = format!(
+            "GET /a?b HTTP/1.1\r\nHost: example.org:81\r\nAccept: */*\r\nUser-Agent: {agent}\r\n\
+             Accept-Encoding: gzip, br, zstd\r\n\r\n"
+        );
+        assert_eq!(head, lines);
+    }
+
+    #[test]
+    fn what_the_caller_says_goes_before_what_the_client_would() {
+        let request = build("POST", "unix:/run/a.sock:/b")
+            .header("Host", "first")
+            .header("host", "second")
+            .header("Accept-Encoding", "identity")
+            .header("User-Agent", "me");
+        let head = head(request);
+        assert!(head.contains("host: second\r\n") && !head.contains("first") && !head.contains("localhost"), "{head}");
+        assert!(!head.contains("gzip") && head.contains("User-Agent: me\r\n") && !head.contains("oroshi/"), "{head}");
+        assert!(head.ends_with("Content-Length: 0\r\n\r\n"), "{head}");
+    }
+
+    #[test]
+    fn bodies_are_framed_and_typed() {
+        let json = head(build("POST", "http://a/").json(&[1, 2]));
+        assert!(json.contains("Content-Type: application/json\r\nContent-Length: 5\r\n"), "{json}");
+        let form = head(build("POST", "http://a/").form([("a", "b c")]));
+        assert!(form.contains("Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 5\r\n"), "{form}");
+        let own = head(build("PUT", "http://a/").header("Content-Type", "x/y").json(&()));
+        assert!(own.contains("x/y") && !own.contains("application/json"), "{own}");
+        let reader = || Box::pin(tokio::io::empty());
+        assert!(head(build("PUT", "http://a/").reader_body(reader(), None)).contains("Transfer-Encoding: chunked"));
+        assert!(head(build("PUT", "http://a/").reader_body(reader(), Some(7))).contains("Content-Length: 7"));
+    }
+
+    #[test]
+    fn queries_are_added() {
+        assert!(head(build("GET", "http://a/").query([("a", "1 2")])).starts_with("GET /?a=1+2 "));
+        assert!(head(build("GET", "http://a/?x").query([("a", "&")])).starts_with("GET /?x&a=%26 "));
+        assert!(head(build("GET", "http://a/").query([("", ""); 0])).starts_with("GET / "));
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        assert!(cause(build("GET", "example.org")).contains("did you mean http://example.org/ ?"));
+        assert!(cause(build("CONNECT", "http://a/")).contains("CONNECT"));
+        assert!(cause(build("GET", "http://a/").header("A b", "c")).contains("its name is not a token"));
+        assert!(cause(build("GET", "http://a/").header("A", "b\r\nC: d")).contains("control character"));
+        for own in ["Content-Length", "transfer-encoding", "Connection", "Expect"] {
+            assert!(cause(build("GET", "http://a/").header(own, "1")).contains("the client's to write"), "{own}");
+        }
+    }
+
+    #[test]
+    fn secrets_do_not_show() {
+        let request = build("GET", "http://a/?key=hidden").basic_auth("me", "hidden").header("Cookie", "hidden");
+        let text = format!("{request:?}");
+        assert!(!text.contains("hidden") && !text.contains("bWU6"), "{text}");
+        let request = build("GET", "http://a/?key=hidden").bearer_auth("hid\nden");
+        let text = format!("{request:?} {}", request.request.as_ref().err().unwrap());
+        assert!(!text.contains("hid"), "{text}");
+        let wrong = build("GET", "http://me:hidden@a/");
+        assert!(!format!("{wrong:?} {}", wrong.request.as_ref().err().unwrap().cause()).contains("hidden"));
+    }
+}

@@ -1,0 +1,62 @@
+//! Whether a request may be sent again, from what is known about the first time.
+
+/// What became of a request until it failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// A byte of it was handed to the kernel.
+    pub(crate) sent: bool,
+    /// A byte of the response has come, be it of an interim one.
+    pub(crate) answered: bool,
+    /// The connection ended or broke, as it does when a server closes it just while a request is on its way.
+    pub(crate) broke: bool,
+}
+
+impl Progress {
+    /// Whether sending it again cannot carry it out twice.
+    pub(crate) fn is_safe(self, idempotent: bool) -> bool {
+        !self.sent || (idempotent && !self.answered)
+    }
+
+    /// Whether the client does so by itself: once, and only for a connection that broke. A refused connect or a passed
+    /// deadline would only cost the same again.
+    pub(crate) fn retries(self, idempotent: bool, body_is_there: bool, attempts: u32) -> bool {
+        self.broke && attempts == 1 && body_is_there && self.is_safe(idempotent)
+    }
+}
+
+/// Whether a method's second execution changes nothing (RFC 9110, section 9.2.2).
+pub(crate) fn is_idempotent(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_safe_is_sent_again_and_only_once() {
+        let broke = Progress { sent: true, answered: false, broke: true };
+        // sent, answered, idempotent: safe
+        for (sent, answered, idempotent, safe) in [
+            (false, false, false, true),
+            (false, false, true, true),
+            (true, false, true, true),
+            (true, false, false, false),
+            (true, true, true, false),
+            (true, true, false, false),
+        ] {
+            let progress = Progress { sent, answered, ..broke };
+            assert_eq!(progress.is_safe(idempotent), safe, "{progress:?} {idempotent}");
+            assert_eq!(progress.retries(idempotent, true, 1), safe, "{progress:?} {idempotent}");
+            assert!(!progress.retries(idempotent, true, 2), "never a third time");
+            assert!(!progress.retries(idempotent, false, 1), "a reader's body is used up");
+            assert!(!Progress { broke: false, ..progress }.retries(idempotent, true, 1), "not after a deadline");
+        }
+    }
+
+    #[test]
+    fn methods() {
+        assert!(["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"].into_iter().all(is_idempotent));
+        assert!(!["POST", "PATCH", "CONNECT", "get", "LOCK"].into_iter().any(is_idempotent));
+    }
+}

@@ -1,0 +1,159 @@
+//! A request from the call to its response's head: attempts, a retry where that is safe, redirects.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use tokio::io::AsyncRead;
+
+use crate::body::Body;
+use crate::core::{Core, count};
+use crate::deadline::Phase;
+use crate::decode::{Coding, Decoder};
+use crate::error::{Cause, Error, without_query};
+use crate::exchange::{Exchange, Head};
+use crate::incoming::Incoming;
+use crate::redirect;
+use crate::request::Request;
+use crate::response::Answer;
+
+/// How much of a redirect's own body is read, so that its connection can be used again; with more to come it is closed.
+const REDIRECT_BYTES: usize = 64 * 1024;
+
+/// Sends a request, and again where that is due. Gives what it is answered with, and where the body comes from.
+pub(crate) async fn run(
+    core: &Rc<Core>,
+    mut request: Box<Request<dyn AsyncRead>>,
+) -> Result<(Box<Answer>, Incoming), Error> {
+    count(&core.counts.requests);
+    let mut exchange = Exchange::new(core, request.deadlines.take(), request.total);
+    let mut redirects = 0;
+    let result = loop {
+        let head = match attempts(core, &mut exchange, &mut request).await {
+            Ok(head) => head,
+            Err(error) => break Err(error),
+        };
+        let most = request.redirects.unwrap_or(core.settings.redirects);
+        let location = head.headers.get("Location").filter(|_| most > 0 && redirect::is_redirect(head.status));
+        let Some(location) = location else { break Ok(head) };
+        if let Err(cause) = go_on(&mut request, head.status, location, redirects, most) {
+            break Err(Error::new(Phase::Redirect, cause).after(exchange.timings()));
+        }
+        redirects += 1;
+        count(&core.counts.redirects);
+        // Boxed, as is the future of whatever happens seldom: a request under way is as large as the largest of its waits.
+        if let Err(error) = Box::pin(drain(&mut exchange)).await {
+            break Err(error);
+        }
+    };
+    let answered = match result {
+        Ok(head) => answer(core, request, head, redirects, exchange),
+        Err(error) => Err(error.about(&request.method, &request.endpoint)),
+    };
+    if answered.is_err() {
+        count(&core.counts.failures);
+    }
+    answered
+}
+
+/// One request, sent once, or twice where that is safe.
+async fn attempts(
+    core: &Rc<Core>,
+    exchange: &mut Box<Exchange>,
+    request: &mut Request<dyn AsyncRead>,
+) -> Result<Head, Error> {
+    let mut attempt = 1;
+    loop {
+        let error = match once(core, exchange, request, attempt > 1).await {
+            Ok(head) => return Ok(head),
+            Err(error) => error,
+        };
+        let (progress, idempotent) = (exchange.progress(), request.is_idempotent());
+        if let Some(body) = exchange.take_untouched_body() {
+            request.body = body;
+        }
+        if !progress.retries(idempotent, !request.body.is_used(), attempt) {
+            return Err(error.about(&request.method, &request.endpoint).retry_is(progress.is_safe(idempotent)));
+        }
+        attempt += 1;
+        count(&core.counts.retries);
+    }
+}
+
+async fn once(
+    core: &Rc<Core>,
+    exchange: &mut Exchange,
+    request: &mut Request<dyn AsyncRead>,
+    fresh: bool,
+) -> Result<Head, Error> {
+    let mut head = core.spare();
+    request.encode(&core.settings, &mut head)?;
+    exchange.begin(head, request.body.hand_out(), request.expect());
+    exchange.acquire(&request.endpoint, fresh).await?;
+    exchange.pause();
+    poll_fn(|context| exchange.poll_head(context)).await
+}
+
+/// Turns the request into the one that a redirect asks for.
+fn go_on(
+    request: &mut Request<dyn AsyncRead>,
+    status: u16,
+    location: &[u8],
+    redirects: u32,
+    most: u32,
+) -> Result<(), Cause> {
+    let hop = redirect::follow(&request.endpoint, &request.method, status, location)
+        .map_err(|why| Cause::Location { why })?;
+    if redirects >= most {
+        return Err(Cause::TooManyRedirects { limit: most, next: without_query(&hop.endpoint) });
+    }
+    redirect::prune(&mut request.headers, &hop);
+    if hop.becomes_get {
+        request.method = "GET".into();
+        request.body = Body::Empty;
+        request.idempotent = None;
+    } else if request.body.is_used() {
+        return Err(Cause::BodyUsed);
+    }
+    request.endpoint = hop.endpoint;
+    Ok(())
+}
+
+/// Reads what a redirect says besides, if it is little.
+async fn drain(exchange: &mut Exchange) -> Result<(), Error> {
+    let mut body = exchange.core().spare();
+    let read = poll_fn(|context| {
+        loop {
+            match exchange.poll_body(context, &mut body) {
+                std::task::Poll::Ready(Ok(true)) if body.len() <= REDIRECT_BYTES => {}
+                other => return other,
+            }
+        }
+    })
+    .await;
+    exchange.core().give_spare(body);
+    match read {
+        // The redirect is known; that its body broke changes nothing, unless all time is over.
+        Err(error) if error.phase() == Phase::Total => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn answer(
+    core: &Rc<Core>,
+    request: Box<Request<dyn AsyncRead>>,
+    head: Head,
+    redirects: u32,
+    exchange: Box<Exchange>,
+) -> Result<(Box<Answer>, Incoming), Error> {
+    let coding = if request.decodes(&core.settings) && head.length != Some(0) {
+        Coding::of(head.headers.get_all("Content-Encoding"))
+    } else {
+        None
+    };
+    let decoder = match coding.map(Decoder::new).transpose() {
+        Ok(decoder) => decoder,
+        Err(cause) => return Err(Error::new(Phase::BetweenBytes, cause).about(&request.method, &request.endpoint)),
+    };
+    let answer = Answer { method: request.method, url: request.endpoint, head, redirects, coding };
+    Ok((Box::new(answer), Incoming::new(exchange, decoder)))
+}

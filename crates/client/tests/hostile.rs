@@ -1,0 +1,517 @@
+//! Peers that lie, cut, drip, loop, blow up, reset and say nothing.
+
+mod support;
+
+use std::io::Write;
+use std::sync::mpsc;
+
+use oroshi_client::{Cause, Deadlines, Phase};
+use oroshi_http1::DecodeError;
+use support::{Peer, SHORT, block_on, builder, patient, told};
+
+const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+
+/// What a GET of a peer's answer comes to: its text, or the failure's phase, name, and whether a retry is safe.
+fn get(peer: &Peer) -> Result<String, (Phase, &'static str, bool)> {
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        let result = match client.get(peer.url("/?secret=hidden")).send().await {
+            Ok(response) => response.text().await,
+            Err(error) => Err(error),
+        };
+        let counts = client.counts();
+        assert_eq!((counts.open, counts.in_flight), (counts.idle, 0), "{counts:?}");
+        result.map_err(|error| {
+            let told = told(&error);
+            assert!(!told.contains("hidden") && told.contains("GET http://127.0.0.1"), "{told}");
+            (error.phase(), error.name(), error.retry_is_safe())
+        })
+    })
+}
+
+#[test]
+fn bodies_that_are_cut_off() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+    ] {
+        let peer = Peer::answering(answer, true);
+        assert_eq!(get(&peer), Err((Phase::BetweenBytes, "read-eof", false)), "{answer}");
+        assert_eq!(peer.accepted(), 1, "what was answered is not asked again");
+    }
+}
+
+#[test]
+fn a_body_until_the_close_is_whole_with_the_close_and_broken_with_a_reset() {
+    assert_eq!(get(&Peer::answering("HTTP/1.1 200 OK\r\n\r\nhello", true)), Ok("hello".to_owned()));
+    let peer = Peer::start(|mut peer, _| {
+        peer.request();
+        peer.send("HTTP/1.1 200 OK\r\n\r\nhello");
+        peer.reset();
+    });
+    assert!(matches!(get(&peer), Err((Phase::BetweenBytes | Phase::FirstByte, "read-reset", _))));
+}
+
+#[test]
+fn heads_that_are_wrong() {
+    for (answer, name) in [
+        ("SSH-2.0-OpenSSH_9.6\r\n", "bad-status-line"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", "repeated-content-length"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", "length-and-transfer-encoding"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello", "bad-content-length"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nhello", "bad-transfer-encoding"),
+        ("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", "unsolicited-upgrade"),
+        ("HTTP/1.1 200 OK\nContent-Length: 5\n\nhello", "bare-lf"),
+    ] {
+        let peer = Peer::answering(answer, true);
+        block_on(async {
+            let error = builder().build_local().unwrap().get(peer.url("/")).send().await.unwrap_err();
+            let Cause::Response(defect) = error.cause() else { panic!("{}", told(&error)) };
+            assert_eq!(
+                (defect.name(), error.phase(), error.retry_is_safe()),
+                (name, Phase::FirstByte, false),
+                "{answer}"
+            );
+        });
+        assert_eq!(peer.accepted(), 1);
+    }
+}
+
+#[test]
+fn heads_and_interim_answers_without_end() {
+    let fields = Peer::start(|mut peer, _| {
+        peer.request();
+        peer.send("HTTP/1.1 200 OK\r\n");
+        while peer.send("X-Filler: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n") {}
+    });
+    let interim = Peer::start(|mut peer, _| {
+        peer.request();
+        while peer.send("HTTP/1.1 103 Early Hints\r\n\r\n") {}
+    });
+    let trailers = Peer::start(|mut peer, _| {
+        peer.request();
+        peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n");
+        while peer.send("X-Filler: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n") {}
+    });
+    assert_eq!(get(&fields), Err((Phase::FirstByte, "parse", false)));
+    assert_eq!(get(&interim), Err((Phase::FirstByte, "parse", false)));
+    assert!(matches!(get(&trailers), Err((Phase::BetweenBytes | Phase::FirstByte, "parse", _))));
+}
+
+#[test]
+fn an_answer_byte_by_byte_is_an_answer() {
+    let peer = Peer::start(|mut peer, _| {
+        while peer.request().is_some() {
+            for byte in b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\
+                          Transfer-Encoding: chunked\r\nX-A: b\r\n\r\n5\r\nhello\r\n6;x=y\r\n, you!\r\n0\r\nX-Sum: 1\r\n\r\n"
+            {
+                peer.send([*byte]);
+            }
+        }
+    });
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        for _ in 0..3 {
+            let mut response = client.get(peer.url("/")).send().await.unwrap();
+            assert_eq!(response.headers().get("x-a"), Some(&b"b"[..]));
+            let mut text = Vec::new();
+            let mut chunks = response.chunks();
+            while let Some(piece) = chunks.next().await.unwrap() {
+                assert!(!piece.is_empty());
+                text.extend_from_slice(piece);
+            }
+            assert_eq!(text, b"hello, you!");
+            assert_eq!(response.trailers().and_then(|trailers| trailers.get("X-Sum")), Some(&b"1"[..]));
+        }
+        assert_eq!((peer.accepted(), client.counts().connects), (1, 1));
+    });
+}
+
+#[test]
+fn more_than_the_answer_costs_the_connection_and_nothing_else() {
+    let peer = Peer::answering(format!("{HELLO}HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"), false);
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        for _ in 0..3 {
+            assert_eq!(client.get(peer.url("/")).send().await.unwrap().text().await.unwrap(), "hello");
+        }
+        assert_eq!(client.counts().connects, 3);
+    });
+}
+
+/// A peer whose first connection is closed by `close` once it has answered a request; tells when it has.
+fn closes_after_one(close: impl Fn(support::Conversation) + Send + Sync + 'static) -> (Peer, mpsc::Receiver<()>) {
+    let (closed, is_closed) = mpsc::channel();
+    let peer = Peer::start(move |mut peer, number| {
+        while peer.request().is_some() {
+            peer.send(HELLO);
+            if number == 0 {
+                close(peer);
+                closed.send(()).unwrap();
+                return;
+            }
+        }
+    });
+    (peer, is_closed)
+}
+
+#[test]
+fn a_connection_that_was_closed_while_idle_is_not_used() {
+    for reset in [false, true] {
+        let (peer, is_closed) = closes_after_one(move |peer| if reset { peer.reset() } else { drop(peer) });
+        block_on(async {
+            let client = builder().build_local().unwrap();
+            client.get(peer.url("/")).send().await.unwrap();
+            is_closed.recv().unwrap();
+            // The runtime looks at its sockets once more, as it does between any two requests that are not made in one go.
+            tokio::task::yield_now().await;
+            // Even what is not idempotent: nothing was sent on the dead one.
+            let response = client.post(peer.url("/")).body("x").send().await.unwrap();
+            assert_eq!(response.text().await.unwrap(), "hello");
+            assert_eq!((client.counts().retries, peer.accepted()), (0, 2));
+        });
+    }
+}
+
+/// A peer that closes its first connection when the second request on it has come.
+fn closes_at_reuse() -> Peer {
+    Peer::start(|mut peer, number| {
+        peer.request();
+        peer.send(HELLO);
+        peer.request();
+        if number > 0 {
+            peer.send(HELLO);
+        }
+        peer.reset();
+    })
+}
+
+#[test]
+fn a_reset_at_reuse_is_retried_once_where_that_is_safe() {
+    let peer = closes_at_reuse();
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        client.get(peer.url("/")).send().await.unwrap();
+        let again = client.get(peer.url("/")).send().await.map_err(|error| told(&error)).unwrap();
+        assert_eq!(again.text().await.unwrap(), "hello");
+        assert_eq!((client.counts().retries, peer.accepted()), (1, 2));
+    });
+    let peer = closes_at_reuse();
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        client.get(peer.url("/")).send().await.unwrap();
+        let error = client.post(peer.url("/")).body("x").send().await.unwrap_err();
+        assert!(!error.retry_is_safe() && client.counts().retries == 0, "{}", told(&error));
+        client.get(peer.url("/")).send().await.unwrap();
+        // The same with an idempotency key.
+        let again = client.post(peer.url("/")).body("x").idempotent(true).send().await;
+        assert!(again.is_ok(), "the second connection answers twice");
+    });
+}
+
+#[test]
+fn who_never_answers_is_asked_twice_and_no_more() {
+    let peer = Peer::start(|mut peer, _| {
+        peer.request();
+    });
+    assert_eq!(get(&peer), Err((Phase::FirstByte, "read-eof", true)));
+    assert_eq!(peer.accepted(), 2);
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        let error = client.post(peer.url("/")).send().await.unwrap_err();
+        assert_eq!((error.name(), error.retry_is_safe(), peer.accepted()), ("read-eof", false, 3));
+        // A reader is used up by the first attempt.
+        let error = client.put(peer.url("/")).reader(&b"abc"[..], None).send().await.unwrap_err();
+        // Whether it is while sending or while waiting that it learns of the end, is chance.
+        assert!(matches!(error.name(), "read-eof" | "read-reset" | "write"), "{}", told(&error));
+        assert_eq!((error.retry_is_safe(), peer.accepted()), (true, 4));
+    });
+}
+
+#[test]
+fn redirects_are_bounded_and_keep_secrets_at_home() {
+    let (tell, told_to_other) = mpsc::channel();
+    let other = Peer::start(move |mut peer, _| {
+        while let Some(head) = peer.request() {
+            tell.send(head).unwrap();
+            peer.send(HELLO);
+        }
+    });
+    let (away, tell_home) = (other.url("/there"), mpsc::channel());
+    let (sender, told_at_home) = tell_home;
+    let home = Peer::start(move |mut peer, _| {
+        while let Some(head) = peer.request() {
+            let target = head.split(' ').nth(1).unwrap().to_owned();
+            let (status, location) = match target.as_str() {
+                "/away" => (307, away.as_str()),
+                "/home" => (303, "/here"),
+                "/socket" => (302, "http://unix:/run/docker.sock:/"),
+                "/loop" => (302, "/loop"),
+                _ => (200, ""),
+            };
+            if head.starts_with("POST") {
+                peer.body(4);
+            }
+            sender.send(head).unwrap();
+            peer.send(format!("HTTP/1.1 {status} X\r\nLocation: {location}\r\nContent-Length: 5\r\n\r\nhello"));
+        }
+    });
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        let post = |target: &str| {
+            client
+                .post(home.url(target))
+                .bearer_auth("hidden")
+                .header("Cookie", "a=hidden")
+                .header("X-Kept", "1")
+                .body("body")
+        };
+        let response = post("/away").send().await.unwrap();
+        assert_eq!((response.redirects(), response.url().to_string()), (1, other.url("/there")));
+        let head = told_to_other.recv().unwrap();
+        assert!(
+            head.starts_with("POST /there") && head.contains("Content-Length: 4") && head.contains("X-Kept"),
+            "{head}"
+        );
+        assert!(!head.contains("hidden") && told_at_home.recv().unwrap().contains("hidden"), "{head}");
+
+        post("/home").send().await.unwrap();
+        let (_, head) = (told_at_home.recv().unwrap(), told_at_home.recv().unwrap());
+        assert!(head.starts_with("GET /here") && head.contains("hidden") && !head.contains("Content-Length"), "{head}");
+
+        let error = client.get(home.url("/loop")).send().await.unwrap_err();
+        assert!(matches!(error.cause(), Cause::TooManyRedirects { limit: 10, .. }), "{}", told(&error));
+        let error = client.get(home.url("/socket")).send().await.unwrap_err();
+        assert!(matches!(error.cause(), Cause::Location { .. }), "{}", told(&error));
+        let response = client.get(home.url("/loop")).redirects(0).send().await.unwrap();
+        assert_eq!((response.status(), response.redirects()), (302, 0));
+        // A reader gives its body only once.
+        let error = client.post(home.url("/away")).reader(&b"body"[..], Some(4)).send().await.unwrap_err();
+        assert!(matches!(error.cause(), Cause::BodyUsed), "{}", told(&error));
+        assert_eq!((home.accepted(), client.counts().in_flight), (1, 0));
+    });
+}
+
+fn gzip(data: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(data).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn packed_answer(coding: &str, body: &[u8]) -> Vec<u8> {
+    let mut answer =
+        format!("HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+    answer.extend_from_slice(body);
+    answer
+}
+
+#[test]
+fn bombs_are_stopped_at_the_limit() {
+    let bomb = gzip(&vec![0; 50 << 20]);
+    assert!(bomb.len() < 100_000);
+    let peer = Peer::answering(packed_answer("gzip", &bomb), false);
+    block_on(async {
+        let client = builder().collect_bytes(1 << 20).stream_bytes(2 << 20).build_local().unwrap();
+        let error = client.get(peer.url("/")).send().await.unwrap().bytes().await.unwrap_err();
+        assert!(matches!(error.cause(), Cause::BodyTooLarge { limit: 1_048_576 }), "{}", told(&error));
+        let mut response = client.get(peer.url("/")).send().await.unwrap();
+        let (mut total, mut chunks) = (0, response.chunks());
+        let error = loop {
+            match chunks.next().await {
+                Ok(piece) => total += piece.expect("no end").len(),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error.cause(), Cause::BodyTooLarge { .. }) && total <= 2 << 20, "{total} {}", told(&error));
+        // As it came, it is small.
+        assert_eq!(client.get(peer.url("/")).decode(false).send().await.unwrap().bytes().await.unwrap(), bomb);
+    });
+    let long = Peer::answering(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 1u64 << 40), false);
+    block_on(async {
+        let client = builder().collect_bytes(1 << 20).build_local().unwrap();
+        let error = client.get(long.url("/")).send().await.unwrap().bytes().await.unwrap_err();
+        assert!(matches!(error.cause(), Cause::BodyTooLarge { .. }), "announced, and not waited for: {}", told(&error));
+    });
+}
+
+#[test]
+fn packed_bodies_that_are_broken_say_so() {
+    let good = gzip(b"hello hello hello");
+    let mut bad = good.clone();
+    bad[14] ^= 0xff;
+    for (body, coding) in
+        [(&good[..good.len() - 3], "gzip"), (&bad, "gzip"), (b"not packed", "br"), (b"not packed", "zstd")]
+    {
+        let peer = Peer::answering(packed_answer(coding, body), false);
+        assert_eq!(get(&peer), Err((Phase::BetweenBytes, "coding", false)), "{coding}");
+    }
+    assert_eq!(get(&Peer::answering(packed_answer("gzip", &good), false)), Ok("hello hello hello".to_owned()));
+    assert_eq!(get(&Peer::answering(packed_answer("gzip", b""), false)), Ok(String::new()));
+    assert_eq!(get(&Peer::answering(packed_answer("unheard-of", b"as it is"), false)), Ok("as it is".to_owned()));
+}
+
+/// Whose deadline is over, when only one of them is short.
+fn overdue(set: impl FnOnce(&mut Deadlines), url: &str) -> (Phase, &'static str, bool) {
+    let mut deadlines = patient();
+    set(&mut deadlines);
+    block_on(async {
+        let client = builder().deadlines(deadlines).build_local().unwrap();
+        let result = match client.put(url).body(vec![0; 64 << 20]).send().await {
+            Ok(response) => response.bytes().await.map(drop),
+            Err(error) => Err(error),
+        };
+        let error = result.unwrap_err();
+        assert!(error.is_timeout() && error.timings().total >= SHORT, "{}", told(&error));
+        let counts = client.counts();
+        assert_eq!((counts.open, counts.in_flight, counts.retries), (0, 0, 0), "{counts:?}");
+        (error.phase(), error.name(), error.retry_is_safe())
+    })
+}
+
+#[test]
+fn each_deadline_names_its_phase() {
+    // Accepts, and that is all: a large body does not fit into the sockets' buffers.
+    let silent = Peer::start(|peer, _| {
+        let _held = peer;
+        loop {
+            std::thread::park();
+        }
+    });
+    let url = silent.url("/");
+    assert_eq!(overdue(|limits| limits.write = SHORT, &url), (Phase::Write, "write-timeout", true));
+    assert_eq!(overdue(|limits| limits.total = SHORT, &url), (Phase::Total, "total-timeout", true));
+    let secure = format!("https://{}/", silent.address);
+    assert_eq!(overdue(|limits| limits.tls = SHORT, &secure), (Phase::Tls, "tls-timeout", true));
+
+    let swallows = Peer::start(|mut peer, _| drop(peer.rest()));
+    assert_eq!(
+        overdue(|limits| limits.first_byte = SHORT, &swallows.url("/")),
+        (Phase::FirstByte, "first-byte-timeout", true)
+    );
+    let drips = Peer::start(|mut peer, _| {
+        peer.request();
+        peer.send("HTTP/1.1 200 OK\r\nX: ");
+        while peer.send("x") {
+            std::thread::yield_now();
+        }
+    });
+    let limits = oroshi_http1::Limits { head_bytes: usize::MAX, ..Default::default() };
+    block_on(async {
+        let client = builder().limits(limits).build_local().unwrap();
+        let slow = Deadlines { first_byte: SHORT, ..patient() };
+        let error = client.get(drips.url("/")).deadlines(slow).send().await.unwrap_err();
+        assert_eq!((error.phase(), error.is_timeout()), (Phase::FirstByte, true), "{}", told(&error));
+    });
+    let pauses = Peer::start(|mut peer, _| {
+        peer.request();
+        peer.body(64 << 20);
+        peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
+        peer.rest();
+    });
+    let between = overdue(|limits| limits.between_bytes = SHORT, &pauses.url("/"));
+    assert_eq!((between.0, between.1), (Phase::BetweenBytes, "between-bytes-timeout"));
+}
+
+#[test]
+fn a_body_that_never_pauses_ends_with_the_total() {
+    let peer = Peer::start(|mut peer, _| {
+        peer.request();
+        peer.send("HTTP/1.1 200 OK\r\n\r\n");
+        while peer.send([0; 64 * 1024]) {}
+    });
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        let mut response = client.get(peer.url("/")).timeout(SHORT).send().await.unwrap();
+        let mut chunks = response.chunks();
+        let error = loop {
+            match chunks.next().await {
+                Ok(piece) => assert!(piece.is_some()),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(
+            (error.phase(), error.is_timeout(), client.counts().open),
+            (Phase::Total, true, 0),
+            "{}",
+            told(&error)
+        );
+    });
+}
+
+#[test]
+fn names_have_their_phase_too() {
+    block_on(async {
+        let deadlines = Deadlines { dns: SHORT, ..patient() };
+        let (answer, wait) = mpsc::channel::<()>();
+        let wait = std::sync::Mutex::new(wait);
+        let slow = builder().deadlines(deadlines).resolver(move |_| {
+            let _ = wait.lock().unwrap().recv();
+            Err(std::io::Error::other("too late"))
+        });
+        let error = slow.build_local().unwrap().get("http://slow.example/").send().await.unwrap_err();
+        assert_eq!((error.phase(), error.name(), error.retry_is_safe()), (Phase::Dns, "dns-timeout", true));
+        drop(answer);
+        let none = builder().resolver(|_| Err(std::io::Error::other("no such host"))).build_local().unwrap();
+        let error = none.get("http://none.example/").send().await.unwrap_err();
+        assert_eq!((error.phase(), error.name(), error.retry_is_safe()), (Phase::Dns, "dns", true));
+        assert!(
+            told(&error).ends_with("could not resolve the host name none.example: no such host"),
+            "{}",
+            told(&error)
+        );
+    });
+}
+
+#[test]
+fn a_refused_connect_says_so() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        let error = client.post(format!("http://{closed}/")).send().await.unwrap_err();
+        assert_eq!((error.phase(), error.name(), error.retry_is_safe()), (Phase::Connect, "connect-refused", true));
+        assert_eq!(client.counts().open, 0);
+        let error = client.get("unix:/no/such/socket").send().await.unwrap_err();
+        assert_eq!((error.phase(), error.name()), (Phase::Connect, "connect-not-found"));
+    });
+}
+
+#[test]
+fn an_answer_before_the_whole_request_is_taken() {
+    let peer = Peer::start(|mut peer, _| {
+        peer.request();
+        peer.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nno!");
+        // Until the client has had enough of sending to nobody.
+        peer.rest();
+    });
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        let endless = tokio::io::repeat(b'x');
+        let response = client.post(peer.url("/")).reader(endless, None).send().await.unwrap();
+        assert_eq!((response.status(), response.text().await.unwrap().as_str()), (413, "no!"));
+        assert_eq!((client.counts().open, client.counts().in_flight), (0, 0));
+    });
+}
+
+#[test]
+fn a_reader_that_fails_or_lies_fails_the_request() {
+    let peer = Peer::start(|mut peer, _| drop(peer.rest()));
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        for (reader, length) in [(&b"short"[..], 9), (&b"too long"[..], 3)] {
+            let error = client.post(peer.url("/")).reader(reader, Some(length)).send().await.unwrap_err();
+            assert_eq!((error.phase(), error.name()), (Phase::Write, "request-body"), "{}", told(&error));
+        }
+        assert_eq!((client.counts().open, client.counts().retries), (0, 0));
+    });
+}
+
+#[test]
+fn unexpected_eof_is_told_apart_from_other_defects() {
+    let peer = Peer::answering("HTTP/1.1 200 OK\r\nContent-Le", true);
+    block_on(async {
+        let error = builder().build_local().unwrap().get(peer.url("/")).send().await.unwrap_err();
+        assert!(matches!(error.cause(), Cause::Response(DecodeError::UnexpectedEof)), "{}", told(&error));
+        assert!(!error.retry_is_safe(), "something was answered");
+    });
+}

@@ -1,0 +1,249 @@
+//! Peers for the client's tests: ones that do as they are told byte by byte, and a real server.
+#![allow(dead_code, unreachable_pub)] // a module of each test file, which uses its part
+
+pub mod nginx;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use oroshi_client::{Builder, Client, Deadlines, Error};
+use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, ServerTls, Shutdown};
+use oroshi_server::{Counts, Door, Handler, Server, Settings};
+
+/// A test that hangs fails by this, and no other test depends on it.
+pub const HANG: Duration = Duration::from_secs(20);
+
+/// Short enough to wait for.
+pub const SHORT: Duration = Duration::from_millis(50);
+
+/// Runs a future where `spawn_local` works.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default()).unwrap().block_on(future)
+}
+
+/// Deadlines that no test reaches by accident.
+pub fn patient() -> Deadlines {
+    Deadlines {
+        queue: HANG,
+        dns: HANG,
+        connect: HANG,
+        tls: HANG,
+        write: HANG,
+        first_byte: HANG,
+        between_bytes: HANG,
+        total: HANG * 2,
+    }
+}
+
+pub fn builder() -> Builder {
+    Client::builder().deadlines(patient())
+}
+
+/// Everything that an error and its causes say.
+pub fn told(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// A server that does whatever the test says, on threads of its own. Connections are counted from 0.
+pub struct Peer {
+    pub address: SocketAddr,
+    accepted: Arc<AtomicUsize>,
+}
+
+impl Peer {
+    pub fn start(serve: impl Fn(Conversation, usize) + Send + Sync + 'static) -> Peer {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let (counter, serve) = (Arc::clone(&accepted), Arc::new(serve));
+        // It ends with the process: nothing tells it to end before.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let number = counter.fetch_add(1, Ordering::SeqCst);
+                let serve = Arc::clone(&serve);
+                std::thread::spawn(move || serve(Conversation::new(stream.unwrap()), number));
+            }
+        });
+        Peer { address, accepted }
+    }
+
+    /// Answers each request on each connection with the same bytes, and closes after the first if told to.
+    pub fn answering(answer: impl Into<Vec<u8>>, close: bool) -> Peer {
+        let answer = answer.into();
+        Peer::start(move |mut peer, _| {
+            while peer.request().is_some() {
+                peer.send(&answer);
+                if close {
+                    return;
+                }
+            }
+        })
+    }
+
+    pub fn url(&self, target: &str) -> String {
+        format!("http://{}{target}", self.address)
+    }
+
+    /// How many connections there were.
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
+    }
+}
+
+/// One connection of a [`Peer`].
+pub struct Conversation {
+    pub stream: TcpStream,
+    ahead: Vec<u8>,
+}
+
+impl Conversation {
+    fn new(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(HANG * 2)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Conversation { stream, ahead: Vec::new() }
+    }
+
+    /// The next request's head; `None` when the client has closed.
+    pub fn request(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.ahead.windows(4).position(|window| window == b"\r\n\r\n") {
+                let head: Vec<u8> = self.ahead.drain(..end + 4).collect();
+                return Some(String::from_utf8(head).unwrap());
+            }
+            if !self.more() {
+                return None;
+            }
+        }
+    }
+
+    /// As many bytes of a body.
+    pub fn body(&mut self, length: usize) -> Vec<u8> {
+        while self.ahead.len() < length {
+            assert!(self.more(), "the client closed within its body");
+        }
+        self.ahead.drain(..length).collect()
+    }
+
+    /// Everything until the client closes, however it does.
+    pub fn rest(&mut self) -> Vec<u8> {
+        while self.more() {}
+        std::mem::take(&mut self.ahead)
+    }
+
+    fn more(&mut self) -> bool {
+        let mut buffer = [0; 64 * 1024];
+        let count = self.stream.read(&mut buffer).unwrap_or(0);
+        self.ahead.extend_from_slice(&buffer[..count]);
+        count > 0
+    }
+
+    /// Sends, unless the client has gone: then it does not want it.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.stream.write_all(bytes.as_ref()).is_ok()
+    }
+
+    /// Closes with a reset.
+    pub fn reset(self) {
+        socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+}
+
+/// A real server, with a handler of the test's.
+pub struct Running {
+    pub address: oroshi_net::Peer,
+    shutdown: Shutdown,
+    cores: Cores<Counts>,
+}
+
+impl Running {
+    pub fn start<H: Handler + Clone + Send + Sync>(handler: H) -> Running {
+        Running::start_at("127.0.0.1:0", None, handler)
+    }
+
+    pub fn start_at<H: Handler + Clone + Send + Sync>(address: &str, tls: Option<ServerTls>, handler: H) -> Running {
+        let bound = BoundListener::bind(address, &ListenOptions::default()).unwrap();
+        let address = bound.address().clone();
+        let shutdown = Shutdown::new();
+        let ending = shutdown.clone();
+        let bound = Mutex::new(Some(bound));
+        let cores = Cores::start(&CoresOptions::new("server", 1), move |_| {
+            let settings = Settings { idle_timeout: HANG * 3, drain_timeout: SHORT, ..Settings::default() };
+            let server = Server::new(handler.clone(), settings);
+            let (bound, tls, ending) = (bound.lock().unwrap().take().unwrap(), tls.clone(), ending.clone());
+            async move {
+                let listener = bound.into_listener().unwrap();
+                server.serve([Door { listener, tls }], ending.reached(1)).await;
+                server.counters().counts()
+            }
+        });
+        Running { address, shutdown, cores: cores.unwrap() }
+    }
+
+    pub fn url(&self, target: &str) -> String {
+        match &self.address {
+            oroshi_net::Peer::Tcp(address) => format!("http://{address}{target}"),
+            unix => format!("{unix}:{target}"),
+        }
+    }
+
+    /// Shuts down, waits for the end, and gives what was counted.
+    pub fn stop(self) -> Counts {
+        self.shutdown.request();
+        self.cores.join().unwrap()[0]
+    }
+}
+
+/// A certificate for `localhost` and its key, as PEM files, and the CA that signed it.
+pub struct Identity {
+    pub folder: tempfile::TempDir,
+}
+
+impl Identity {
+    pub fn new() -> Self {
+        use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        write("ca.pem", ca.pem());
+        let key = KeyPair::generate().unwrap();
+        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+        write("server.pem", CertificateParams::new(names).unwrap().signed_by(&key, &ca).unwrap().pem());
+        write("server.key", key.serialize_pem());
+        Identity { folder }
+    }
+
+    pub fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn trusted(&self) -> oroshi_net::ClientTlsOptions {
+        let roots = oroshi_net::tls::Roots::Only(vec![self.path("ca.pem")]);
+        oroshi_net::ClientTlsOptions { roots, ..Default::default() }
+    }
+
+    pub fn server(&self) -> ServerTls {
+        ServerTls::from_files(self.path("server.pem"), self.path("server.key"), &Default::default()).unwrap()
+    }
+}
+
+/// Tells whoever runs the tests that this one was left out, and why.
+pub fn skipped(name: &str, why: &str) {
+    let line = format!("skipped: {name}: {why}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+    if let Some(path) = std::env::var_os("OROSHI_SKIPPED") {
+        let mut file = std::fs::OpenOptions::new().append(true).open(path).expect("OROSHI_SKIPPED names a file");
+        file.write_all(line.as_bytes()).expect("a line in OROSHI_SKIPPED");
+    }
+}
