@@ -8,11 +8,12 @@ class NativeSpreadTest < Minitest::Test
 
   WORKERS = 5
 
-  def with_workers(listener)
+  WHO = ->(_env) { [200, {}, [Process.pid.to_s]] }
+
+  def with_workers(listener, app = WHO)
     board = Oroshi::Native::Scoreboard.new(WORKERS)
     pids = Array.new(WORKERS) do |slot|
       fork do
-        app = ->(_env) { [200, {}, [Process.pid.to_s]] }
         worker = Oroshi::Native::Worker.new(app, listener_fds: [listener.fileno], scoreboard: board, slot: slot, settings: { keep_alive_s: 30.0 })
         trap("TERM") { worker.stop_now }
         worker.run
@@ -50,5 +51,56 @@ class NativeSpreadTest < Minitest::Test
         clients&.each(&:close)
       end
     end
+  end
+
+  # Nobody has asked for anything yet: whoever wakes first must not take all.
+  def test_connections_that_are_opened_at_once_are_spread
+    listener = UNIXServer.new("\0oroshi-#{Process.pid}-#{rand(1 << 32)}")
+    with_workers(listener) do |pids|
+      # On a busy machine a worker may not come to it before its time is over: then once more.
+      spread = Array.new(10).lazy.map do
+        clients = Array.new(WORKERS) { Client.new(UNIXSocket.new(listener.path)) }
+        clients.map { |client| client.send(request).answer.body.to_i }.sort
+      ensure
+        clients&.each(&:close)
+      end
+      assert_includes spread, pids.sort
+    end
+  end
+
+  # Connections that one worker has got are slow there while the others sleep: it gives them away, and loses no request.
+  def test_a_slow_worker_gives_kept_connections_to_idle_ones
+    listener = UNIXServer.new("\0oroshi-#{Process.pid}-#{rand(1 << 32)}")
+    slow = lambda do |env|
+      sleep 0.02 if env["PATH_INFO"] == "/slow"
+      WHO.call(env)
+    end
+    with_workers(listener, slow) do |pids|
+      pids.drop(1).each { |pid| Process.kill("STOP", pid) }
+      clients = Array.new(WORKERS) { Client.new(UNIXSocket.new(listener.path)) }
+      at_first = clients.map { |client| client.send(request).answer.body.to_i }
+      pids.drop(1).each { |pid| Process.kill("CONT", pid) }
+      assert_equal [pids.first], at_first.uniq, "the others are stopped"
+
+      moved = Queue.new
+      clients.map { |client| Thread.new { keep_asking(listener, client, pids.first, moved) } }.each(&:join)
+      assert_equal WORKERS - 1, moved.size, "one stays, and the others have moved away"
+    end
+  end
+
+  # Asks on and on, and anew where the server closes a connection in good form, until another worker answers or all other
+  # connections have moved away.
+  def keep_asking(listener, client, first, moved)
+    over = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PATIENCE_S
+    while moved.size < WORKERS - 1 && Process.clock_gettime(Process::CLOCK_MONOTONIC) < over
+      answer = client.send(request("/slow")).answer
+      return moved << true if answer.body.to_i != first
+      next unless answer.headers["connection"] == ["close"]
+
+      client.close
+      client = Client.new(UNIXSocket.new(listener.path))
+    end
+  ensure
+    client.close
   end
 end

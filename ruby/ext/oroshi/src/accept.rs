@@ -1,15 +1,18 @@
 //! Listeners, and the connections that come from them.
 //!
 //! One connection is taken at a time and served before the next is taken: there are other workers, who may have nothing to
-//! do. A worker that keeps a connection lets the others have their turn (`let_others_accept`); still, while a worker is busy
-//! with one of its kept connections, the others that it has wait for it. When the worker stops, its copies of the listeners
-//! are closed at once, so that nobody waits for it.
+//! do. A worker that keeps a connection lets the others have their turn (`let_others_accept`), and leaves new ones to idle
+//! workers that keep fewer (`leave_to_a_freer_worker`). Still, while a worker is busy with one of its kept connections, the
+//! others that it has wait for it: if that takes long and somebody else is idle, it closes one, in good form, after its answer
+//! (`is_better_off_elsewhere`). When the worker stops, its copies of the listeners are closed at once, so that nobody waits for it.
 
 use std::io;
 use std::os::fd::RawFd;
+use std::time::Instant;
 
 use crate::connection::Connection;
 use crate::engine::Engine;
+use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
 use crate::socket::{self, Place};
 use crate::worker::Stop;
@@ -23,10 +26,14 @@ pub(crate) struct Listener {
     ready: bool,
     /// Whether descriptors or memory have run out: until the next sweep, epoll would only say so again and again.
     paused: bool,
+    /// Since when a connection that may be there is left to another worker.
+    left_since: Option<Instant>,
 }
 
 /// Tokens with this bit are listeners, by number.
 pub(crate) const LISTENER: u64 = 1 << 63;
+/// An application that takes so long for a request is slow: a new connection costs little beside it.
+const SLOW_MS: u64 = 8;
 /// So many new connections are served before those that are there already get their turn.
 const ACCEPTS: usize = 8;
 
@@ -36,7 +43,7 @@ pub(crate) fn prepare(numbers: &[RawFd], poll: &Poll) -> Result<Vec<Listener>, (
         let place = socket::prepare_listener(number)
             .and_then(|place| poll.add_listener(number, LISTENER | index as u64).map(|()| place))
             .map_err(|error| (format!("cannot listen on descriptor {number}"), error))?;
-        Ok(Listener { number, place, ready: false, paused: false })
+        Ok(Listener { number, place, ready: false, paused: false, left_since: None })
     };
     numbers.iter().enumerate().map(prepare).collect()
 }
@@ -59,6 +66,64 @@ impl Engine<'_> {
         self.listeners.iter().any(|listener| listener.ready)
     }
 
+    /// Whether a listener is left to other workers for the moment.
+    pub(crate) fn has_left_listener(&self) -> bool {
+        self.listeners.iter().any(|listener| listener.left_since.is_some())
+    }
+
+    /// Another worker leaves a connection to this one.
+    pub(crate) fn called_to_the_listeners(&mut self) {
+        self.worker.peers.own_bell().quiet();
+        let stopping = self.stopping.is_some();
+        for listener in self.listeners.iter_mut().filter(|listener| !listener.paused) {
+            listener.ready = !stopping;
+        }
+    }
+
+    /// Leaves a connection that may be there to another worker, if one is idle and keeps fewer than this one.
+    fn leave_to_a_freer_worker(&mut self, index: usize) -> bool {
+        let kept = self.seats.taken();
+        if kept == 0 {
+            return false;
+        }
+        let Some(other) = self.worker.peers.freer_than(kept) else { return false };
+        let listener = &mut self.listeners[index];
+        self.poll.remove(listener.number);
+        listener.ready = false;
+        listener.left_since = Some(Instant::now());
+        self.worker.peers.wake(other);
+        true
+    }
+
+    /// Whether the connection that is about to be answered had better be opened anew, at another worker: the application
+    /// is slow, others that are kept here wait already, and elsewhere there is nothing to do.
+    pub(crate) fn is_better_off_elsewhere(&self, connection: &Connection) -> bool {
+        if self.worker.slot.worked_ms() < SLOW_MS {
+            return false;
+        }
+        let kept = self.seats.taken() + usize::from(connection.seat.is_none());
+        kept > 1 && self.worker.peers.freer_than(kept - 1).is_some() && self.others_wait(connection.seat)
+    }
+
+    /// Whether other connections than the one of `own` have something to do here, and that one has not.
+    fn others_wait(&self, own: Option<u64>) -> bool {
+        let ready = self.poll.peek();
+        let mut connections = ready.iter().filter(|&token| token & LISTENER == 0).peekable();
+        connections.peek().is_some() && connections.all(|&token| Some(token) != own)
+    }
+
+    /// Looks again at what was left to others long enough. Who then waits there still is taken.
+    fn come_back(&mut self, index: usize) -> bool {
+        let listener = &mut self.listeners[index];
+        if listener.left_since.is_none_or(|since| since.elapsed() < LEFT_FOR) {
+            return false;
+        }
+        listener.left_since = None;
+        listener.paused = self.poll.add_listener(listener.number, LISTENER | index as u64).is_err();
+        listener.ready = !listener.paused;
+        listener.ready
+    }
+
     /// No connection can be taken for now.
     fn pause(&mut self, index: usize, error: &io::Error) {
         let listener = &mut self.listeners[index];
@@ -73,7 +138,7 @@ impl Engine<'_> {
     /// comes while nothing else happens, and whoever comes later on one of them would wait for the others.
     pub(crate) fn let_others_accept(&mut self, index: usize) {
         let listener = &mut self.listeners[index];
-        if listener.paused || self.stopping.is_some() {
+        if listener.paused || listener.left_since.is_some() || self.stopping.is_some() {
             return;
         }
         self.poll.remove(listener.number);
@@ -105,6 +170,7 @@ impl Engine<'_> {
             }
             self.listeners[index].ready = false;
             self.listeners[index].paused = false;
+            self.listeners[index].left_since = None;
             socket::close(number);
         }
     }
@@ -117,7 +183,8 @@ impl Engine<'_> {
                 if self.leave.is_some() || self.worker.stop.get() != Stop::No {
                     return;
                 }
-                any |= self.listeners[index].ready && self.accept_from(index);
+                let take = self.come_back(index) || self.listeners[index].ready && !self.leave_to_a_freer_worker(index);
+                any |= take && self.accept_from(index);
             }
             if !any {
                 return;

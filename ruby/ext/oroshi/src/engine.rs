@@ -17,6 +17,7 @@ use crate::connection::{Connection, Next, Seats, Stage};
 use crate::env::{Common, Environments};
 use crate::exchange::Body;
 use crate::overdue;
+use crate::peers::LEFT_FOR;
 use crate::poll::{Interest, Poll};
 use crate::rb;
 use crate::request::{BodyError, Incoming, gather};
@@ -66,6 +67,8 @@ pub(crate) struct Engine<'w> {
 
 /// The lifeline's token.
 pub(crate) const LIFELINE: u64 = u64::MAX;
+/// The token of what other workers wake this one with.
+const BELL: u64 = u64::MAX - 1;
 /// Bytes read at once.
 const SCRATCH_BYTES: usize = 64 * 1024;
 /// So many reads are made for one connection before the others get their turn.
@@ -92,6 +95,8 @@ impl<'w> Engine<'w> {
             poll.add(lifeline, LIFELINE)
                 .map_err(|error| broken(ruby, &format!("cannot watch the lifeline, descriptor {lifeline}"), &error))?;
         }
+        let bell = worker.peers.own_bell();
+        poll.add(bell.number(), BELL).map_err(|error| broken(ruby, "cannot watch the worker's eventfd", &error))?;
         let title = settings.title.as_deref().map(|fixed| Title::new(ruby, fixed)).transpose()?;
         let mut engine = Engine {
             ruby,
@@ -157,6 +162,7 @@ impl<'w> Engine<'w> {
             match self.poll.event(index).token {
                 _ if self.leave.is_some() => return,
                 LIFELINE => self.stop(Ended::ManagerGone),
+                BELL => self.called_to_the_listeners(),
                 token if token & LISTENER != 0 => self.listener_is_ready(token),
                 token => self.wake(token),
             }
@@ -182,6 +188,7 @@ impl<'w> Engine<'w> {
         let timeout_ms = match self.stopping {
             // It ends soon: look often enough to see it.
             Some(_) => 50,
+            None if self.has_left_listener() => LEFT_FOR.as_millis() as i32,
             None if self.seats.taken() > 0 || self.has_paused_listener() || self.is_watching() => SWEEP_MS as i32,
             None => -1,
         };
@@ -474,6 +481,7 @@ impl<'w> Engine<'w> {
             Some(token) => token,
             None => {
                 let token = self.seats.reserve();
+                self.worker.slot.keep(self.seats.taken());
                 (connection.seat, self.fresh_seat) = (Some(token), Some(token));
                 token
             }
@@ -498,6 +506,7 @@ impl<'w> Engine<'w> {
     pub(crate) fn release(&mut self, seat: Option<u64>) {
         if let Some(token) = seat {
             self.seats.release(token);
+            self.worker.slot.keep(self.seats.taken());
         }
     }
 

@@ -188,7 +188,7 @@ impl Engine<'_> {
     pub(crate) fn next(&self, connection: &Connection, keep: bool) -> Next {
         let unread = self.worker.present.borrow().lazy.is_unread();
         let stopping = self.stopping.is_some() || self.worker.stop.get() != Stop::No;
-        match keep && !stopping && !unread {
+        match keep && !stopping && !unread && !self.is_better_off_elsewhere(connection) {
             true => Next::Keep,
             // Closing over bytes that nobody has read would reset the connection, and with it the answer.
             false if unread || !connection.input.is_empty() => Next::Linger,

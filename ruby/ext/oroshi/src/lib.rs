@@ -29,6 +29,7 @@ mod hijack;
 mod log;
 mod output;
 mod overdue;
+mod peers;
 mod poll;
 mod present;
 mod rb;

@@ -96,6 +96,15 @@ impl Poll {
         Ok(ready)
     }
 
+    /// The tokens of some of what is ready, without taking anything: the next look finds it again.
+    pub(crate) fn peek(&self) -> Vec<u64> {
+        const SOME: usize = 8;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; SOME];
+        // SAFETY: the set's descriptor, and room for SOME events.
+        let ready = unsafe { libc::epoll_wait(self.set.as_raw_fd(), events.as_mut_ptr(), SOME as i32, 0) };
+        events[..usize::try_from(ready).unwrap_or(0)].iter().map(|event| event.u64).collect()
+    }
+
     /// An event of the last look or wait.
     pub(crate) fn event(&self, index: usize) -> Event {
         Event { token: self.events[index].u64 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, f
 use magnus::{Error, RArray, RHash, Ruby};
 
 use crate::clock;
+use crate::peers::Bell;
 
 /// Bytes of a request line that are kept.
 pub(crate) const REQUEST_BYTES: usize = 256;
@@ -30,7 +31,11 @@ pub(crate) enum State {
 }
 
 impl State {
-    const NAMES: [&'static str; 6] = ["empty", "starting", "idle", "app", "writing", "stopping"];
+    const ALL: [State; 6] = [State::Empty, State::Starting, State::Idle, State::App, State::Writing, State::Stopping];
+
+    fn name(self) -> &'static str {
+        ["empty", "starting", "idle", "app", "writing", "stopping"][self as usize]
+    }
 }
 
 /// A worker's part: 512 bytes. The worker writes all of it but `condemned`.
@@ -50,6 +55,8 @@ pub(crate) struct Slot {
     began_ms: AtomicU64,
     /// Since when the worker waits for the present request's client, on the same clock; 0 if it does not.
     waits_since_ms: AtomicU64,
+    /// How many connections the worker keeps.
+    kept: AtomicU32,
     /// The serial of the request that is to be ended with a 504, which the manager has chosen.
     condemned: AtomicU64,
     request_bytes: AtomicU32,
@@ -61,6 +68,21 @@ const _: () = assert!(size_of::<Slot>() == 512);
 impl Slot {
     pub(crate) fn set_state(&self, state: State) {
         self.state.store(state as u8, Relaxed);
+    }
+
+    pub(crate) fn state(&self) -> State {
+        let state = usize::from(self.state.load(Relaxed));
+        *State::ALL.get(state).unwrap_or(&State::Empty)
+    }
+
+    /// The worker keeps so many connections now.
+    pub(crate) fn keep(&self, connections: usize) {
+        self.kept.store(connections as u32, Relaxed);
+    }
+
+    /// How many connections the worker keeps.
+    pub(crate) fn kept(&self) -> usize {
+        self.kept.load(Relaxed) as usize
     }
 
     pub(crate) fn set_pid(&self, pid: i32) {
@@ -91,6 +113,11 @@ impl Slot {
     /// The request is over.
     pub(crate) fn end(&self) {
         self.serial.store(0, Release);
+    }
+
+    /// How long the application has had the present request, without what it has waited for its client, in milliseconds.
+    pub(crate) fn worked_ms(&self) -> u64 {
+        clock::coarse_ms().saturating_sub(self.began_ms.load(Relaxed))
     }
 
     /// From now on the client is waited for: that time is not the application's.
@@ -155,6 +182,7 @@ impl Slot {
     fn clear(&self) {
         self.set_state(State::Empty);
         self.set_pid(0);
+        self.keep(0);
         for number in [&self.requests, &self.serial, &self.began_ms, &self.waits_since_ms, &self.condemned] {
             number.store(0, Relaxed);
         }
@@ -181,6 +209,7 @@ impl Slot {
 #[magnus::wrap(class = "Oroshi::Native::Scoreboard", free_immediately, size)]
 pub(crate) struct Scoreboard {
     slots: &'static [Slot],
+    bells: &'static [Bell],
 }
 
 impl Scoreboard {
@@ -201,8 +230,24 @@ impl Scoreboard {
             let message = format!("cannot map {length} bytes for a scoreboard of {slots} slots: {cause}");
             return Err(Error::new(ruby.exception_no_mem_error(), message));
         }
+        let bells: Result<Vec<_>, _> = (0..slots).map(|_| Bell::new()).collect();
+        let bells = bells.map_err(|cause| {
+            let message = format!("cannot make {slots} eventfds for a scoreboard of {slots} slots: {cause}");
+            Error::new(ruby.exception_runtime_error(), message)
+        })?;
         // SAFETY: page-aligned, of the right length, all zeros, which is a valid Slot; mapped until the process ends.
-        Ok(Scoreboard { slots: unsafe { std::slice::from_raw_parts(memory.cast(), slots) } })
+        let slots = unsafe { std::slice::from_raw_parts(memory.cast(), slots) };
+        Ok(Scoreboard { slots, bells: bells.leak() })
+    }
+
+    /// All slots.
+    pub(crate) fn all(&self) -> &'static [Slot] {
+        self.slots
+    }
+
+    /// What wakes the worker of each slot.
+    pub(crate) fn bells(&self) -> &'static [Bell] {
+        self.bells
     }
 
     /// The slot of this number.
@@ -227,9 +272,8 @@ impl Scoreboard {
     pub(crate) fn read(ruby: &Ruby, board: &Self, number: usize) -> Result<RHash, Error> {
         let slot = board.slot(ruby, number)?;
         let present = slot.present();
-        let state = State::NAMES[usize::from(slot.state.load(Relaxed)).min(State::NAMES.len() - 1)];
         let hash = ruby.hash_new();
-        hash.aset(ruby.to_symbol("state"), ruby.to_symbol(state))?;
+        hash.aset(ruby.to_symbol("state"), ruby.to_symbol(slot.state().name()))?;
         hash.aset(ruby.to_symbol("pid"), slot.pid.load(Relaxed))?;
         hash.aset(ruby.to_symbol("requests"), slot.requests.load(Relaxed))?;
         hash.aset(ruby.to_symbol("busy_s"), present.as_ref().map(|(_, busy_s, _)| *busy_s))?;
@@ -264,8 +308,15 @@ pub(crate) mod tests {
 
     /// A slot of its own.
     pub(crate) fn slot() -> &'static Slot {
+        &board(1).all()[0]
+    }
+
+    /// A scoreboard of its own.
+    pub(crate) fn board(slots: usize) -> Scoreboard {
         // SAFETY: all zeros is a valid Slot.
-        Box::leak(Box::new(unsafe { std::mem::zeroed() }))
+        let all: Vec<Slot> = (0..slots).map(|_| unsafe { std::mem::zeroed() }).collect();
+        let bells: Vec<Bell> = (0..slots).map(|_| Bell::new().expect("an eventfd")).collect();
+        Scoreboard { slots: all.leak(), bells: bells.leak() }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::client_wait::wait_raising;
 use crate::clock;
 use crate::engine::{Ended, Engine};
 use crate::log::{AccessLog, NO_ANSWER};
+use crate::peers::Peers;
 use crate::present::{Present, Reading, too_late};
 use crate::rb::{self, Roots};
 use crate::scoreboard::{Scoreboard, Slot, State};
@@ -37,6 +38,7 @@ pub(crate) struct Worker {
     pub(crate) listeners: Vec<RawFd>,
     pub(crate) settings: Settings,
     pub(crate) slot: &'static Slot,
+    pub(crate) peers: Peers,
     pub(crate) roots: Roots,
     pub(crate) present: RefCell<Present>,
     pub(crate) stop: Cell<Stop>,
@@ -127,6 +129,7 @@ impl Worker {
             &[],
         )?;
         let (listeners, scoreboard, slot, settings) = given.required;
+        let peers = Peers::new(*scoreboard, slot);
         let slot = scoreboard.slot(ruby, slot)?;
         let settings = Settings::read(ruby, settings)?;
         let roots = Roots::default();
@@ -140,6 +143,7 @@ impl Worker {
             listeners,
             settings,
             slot,
+            peers,
             roots,
             present: RefCell::default(),
             stop: Cell::new(Stop::No),
