@@ -37,7 +37,7 @@ class CommandTest < Support::Test
     assert_equal 2, code
     assert_equal <<~SAID, said
       error: MaxWokers=3: no such option; did you mean MaxWorkers?
-      error: Port=http: must be a whole number from 0 to 65535, for example -O Port=1
+      error: Port=http: must be a whole number from 0 to 65535, for example -O Port=8080
         next: `oroshi-rack --help` lists the options; docs/rack.md explains them
     SAID
   end
@@ -58,6 +58,16 @@ class CommandTest < Support::Test
     assert_match(/^MaxWorkers +3 \(command line\)$/, said)
     assert_match(/^Timeout +60 s \(.*c\.rb:1\)$/, said)
     assert_match(/^config\.ru is fine$/, said)
+    assert_equal [1, "error: PidFile run/a.pid: No such file or directory; its folder must exist: mkdir -p run\n"],
+                 oroshi_rack("--check", "-O", "PidFile=run/a.pid")
+    refute File.exist?("run")
+  end
+
+  def test_an_application_that_is_none
+    file("config.ru", "run 5")
+    code, said = oroshi_rack("--check")
+    assert_equal 1, code
+    assert_match(/\Aerror: config\.ru: the application is 5, which has no method `call`; give `run` something that has/, said)
     assert_empty Dir.children(@dir) - %w[config.ru c.rb]
 
     file("config.ru", "raise 'broken'")

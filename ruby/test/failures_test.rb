@@ -185,10 +185,13 @@ class FailuresTest < Support::Test
     assert_equal "#{again.pid}\n", File.read(path)
   end
 
-  def test_a_log_that_cannot_be_written
-    server = serve(AccessLog: "/nonexistent/access.log", ready: 0)
-    assert_equal 1, server.wait.exitstatus
-    assert_match(%r{error: oroshi-rack: No such file or directory.*/nonexistent/access\.log}, server.said)
+  def test_files_that_cannot_be_written
+    %w[AccessLog ErrorLog PidFile].each do |option|
+      server = serve(option => "/nonexistent/file", ready: 0)
+      assert_equal 1, server.wait.exitstatus
+      assert_includes server.said, "error: oroshi-rack: #{option} /nonexistent/file: No such file or directory; its folder " \
+                                   "must exist: mkdir -p /nonexistent\n"
+    end
   end
 
   # The pipes that a process has open, but for its standard streams.

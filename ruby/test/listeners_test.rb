@@ -145,8 +145,9 @@ class ListenersTest < Support::Test
   end
 
   def test_names_that_mean_nothing
-    assert_match(/cannot listen at nowhere.invalid:0/, refused(Host: "nowhere.invalid", Port: 0))
-    assert_match(/cannot listen at unix:#{"a" * 200}.*too long/, refused(Listen: "unix:#{"a" * 200}"))
+    assert_match(/cannot listen at nowhere.invalid:0.*; give a name that/, refused(Host: "nowhere.invalid", Port: 0))
+    assert_match(/cannot listen at 192.0.2.1:0.*; this machine has no such address/, refused(Host: "192.0.2.1", Port: 0))
+    assert_match(/cannot listen at unix:#{"a" * 200}.*too long.*; choose a shorter path/, refused(Listen: "unix:#{"a" * 200}"))
   end
 
   # --- inherited ---

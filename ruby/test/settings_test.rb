@@ -57,7 +57,7 @@ class SettingsTest < Support::Test
                      Listen: "nowhere", AfterFork: "text")
     assert_equal ["MaxWorkers=none: must be a whole number from 1 on, or auto (one per processor), for example " \
                   "-O MaxWorkers=4",
-                  "Port=99999: must be a whole number from 0 to 65535, for example -O Port=1",
+                  "Port=99999: must be a whole number from 0 to 65535, for example -O Port=8080",
                   "BackLog without a value: must be a whole number from 1 on, for example -O BackLog=1",
                   "Hosts=x: no such option; did you mean Host?",
                   "LogFormat=xml: must be one of off, common, combined, json, for example -O LogFormat=json",
@@ -102,7 +102,7 @@ class SettingsTest < Support::Test
     assert_equal 5, build(env: { "WEB_CONCURRENCY" => "" }).max_workers
     assert_equal 8080, build(env: { "PORT" => "8080" }).port
     assert_equal ["WEB_CONCURRENCY=many: must be a whole number from 1 on, or auto (one per processor), for example " \
-                  "max_workers 4"], mistakes(env: { "WEB_CONCURRENCY" => "many" })
+                  "WEB_CONCURRENCY=4"], mistakes(env: { "WEB_CONCURRENCY" => "many" })
   end
 
   def test_log_format_follows_the_file
@@ -157,8 +157,9 @@ class SettingsTest < Support::Test
                   "#{path}:3: timeout \"soon\": must be a time: seconds, or a number with ms, s, m or h, " \
                   "for example timeout 30s",
                   "#{path}:4: port: wants one value or a block, got 2",
-                  "#{path}:5: there is no `nonsense`; docs/rack.md has the list"],
-                 mistakes(in_file: "\nmax_wokers 4\ntimeout 'soon'\nport 1, 2\nnonsense\n")
+                  "#{path}:5: threads 5, 5: no such option; docs/rack.md has the list",
+                  "#{path}:6: there is no `nonsense`; docs/rack.md has the list"],
+                 mistakes(in_file: "\nmax_wokers 4\ntimeout 'soon'\nport 1, 2\nthreads 5, 5\nnonsense\n")
                    .sort_by { |line| line[/:(\d+):/, 1].to_i }
   end
 

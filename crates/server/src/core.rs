@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use oroshi_words::date::{HTTP_DATE_BYTES, http_date};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::counters::Counters;
-use crate::date::{self, DATE_BYTES};
 use crate::settings::{Settings, Ticks};
 
 /// How much one read takes in at most, in bytes.
@@ -36,7 +36,7 @@ pub(crate) struct Core {
     pub(crate) seat_freed: Notify,
     seats: RefCell<Vec<Rc<Seat>>>,
     now: Cell<u64>,
-    date: Cell<[u8; DATE_BYTES]>,
+    date: Cell<[u8; HTTP_DATE_BYTES]>,
 }
 
 impl Core {
@@ -52,7 +52,7 @@ impl Core {
             seat_freed: Notify::new(),
             seats: RefCell::default(),
             now: Cell::new(0),
-            date: Cell::new([0; DATE_BYTES]),
+            date: Cell::new([0; HTTP_DATE_BYTES]),
         };
         core.read_clock();
         core
@@ -64,7 +64,7 @@ impl Core {
     }
 
     /// The current date, as old as a tick at most.
-    pub(crate) fn date(&self) -> [u8; DATE_BYTES] {
+    pub(crate) fn date(&self) -> [u8; HTTP_DATE_BYTES] {
         self.date.get()
     }
 
@@ -136,7 +136,7 @@ impl Core {
     fn read_clock(&self) {
         // A clock before 1970 has no date to give; it is a machine that has not set its clock yet.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.date.set(date::format(now.as_secs()));
+        self.date.set(http_date(now.as_secs()));
     }
 }
 

@@ -43,13 +43,12 @@
 //! 1. [`Exchange`] (`exchange`), with [`RequestBody`] (`body`) and [`Reply`] (`reply`): what a handler sees.
 //! 2. [`Error`] (`error`) and [`Settings`] (`settings`): what can go wrong, and what can be set.
 //! 3. [`Server`] (`serve`): accepting, shutting down. `connection`: one connection's life.
-//! 4. `wire`: reads and writes. `core`: what connections share. `counters`, `date`.
+//! 4. `wire`: reads and writes. `core`: what connections share. `counters`.
 
 mod body;
 mod connection;
 mod core;
 mod counters;
-mod date;
 mod error;
 mod exchange;
 mod reply;

@@ -1,4 +1,4 @@
-//! Days and times of day, UTC.
+//! Days and times of day, UTC, and the form in which HTTP writes them.
 
 /// A second of the calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +37,60 @@ impl Date {
     }
 }
 
+/// The length of every date that HTTP sends, in bytes.
+pub const HTTP_DATE_BYTES: usize = 29;
+
+/// The moment so many seconds after 1970 began as HTTP writes it (RFC 9110 section 5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`.
+#[must_use]
+pub fn http_date(unix_s: u64) -> [u8; HTTP_DATE_BYTES] {
+    const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed"; // 1 January 1970 was a Thursday
+    let Date { year, month, day, hour, minute, second } = Date::at(unix_s);
+    let mut date = *b"Ddd, 00 Mmm 0000 00:00:00 GMT";
+    let weekday = (unix_s / 86_400 % 7) as usize * 3;
+    date[0..3].copy_from_slice(&DAYS[weekday..weekday + 3]);
+    digits(&mut date[5..7], day);
+    date[8..11].copy_from_slice(month_name(month));
+    digits(&mut date[12..16], year);
+    digits(&mut date[17..19], hour);
+    digits(&mut date[20..22], minute);
+    digits(&mut date[23..25], second);
+    date
+}
+
+/// `Jan` for 1. Panics unless `month` is 1 to 12.
+#[must_use]
+pub fn month_name(month: u64) -> &'static [u8] {
+    const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+    let at = (month as usize - 1) * 3;
+    &MONTHS[at..at + 3]
+}
+
+/// Fills `place` with a number's last digits.
+pub fn digits(place: &mut [u8], mut number: u64) {
+    for digit in place.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn http_writes_known_moments() {
+        let known: [(u64, &[u8]); 6] = [
+            (0, b"Thu, 01 Jan 1970 00:00:00 GMT"),
+            (784_111_777, b"Sun, 06 Nov 1994 08:49:37 GMT"), // RFC 9110's own example
+            (951_782_399, b"Mon, 28 Feb 2000 23:59:59 GMT"),
+            (951_782_400, b"Tue, 29 Feb 2000 00:00:00 GMT"),
+            (4_107_542_399, b"Sun, 28 Feb 2100 23:59:59 GMT"),
+            (4_107_542_400, b"Mon, 01 Mar 2100 00:00:00 GMT"), // 2100 is no leap year
+        ];
+        for (moment, text) in known {
+            assert_eq!(http_date(moment), text, "{moment}");
+        }
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {

@@ -32,7 +32,7 @@ module Oroshi
     rescue Failure => e
       warn "error: #{e.message}"
       e.code
-    rescue Listeners::Error, PidFile::Taken, SystemCallError => e
+    rescue Listeners::Error, PidFile::Taken, OptionFile::Error, SystemCallError => e
       warn "error: #{with}: #{e.message}"
       FAILED
     end
@@ -57,9 +57,14 @@ module Oroshi
       Manager.new(settings, env: @env) { load_app }.run
     end
 
-    # --check: the options, the file of the application, and the application itself; no sockets, no workers.
+    # --check: the options, the files that they name, and the application; no sockets, no workers.
     def check
       settings = prepare
+      { "ErrorLog" => settings.error_log, "AccessLog" => settings.access_log, "PidFile" => settings.pid_file }
+        .each do |option, path|
+          mistake = path && path != "-" && OptionFile.mistake(option, path)
+          raise Failure.new(mistake, FAILED) if mistake
+        end
       load_app
       puts settings.describe, "#{@rackup_file} is fine"
       DONE
@@ -142,7 +147,12 @@ module Oroshi
     # Whatever is wrong with an application shows with the application's own lines, not with those of the server.
     def load_app
       app, = Rack::Builder.parse_file(@rackup_file)
-      app
+      return app if app.respond_to?(:call)
+
+      raise Failure.new("#{@rackup_file}: the application is #{app.inspect[0, 60]}, which has no method `call`; give `run` " \
+                        "something that has, such as a class of Sinatra's or `->(env) { [200, {}, [\"Hello\"]] }`", FAILED)
+    rescue Failure
+      raise
     rescue ScriptError, StandardError => e
       lines = (e.backtrace || []).reject { |line| line.start_with?(__dir__) }
       raise Failure.new("#{@rackup_file} cannot be loaded: #{e.class}: #{e.message}\n#{Log.indent(lines.first(20))}",

@@ -68,10 +68,12 @@ module Oroshi
     private
 
     def method_missing(name, *values, &block)
-      return super if values.empty? && block.nil? && Settings.option(name).nil?
+      known = !Settings.option(name).nil?
+      return super if values.empty? && block.nil? && !known
 
       line = caller_locations(1, 1).first.lineno
-      if values.size + (block ? 1 : 0) == 1
+      # That there is no such option matters more than how many values it has.
+      if values.size + (block ? 1 : 0) == 1 || !known
         note__(name, block || values.first, block ? "{ ... }" : values, line)
       else
         @mistakes << "#{@path}:#{line}: #{name}: wants one value or a block, got #{values.size + (block ? 1 : 0)}"

@@ -1,18 +1,21 @@
 # frozen_string_literal: true
 
+require_relative "option_file"
+
 module Oroshi
   # The files that lines go to: standard error (ErrorLog) and the access log. Each process opens them anew on USR1, so
   # that logrotate may move them away.
   class Logs
-    # Raises SystemCallError.
+    # Raises OptionFile::Error.
     def initialize(settings)
       @error_path = settings.error_log && File.expand_path(settings.error_log)
       @access_path = settings.access_log && settings.access_log != "-" && File.expand_path(settings.access_log)
       $stdout.sync = $stderr.sync = true # what an application prints shows at once, also in a file or a container's log
-      reopen_errors if @error_path
+      OptionFile.opening("ErrorLog", settings.error_log) { reopen_errors } if @error_path
       return if settings.log_format == :off
 
-      @access = @access_path ? File.open(@access_path, "a") : $stdout
+      @access = $stdout
+      OptionFile.opening("AccessLog", settings.access_log) { @access = File.open(@access_path, "a") } if @access_path
     end
 
     # The access log's descriptor, or nil when there is none. It stays the same for the life of the process.

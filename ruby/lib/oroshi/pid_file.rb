@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require_relative "option_file"
+
 module Oroshi
   # A file with the manager's process number. It is locked (flock) as long as the manager lives, so that a file which a
   # killed one has left is told from one that counts.
@@ -7,7 +9,7 @@ module Oroshi
     # Another process holds the file.
     class Taken < StandardError; end
 
-    # Raises Taken, or a SystemCallError when the file cannot be written.
+    # Raises Taken, or OptionFile::Error.
     def initialize(path)
       @name = path
       @path = File.expand_path(path)
@@ -36,7 +38,7 @@ module Oroshi
     # lock keeps nobody out, because the next one to start makes a new file. Then it is tried again.
     def lock
       loop do
-        file = File.open(@path, File::RDWR | File::CREAT, 0o644)
+        file = OptionFile.opening("PidFile", @name) { File.open(@path, File::RDWR | File::CREAT, 0o644) }
         refuse(file) unless file.flock(File::LOCK_EX | File::LOCK_NB)
         return file if File.identical?(@path, file)
 

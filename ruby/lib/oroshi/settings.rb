@@ -28,7 +28,7 @@ module Oroshi
       # Where to listen. Host and Port count where neither Path nor Listen is given: rackup always gives a Port.
       option[:host, "Host", Types.text("an address or a name", "127.0.0.1"), "0.0.0.0",
              "the address to listen at; `localhost` means IPv4 and IPv6"],
-      option[:port, "Port", Types.integer(0..65_535), 9292, "the port to listen at; 0: any that is free"],
+      option[:port, "Port", Types.integer(0..65_535, example: 8080), 9292, "the port to listen at; 0: any that is free"],
       option[:path, "Path", Types.text("a path, or @name", "/run/app.sock", optional: true), nil,
              "the unix socket to listen at, instead of Host and Port; `@name`: abstract, without a file"],
       option[:listen, "Listen", Types.addresses, [].freeze,
@@ -195,10 +195,18 @@ module Oroshi
         value = found.type.read.call(given.value)
         return [found, value] unless value.equal?(Types::UNFIT)
 
-        name = flags ? found.flag : found.name
-        example = flags && !found.hook? ? "-O #{name}=#{found.type.example}" : "#{name} #{found.type.example}"
-        mistakes << "#{given.spelled}: must be #{found.type.expected}, for example #{example}"
+        mistakes << "#{given.spelled}: must be #{found.type.expected}, for example #{example(found, given)}"
         nil
+      end
+
+      # How one writes it in the place where it was written wrongly.
+      def example(option, given)
+        fit = option.type.example
+        case given.origin
+        when "environment" then "#{given.spelled[/\A\w+/]}=#{fit}"
+        when "command line" then option.hook? ? "#{option.flag} #{fit}" : "-O #{option.flag}=#{fit}"
+        else "#{option.name} #{fit}"
+        end
       end
 
       # What follows from what was given.

@@ -66,7 +66,7 @@ impl Engine<'_> {
             present.lazy = if matches!(body, Body::Lazy) { Lazy::Untouched } else { Lazy::None };
             present.number
         };
-        overdue::arm(serial, socket);
+        overdue::arm(serial, socket, terms.head_only);
         let mut file = rb::NIL;
         let environments = &mut self.environments;
         let mut serve = |given: Result<VALUE, &[u8]>| {

@@ -7,7 +7,9 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use crate::clock::{self, digits, month_name};
+use oroshi_words::date::{digits, month_name};
+
+use crate::clock;
 
 /// What a line looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

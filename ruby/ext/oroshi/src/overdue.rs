@@ -8,7 +8,7 @@
 
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize};
 
 use crate::scoreboard::Slot;
 
@@ -22,12 +22,15 @@ const TOLD: u64 = u64::MAX;
 /// One of the above, or a request's serial: the application works on it, and no byte of an answer is out.
 static RIGHT: AtomicU64 = AtomicU64::new(NOBODY);
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
+/// How much of ANSWER that request is to be sent.
+static ANSWER_BYTES: AtomicUsize = AtomicUsize::new(0);
 static SLOT: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 /// What Ruby had installed, called after ours.
 static RUBYS: AtomicPtr<libc::c_void> = AtomicPtr::new(ptr::null_mut());
 
 const ANSWER: &[u8] = b"HTTP/1.1 504 Gateway Timeout\r\nContent-Type: text/plain\r\nContent-Length: 16\r\n\
     Connection: close\r\n\r\nGateway Timeout\n";
+const BODY_BYTES: usize = 16;
 
 /// The signal that the manager sends.
 pub(crate) const SIGNAL: i32 = libc::SIGURG;
@@ -53,9 +56,11 @@ pub(crate) fn install(slot: &'static Slot) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The application is about to work on the request of this serial, which came from this connection.
-pub(crate) fn arm(serial: u64, socket: i32) {
+/// The application is about to work on the request of this serial, which came from this connection. `head_only`: the answer has
+/// no body.
+pub(crate) fn arm(serial: u64, socket: i32, head_only: bool) {
     SOCKET.store(socket, Relaxed);
+    ANSWER_BYTES.store(ANSWER.len() - if head_only { BODY_BYTES } else { 0 }, Relaxed);
     RIGHT.store(serial, Release);
 }
 
@@ -83,11 +88,11 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     let slot = unsafe { SLOT.load(Acquire).as_ref() };
     if let Some((slot, serial)) = slot.and_then(|slot| Some((slot, slot.condemned()?))) {
         if RIGHT.compare_exchange(serial, TELLING, AcqRel, Acquire).is_ok() {
-            let socket = SOCKET.load(Relaxed);
+            let (socket, length) = (SOCKET.load(Relaxed), ANSWER_BYTES.load(Relaxed));
             // SAFETY: the main thread neither writes to nor closes the socket before it has looked at RIGHT. Both
             // calls are allowed in a signal handler, and neither blocks.
             unsafe {
-                libc::send(socket, ANSWER.as_ptr().cast(), ANSWER.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+                libc::send(socket, ANSWER.as_ptr().cast(), length, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
                 libc::shutdown(socket, libc::SHUT_WR);
             }
             slot.tell();
@@ -121,15 +126,24 @@ mod tests {
         let serial = slot.begin("GET", "/", true);
         slot.condemn(serial);
         // The handler has seen that request condemned; by now the main thread has armed the next one.
-        arm(serial + 1, server.as_raw_fd());
+        arm(serial + 1, server.as_raw_fd(), false);
         handler(SIGNAL, ptr::null_mut(), ptr::null_mut());
         assert!(claim() && claim() && !slot.has_told());
-        arm(serial, server.as_raw_fd());
+        arm(serial, server.as_raw_fd(), false);
         handler(SIGNAL, ptr::null_mut(), ptr::null_mut());
         assert!(slot.has_told() && !claim());
         assert!(claim(), "one is told once");
         let mut told = Vec::new();
         client.read_to_end(&mut told).unwrap();
         assert_eq!(told, ANSWER);
+
+        // In the same test, because there is one right in a process. What answers HEAD has no body.
+        let (server, mut client) = UnixStream::pair().unwrap();
+        arm(serial, server.as_raw_fd(), true);
+        handler(SIGNAL, ptr::null_mut(), ptr::null_mut());
+        assert!(!claim());
+        let mut told = Vec::new();
+        client.read_to_end(&mut told).unwrap();
+        assert!(told.ends_with(b"\r\n\r\n") && ANSWER.starts_with(&told), "{told:?}");
     }
 }

@@ -54,11 +54,7 @@ impl Engine<'_> {
         let [status, headers, body] = triple(response).ok_or_else(|| {
             self.misuse(format!("the application answered {}; [status, headers, body] was expected", inspect(response)))
         })?;
-        let status = match rb::fixnum(status) {
-            Some(number) => number,
-            None => rb::value(status).funcall::<_, _, i64>("to_i", ())?,
-        };
-        let status = u16::try_from(status).unwrap_or(0);
+        let status = self.status(status)?;
         let mut begun = Err(Refused::Odd);
         let mut plain = headers;
         if rb::is_hash(headers) {
@@ -85,6 +81,17 @@ impl Engine<'_> {
             return Err(self.misuse(message.to_owned()));
         }
         Ok(Answer { status, body, said, terms })
+    }
+
+    /// The status code that Rack was given: an Integer, or what becomes one.
+    fn status(&self, given: VALUE) -> Result<u16, Error> {
+        let number = match rb::fixnum(given) {
+            Some(number) => number,
+            None => rb::value(given).funcall::<_, _, i64>("to_i", ())?,
+        };
+        u16::try_from(number).ok().filter(|status| (100..1000).contains(status)).ok_or_else(|| {
+            self.misuse(format!("the status is {}; an Integer from 200 to 999 was expected", inspect(given)))
+        })
     }
 
     fn send_answer(&mut self, connection: Box<Connection>, answer: &Answer) {

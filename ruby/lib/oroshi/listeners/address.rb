@@ -112,7 +112,9 @@ module Oroshi
         Listener.new(socket, self.class.name_of(socket.local_address), path, path && File.lstat(path))
       rescue SystemCallError, ArgumentError => e
         socket.close
-        raise e.is_a?(ArgumentError) ? Error.new("cannot listen at #{self}: #{e.message}") : e
+        raise e unless e.is_a?(ArgumentError) # a path that is too long
+
+        raise Error, "cannot listen at #{self}: #{e.message}; choose a shorter path, or an abstract name such as @app"
       end
 
       # Removes a socket's file on which nobody listens. Anything else that is there stays, and is an error.
@@ -144,7 +146,9 @@ module Oroshi
       def advice(error)
         case error
         when Errno::EADDRINUSE
-          @path ? "" : "; another process listens there: stop it, choose another port, or let both set ReusePort"
+          "; another process listens there: stop it, #{@path ? "or choose another name" : "choose another port, or let both set ReusePort"}"
+        when Errno::EADDRNOTAVAIL then "; this machine has no such address: give one that it has, or 0.0.0.0 for all"
+        when SocketError then "; give a name that this machine can look up, or an address, such as 127.0.0.1"
         when Errno::EACCES then @port&.between?(1, 1023) ? "; ports below 1024 are root's" : ""
         when Errno::ENOENT then "; its folder must exist"
         else ""

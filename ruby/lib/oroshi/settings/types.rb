@@ -14,9 +14,9 @@ module Oroshi
       module_function
 
       # optional: nil is a value too, and means "not set".
-      def integer(range, optional: false)
+      def integer(range, optional: false, example: [range.begin, 1].max)
         most = range.end ? " to #{range.end}" : " on"
-        Type.new("a whole number from #{range.begin}#{most}", [range.begin, 1].max, lambda { |value|
+        Type.new("a whole number from #{range.begin}#{most}", example, lambda { |value|
           return nil if value.nil? && optional
 
           number = value.is_a?(String) ? Integer(value, 10, exception: false) : value
