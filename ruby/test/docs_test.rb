@@ -6,7 +6,7 @@ require "oroshi/listeners"
 
 # docs/rack.md says what is true.
 class DocsTest < Support::Test
-  DOCS = File.read(File.join(Support::ROOT, "../docs/rack.md"))
+  DOCS = File.read(File.join(Support::ROOT, "../docs/rack.md"), encoding: "UTF-8")
 
   def self.row(option)
     default = option.hook? ? "none" : Oroshi::Settings.show(option, option.default)

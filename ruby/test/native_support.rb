@@ -17,7 +17,7 @@ require "oroshi/stream"
 
 module NativeSupport
   # Nothing here takes this long; whatever does is stuck.
-  PATIENCE_S = 20
+  PATIENCE_S = Integer(ENV.fetch("OROSHI_TEST_PATIENCE_S", 20))
 
   # What was answered: status, headers (names in lower case, each with all its values), body, and the head as it came.
   Answer = Struct.new(:status, :headers, :body, :head) do
@@ -204,6 +204,10 @@ module NativeSupport
       FileUtils.rm_rf(@folder)
     end
 
+    # OROSHI_GC_STRESS: every allocation of a worker is a collection, in all tests; what the collector does not see dies. 1: of young objects
+    # alone; 0: of all, which takes hours. Either wants OROSHI_TEST_PATIENCE_S=600.
+    STRESS = ENV.fetch("OROSHI_GC_STRESS", nil)
+
     private
 
     def listen(tcp)
@@ -223,6 +227,7 @@ module NativeSupport
       trap("TERM") { worker.stop }
       trap("INT") { worker.stop_now }
       in_child&.call(worker)
+      GC.stress = Integer(STRESS) if STRESS
       say.write(worker.run.inspect)
     rescue Exception => e # rubocop:disable Lint/RescueException
       say.write("#{e.class}: #{e.message}")

@@ -163,6 +163,17 @@ class SettingsTest < Support::Test
                    .sort_by { |line| line[/:(\d+):/, 1].to_i }
   end
 
+  # A service of systemd's has no locale; Ruby takes what it reads for ASCII then.
+  def test_config_file_in_utf_8_wherever_it_runs
+    before = Encoding.default_external
+    verbose, $VERBOSE = $VERBOSE, nil
+    Encoding.default_external = Encoding::US_ASCII
+    assert_equal "/run/é.sock", build(in_file: "path '/run/é.sock' # für alle\n").path
+  ensure
+    Encoding.default_external = before
+    $VERBOSE = verbose
+  end
+
   def test_config_file_with_a_syntax_error
     assert_match(/oroshi.rb.*SyntaxError/m, mistakes(in_file: "max_workers (").first)
   end

@@ -14,7 +14,8 @@ module Oroshi
     # Reads a file. Gives an Array of Settings::Given back; what is wrong is added to `mistakes`.
     def self.read(path, mistakes)
       file = new(path, mistakes)
-      file.instance_eval(File.read(path), path, 1)
+      # Source code is UTF-8, also where a service runs without a locale.
+      file.instance_eval(File.read(path, encoding: "UTF-8"), path, 1)
       file.given__
     rescue SystemCallError => e
       mistakes << "ConfigFile #{path}: cannot be read: #{e.message}"
