@@ -41,11 +41,7 @@ class NativeHijackTest < Minitest::Test
 
   def test_a_late_hijack_reaches_no_other_request
     server = serve(lint: false) do |env|
-      said = begin
-        $kept&.call
-      rescue IOError => e
-        e.message
-      end
+      said = message_of { $kept&.call }
       $kept = env["rack.hijack"]
       [200, {}, [said.inspect]]
     end
@@ -56,16 +52,19 @@ class NativeHijackTest < Minitest::Test
 
   def test_a_late_read_of_a_body_that_was_never_asked_for
     server = serve(lint: false) do |env|
-      said = begin
-        $kept&.read
-      rescue IOError => e
-        e.message
-      end
+      said = message_of { $kept&.read }
       $kept = env["rack.input"] if env["HTTP_EXPECT"]
       [200, {}, [said.inspect]]
     end
     server.connect.send(request("/", "Expect: 100-continue\r\nContent-Length: 5\r\n")).answer
     assert_match(/rack\.input cannot be read any more/, server.get.body)
+  end
+
+  # What the block gives, or the message of its IOError.
+  def message_of
+    yield
+  rescue IOError => e
+    e.message
   end
 
   def test_partial_hijack

@@ -81,20 +81,7 @@ class SignalsTest < Support::Test
 
   def test_hup_under_load_loses_nothing
     server = serve(MaxWorkers: 2)
-    stop = false
-    clients = Array.new(4) do
-      Thread.new do
-        answers = Hash.new(0)
-        answers[get("/pid")&.status] += 1 until stop
-        answers
-      end
-    end
-    3.times do |n|
-      server.signal("HUP")
-      server.wait_for(/: ended$/, count: 2 * (n + 1))
-    end
-    stop = true
-    assert_equal [200], clients.map(&:value).flat_map(&:keys).uniq
+    assert_equal [200], statuses_meanwhile { replace_workers(server, 3) }
   end
 
   def test_ttin_and_ttou
@@ -246,28 +233,14 @@ class SignalsTest < Support::Test
   # A kept connection is told with an answer, and has a while for it: no request that was sent goes without.
   def test_hup_loses_nothing_on_kept_connections
     server = serve(MaxWorkers: 2)
-    stop = false
-    clients = Array.new(4) do
-      Thread.new do
-        answers = Hash.new(0)
-        until stop
-          Support::Client.unix(socket_path) do |client|
-            loop do
-              answer = client.get("/", Connection: nil)
-              answers[answer&.status] += 1
-              break if stop || answer.nil? || answer.headers["connection"] == "close"
-            end
-          end
-        end
-        answers
-      end
-    end
-    3.times do |n|
+    assert_equal [200], statuses_meanwhile(kept: true) { replace_workers(server, 3) }
+  end
+
+  def replace_workers(server, times)
+    times.times do |n|
       server.signal("HUP")
       server.wait_for(/: ended$/, count: 2 * (n + 1))
     end
-    stop = true
-    assert_equal [200], clients.map(&:value).flat_map(&:keys).uniq
   end
 
   def wait_for_line(path, pattern)

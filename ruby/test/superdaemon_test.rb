@@ -43,17 +43,7 @@ class SuperdaemonTest < Support::Test
   def test_restarts_lose_nothing
     daemon = start_behind("--ready", "notify", "--pid-file", "#{@dir}/pid")
     daemon.wait_for(/generation 1 .*: ready/)
-    stop = false
-    clients = Array.new(4) do
-      Thread.new do
-        answers = Hash.new(0)
-        answers[get("/pid")&.status] += 1 until stop
-        answers
-      end
-    end
-    5.times { restart(daemon) }
-    stop = true
-    assert_equal [200], clients.map(&:value).flat_map(&:keys).uniq
+    assert_equal [200], statuses_meanwhile { 5.times { restart(daemon) } }
     assert_equal 0, daemon.stop.exitstatus
   end
 

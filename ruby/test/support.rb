@@ -91,6 +91,35 @@ module Support
       Client.unix(socket_path) { |client| client.post(path, body, **headers) }
     end
 
+    # All statuses that four clients are answered with while the block runs; nil for a request without an answer. kept: on a connection for as
+    # long as the server keeps it; else each request has its own.
+    def statuses_meanwhile(kept: false)
+      over = false
+      clients = Array.new(4) do
+        Thread.new do
+          statuses = []
+          statuses |= kept ? statuses_of_a_connection { over } : [get("/pid")&.status] until over
+          statuses
+        end
+      end
+      yield
+      over = true
+      clients.flat_map(&:value).uniq
+    ensure
+      over = true
+    end
+
+    def statuses_of_a_connection
+      Client.unix(socket_path) do |client|
+        statuses = []
+        loop do
+          answer = client.get("/", Connection: nil)
+          statuses |= [answer&.status]
+          return statuses if yield || answer.nil? || answer.headers["connection"] == "close"
+        end
+      end
+    end
+
     # A request under way in the app's /gate: `open` lets it go on, `answer` is what comes of it.
     Gate = Struct.new(:client, :keeper) do
       def open
