@@ -209,7 +209,7 @@ class NativeRackTest < Minitest::Test
     server = serve do |env|
       headers = { "Content-Type" => "text/plain" }
       headers["Content-Length"] = "6" if env["PATH_INFO"] == "/length"
-      [200, headers, ["ab", "", "cdef"]]
+      [200, headers, ["ab", "", "cdef"].each]
     end
     client = server.connect
     answer = client.send(request).answer
@@ -222,7 +222,7 @@ class NativeRackTest < Minitest::Test
   end
 
   def test_bodies_of_unknown_length_end_with_the_connection_when_chunks_are_off
-    answer = serve({ chunked: false }) { |_env| [200, { "Content-Type" => "text/plain" }, %w[a b]] }.connect.send(request).answer
+    answer = serve({ chunked: false }) { |_env| [200, { "Content-Type" => "text/plain" }, %w[a b].each] }.connect.send(request).answer
     assert_equal ["ab", nil, "close"], [answer.body, answer["transfer-encoding"], answer["connection"]]
   end
 
