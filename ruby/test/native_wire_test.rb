@@ -101,8 +101,8 @@ class NativeWireTest < Minitest::Test
   end
 
   def test_large_bodies_are_in_a_file_that_is_closed_afterwards
-    server = serve({ input_spool_bytes: 1000 }) do |env|
-      input = env["rack.input"].instance_variable_get(:@input)
+    server = serve({ input_spool_bytes: 1000 }, lint: false) do |env|
+      input = env["rack.input"]
       kind = input.is_a?(File) ? "file" : input.class.name
       [200, { "Content-Type" => "text/plain" }, [kind]]
     end
