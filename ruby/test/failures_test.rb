@@ -185,6 +185,25 @@ class FailuresTest < Support::Test
     assert_equal "#{again.pid}\n", File.read(path)
   end
 
+  # To the others it looked idle for ever: they would give it what they keep.
+  def test_nothing_is_left_to_a_worker_that_was_killed
+    server = serve(MaxWorkers: 2, ErrRespawnInterval: "1h")
+    Process.kill("KILL", server.worker(1))
+    server.wait_for(/worker 1 .*: ended/)
+    clients = Array.new(4) { Support::Client.unix(socket_path) }
+    answers = clients.map { |client| Thread.new { Array.new(10) { client.get("/pause?0.02", Connection: nil) } } }.flat_map(&:value)
+    assert_equal [[200, nil]], answers.map { |answer| [answer.status, answer.headers["connection"]] }.uniq
+  ensure
+    clients&.each(&:close)
+  end
+
+  def test_few_descriptors_are_enough_to_start
+    file("config.ru", Support::PLAIN_APP)
+    server = start(*Support::COMMAND, "-O", "Path=#{socket_path}", "-w", "3", rlimit_nofile: 40)
+    server.wait_for(/: ready/, count: 3)
+    assert_equal 200, get("/").status
+  end
+
   def test_files_that_cannot_be_written
     %w[AccessLog ErrorLog PidFile].each do |option|
       server = serve(option => "/nonexistent/file", ready: 0)

@@ -55,7 +55,7 @@ class NativeDefectsTest < Minitest::Test
     unix, tcp = UNIXServer.new("\0oroshi-#{Process.pid}-#{rand(1 << 32)}"), TCPServer.new("127.0.0.1", 0)
     app = ->(env) { [200, {}, [env.values_at("SERVER_NAME", "SERVER_PORT").join(" ")]] }
     pid = fork do
-      worker = Oroshi::Native::Worker.new(app, listener_fds: [unix.fileno, tcp.fileno], scoreboard: Oroshi::Native::Scoreboard.new(1),
+      worker = Oroshi::Native::Worker.new(app, listener_fds: [unix.fileno, tcp.fileno], scoreboard: Oroshi::Native::Scoreboard.new(1, 0),
                                                slot: 0, settings: {})
       trap("TERM") { worker.stop_now }
       worker.run

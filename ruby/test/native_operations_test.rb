@@ -24,13 +24,13 @@ class NativeOperationsTest < Minitest::Test
   end
 
   def test_the_scoreboard
-    board = Oroshi::Native::Scoreboard.new(3)
+    board = Oroshi::Native::Scoreboard.new(3, 0)
     assert_equal 3, board.slots
     empty = { state: :empty, pid: 0, requests: 0, busy_s: nil, serial: 0, request: nil, told: false }
     assert_equal empty, board.read(2)
     assert_equal [], board.overdue(0.0)
     assert_match(/no slot 3: the scoreboard has 3/, assert_raises(IndexError) { board.read(3) }.message)
-    assert_match(/1 to 65536 slots, not 0/, assert_raises(ArgumentError) { Oroshi::Native::Scoreboard.new(0) }.message)
+    assert_match(/1 to 65536 slots, not 0/, assert_raises(ArgumentError) { Oroshi::Native::Scoreboard.new(0, 0) }.message)
 
     server = held
     client = server.connect.send(request("/held"))
@@ -60,7 +60,7 @@ class NativeOperationsTest < Minitest::Test
   end
 
   def test_settings_are_checked
-    board = Oroshi::Native::Scoreboard.new(1)
+    board = Oroshi::Native::Scoreboard.new(1, 0)
     make = ->(settings) { Oroshi::Native::Worker.new(HELLO, listener_fds: [], scoreboard: board, slot: 0, settings: settings) }
     {
       { keep_aliv_s: 1 } => /no setting keep_aliv_s; known are .*keep_alive_s/,
@@ -330,9 +330,10 @@ class NativeOperationsTest < Minitest::Test
       server.get("/a?b=c")
       server.get("/204")
       server.connect.send("BAD\r\n\r\n").answer
+      server.connect.send("PUT /up HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n").send("no size\r\n").answer
       assert_equal ":stopped", server.stop
       lines = File.readlines(path, chomp: true)
-      assert_equal ['"GET /a?b=c HTTP/1.1" 200 11', '"GET /204 HTTP/1.1" 204 0', '"- - HTTP/1.1" 400 12'],
+      assert_equal ['"GET /a?b=c HTTP/1.1" 200 11', '"GET /204 HTTP/1.1" 204 0', '"- - HTTP/1.1" 400 12', '"PUT /up HTTP/1.1" 400 12'],
                    lines.map { |line| line.sub(COMMON, "") }
     end
     logged(:combined) do |server, path|
@@ -404,7 +405,7 @@ class NativeOperationsTest < Minitest::Test
         File.read(file.path).scan(/"(GET.*)/).flatten
       end
     end
-    assert_equal ["GET /told HTTP/1.1\" 504 0"], ended.call("/told")
+    assert_equal ["GET /told HTTP/1.1\" 504 16"], ended.call("/told")
     assert_equal ["GET /begun HTTP/1.1\" 206 5"], ended.call("/begun")
   end
 
@@ -420,7 +421,7 @@ class NativeOperationsTest < Minitest::Test
       assert_equal 504, client.answer.status
       assert client.closed?
       server.stop
-      assert_match(%r{GET /slow HTTP/1\.1" 504 0\n\z}, File.read(file.path))
+      assert_match(%r{GET /slow HTTP/1\.1" 504 16\n\z}, File.read(file.path))
     end
   end
 
@@ -470,7 +471,7 @@ class NativeOperationsTest < Minitest::Test
 
   def test_one_process_has_one_worker
     server = serve(lint: false) do |_env|
-      other = Oroshi::Native::Worker.new(HELLO, listener_fds: [], scoreboard: Oroshi::Native::Scoreboard.new(1), slot: 0, settings: {})
+      other = Oroshi::Native::Worker.new(HELLO, listener_fds: [], scoreboard: Oroshi::Native::Scoreboard.new(1, 0), slot: 0, settings: {})
       other.run
     rescue RuntimeError => e
       [200, {}, [e.message]]

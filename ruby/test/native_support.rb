@@ -141,7 +141,7 @@ module NativeSupport
       @errors = File.open("#{@folder}/errors", "w+")
       @errors.sync = true
       listen(tcp)
-      @scoreboard = Oroshi::Native::Scoreboard.new(1)
+      @scoreboard = Oroshi::Native::Scoreboard.new(1, 0)
       @said, say = IO.pipe
       given = { rack_release: Rack.release, keep_alive_s: 30.0, timeout_s: 30.0, linger_s: 0.0, multiprocess: true, errors: @errors }
       @pid = fork { serve(app, given.merge(settings), say, in_child) }

@@ -72,6 +72,27 @@ class NativeWireTest < Minitest::Test
     end
   end
 
+  # The same where the server chooses to close: to close over the next request would cut off the answer that is still on its way.
+  def test_a_stop_does_not_cut_an_answer_off_whatever_waits_behind_it
+    body = "x" * 300_000
+    reached, reach = IO.pipe
+    server = serve(tcp: true, lint: false) do |env|
+      reach.write(".")
+      sleep 0.1 if env["PATH_INFO"] == "/first"
+      [200, {}, [body]]
+    end
+    client = server.connect
+    client.socket.setsockopt(:SOCKET, :RCVBUF, 8192)
+    client.send(request("/first"))
+    reached.read(1)
+    client.send(request("/second"))
+    server.signal("TERM")
+    answer = client.answer
+    assert_equal [200, "close", true], [answer.status, answer["connection"], answer.body == body]
+  ensure
+    [reached, reach].each(&:close)
+  end
+
   def test_a_request_byte_by_byte
     client = mirror.connect
     "POST /slow HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nX-T: 1\r\n\r\n".each_char do |byte|

@@ -28,6 +28,9 @@ module Support
         UNIXSocket.open(env["QUERY_STRING"], &:read)
         [200, { "content-type" => "text/plain" }, ["through the gate, #{Process.pid}"]]
       when "/sleep" then sleep
+      when "/pause"
+        sleep env["QUERY_STRING"].to_f
+        [200, { "content-type" => "text/plain" }, ["awake"]]
       when "/env" then [200, { "content-type" => "text/plain" }, [ENV[env["QUERY_STRING"]].inspect]]
       else [200, { "content-type" => "text/plain" }, ["hello"]]
       end

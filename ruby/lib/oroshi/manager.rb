@@ -81,7 +81,8 @@ module Oroshi
       # would not notice at once when the manager dies.
       @lifeline, @lifeline_held = IO.pipe
       slots = [@settings.max_workers * 2, 64].max # room for TTIN, and for workers that are stopping
-      @scoreboard = Native::Scoreboard.new(slots)
+      # One worker more than there should be is there while another is replaced. One that is alone needs no others.
+      @scoreboard = Native::Scoreboard.new(slots, @settings.max_workers > 1 ? @settings.max_workers + 1 : 0)
       @roster = Roster.new(target: @settings.max_workers, slots: slots, spawn_interval: @settings.spawn_interval,
                            err_respawn_interval: @settings.err_respawn_interval, stop_timeout: @settings.stop_timeout)
       @watchdog = Watchdog.new(@settings.worker_timeout) if @settings.worker_timeout.positive?
@@ -293,6 +294,7 @@ module Oroshi
       Log.event("#{worker}: ended#{": #{how(status)}" unless expected && status&.success?}" \
                 "#{during(worker) unless timed_out}" \
                 "#{"; the next one starts in #{Log.duration(pause)}" if pause.positive?}")
+      @scoreboard.clear(worker.slot) # or others would leave connections to it
     end
 
     def how(status)

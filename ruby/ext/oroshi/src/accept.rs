@@ -73,10 +73,19 @@ impl Engine<'_> {
 
     /// Another worker leaves a connection to this one.
     pub(crate) fn called_to_the_listeners(&mut self) {
-        self.worker.peers.own_bell().quiet();
+        if let Some(bell) = self.worker.peers.own_bell() {
+            bell.quiet();
+        }
         let stopping = self.stopping.is_some();
         for listener in self.listeners.iter_mut().filter(|listener| !listener.paused) {
             listener.ready = !stopping;
+        }
+    }
+
+    /// Somebody may wait at a listener, and kept connections have requests: wakes an idle worker, so that nobody waits for those.
+    pub(crate) fn call_for_help(&self) {
+        if let Some(other) = self.worker.peers.freer_than(usize::MAX) {
+            self.worker.peers.wake(other);
         }
     }
 
@@ -102,14 +111,15 @@ impl Engine<'_> {
             return false;
         }
         let kept = self.seats.taken() + usize::from(connection.seat.is_none());
-        kept > 1 && self.worker.peers.freer_than(kept - 1).is_some() && self.others_wait(connection.seat)
+        kept > 1
+            && self.worker.peers.freer_than(kept - 1).is_some()
+            && !socket::has_unread(connection.number())
+            && self.others_wait(connection.seat)
     }
 
-    /// Whether other connections than the one of `own` have something to do here, and that one has not.
+    /// Whether other connections than the one of `own` have something to do here.
     fn others_wait(&self, own: Option<u64>) -> bool {
-        let ready = self.poll.peek();
-        let mut connections = ready.iter().filter(|&token| token & LISTENER == 0).peekable();
-        connections.peek().is_some() && connections.all(|&token| Some(token) != own)
+        self.poll.peek().iter().any(|&token| token & LISTENER == 0 && Some(token) != own)
     }
 
     /// Looks again at what was left to others long enough. Who then waits there still is taken.

@@ -30,7 +30,7 @@ pub(crate) enum Stage {
 pub(crate) enum Next {
     /// It waits for another request.
     Keep,
-    /// It is closed.
+    /// It is closed; but as below if bytes are there that nobody has read.
     Close,
     /// It is closed once the peer has had time to read: there may be bytes of its request that nobody has read, and
     /// closing over those would reset the connection.
@@ -54,6 +54,8 @@ pub(crate) struct Connection {
     /// When its patience ends, in milliseconds of the coarse clock.
     pub(crate) due_ms: u64,
     pub(crate) interest: Interest,
+    /// Whether the request at work is its last, as its client says.
+    pub(crate) is_last: bool,
     /// Where it sits, once it has waited for anything.
     pub(crate) seat: Option<u64>,
 }
@@ -70,6 +72,7 @@ impl Connection {
             stage: Stage::Idle,
             due_ms: 0,
             interest: Interest::None,
+            is_last: false,
             seat: None,
         }
     }

@@ -65,7 +65,7 @@ pub(crate) struct Engine<'w> {
     pub(crate) parent: u32,
 }
 
-/// The lifeline's token.
+/// The lifeline's token. It and the bell's have the bit of LISTENER: what has not is a connection's.
 pub(crate) const LIFELINE: u64 = u64::MAX;
 /// The token of what other workers wake this one with.
 const BELL: u64 = u64::MAX - 1;
@@ -95,8 +95,9 @@ impl<'w> Engine<'w> {
             poll.add(lifeline, LIFELINE)
                 .map_err(|error| broken(ruby, &format!("cannot watch the lifeline, descriptor {lifeline}"), &error))?;
         }
-        let bell = worker.peers.own_bell();
-        poll.add(bell.number(), BELL).map_err(|error| broken(ruby, "cannot watch the worker's eventfd", &error))?;
+        if let Some(bell) = worker.peers.own_bell() {
+            poll.add(bell.number(), BELL).map_err(|error| broken(ruby, "cannot watch the worker's eventfd", &error))?;
+        }
         let title = settings.title.as_deref().map(|fixed| Title::new(ruby, fixed)).transpose()?;
         let mut engine = Engine {
             ruby,
@@ -158,13 +159,25 @@ impl<'w> Engine<'w> {
 
     /// Does what the last look has found to do, unless something wants to leave the loop.
     fn serve(&mut self, ready: usize) {
+        let mut connections = 0;
         for index in 0..ready {
             match self.poll.event(index).token {
-                _ if self.leave.is_some() => return,
                 LIFELINE => self.stop(Ended::ManagerGone),
                 BELL => self.called_to_the_listeners(),
                 token if token & LISTENER != 0 => self.listener_is_ready(token),
-                token => self.wake(token),
+                _ => connections += 1,
+            }
+        }
+        if connections > 0 && self.has_ready_listener() {
+            self.call_for_help();
+        }
+        for index in 0..ready {
+            if self.leave.is_some() {
+                return;
+            }
+            let token = self.poll.event(index).token;
+            if token & LISTENER == 0 {
+                self.wake(token);
             }
         }
         self.accept();
@@ -411,8 +424,12 @@ impl<'w> Engine<'w> {
                     Err(error) => self.refuse(connection, error.status()),
                 }
             }
-            Err(BodyError::Bad(error)) => self.refuse(connection, error.status()),
+            Err(BodyError::Bad(error)) => {
+                connection.stage = Stage::Body(incoming);
+                self.refuse(connection, error.status());
+            }
             Err(BodyError::Spool(error)) => {
+                connection.stage = Stage::Body(incoming);
                 self.complain(&format!("a request's body cannot be stored in a temporary file: {error}"));
                 self.refuse(connection, 500);
             }
@@ -435,6 +452,9 @@ impl<'w> Engine<'w> {
 
     /// An answer is out.
     fn settle(&mut self, mut connection: Box<Connection>, next: Next) {
+        // A unix socket's peer reads all that was sent whatever comes behind it; so who closes itself need not be asked there.
+        let asks = next == Next::Close && (connection.peer.is_some() || !connection.is_last);
+        let next = if asks && socket::has_unread(connection.number()) { Next::Linger } else { next };
         match next {
             Next::Keep => {
                 connection.stage = Stage::Idle;

@@ -7,7 +7,7 @@ use magnus::{Error, Exception, Value, value::ReprValue as _};
 use oroshi_http1::{Framing, RequestHead, Version, encode};
 use rb_sys::VALUE;
 
-use crate::connection::{Connection, Next};
+use crate::connection::{Connection, Next, Stage};
 use crate::engine::Engine;
 use crate::env::Facts;
 use crate::forked;
@@ -42,7 +42,7 @@ pub(crate) struct Terms {
 
 impl Engine<'_> {
     /// Has a request answered.
-    pub(crate) fn exchange(&mut self, connection: Box<Connection>, head: &RequestHead<'_>, body: Body<'_>) {
+    pub(crate) fn exchange(&mut self, mut connection: Box<Connection>, head: &RequestHead<'_>, body: Body<'_>) {
         let worker = self.worker;
         let known = &worker.known;
         let terms = Terms {
@@ -50,6 +50,7 @@ impl Engine<'_> {
             head_only: head.method == "HEAD",
             keep: head.keep_alive && worker.settings.keep_alive_ms > 0,
         };
+        connection.is_last = !head.keep_alive;
         let serial = self.begin(head, connection.peer, terms.http11);
         let decoded_bytes = match &body {
             Body::Spooled(spool) if head.framing == Framing::Chunked => Some(spool.length()),
@@ -133,17 +134,25 @@ impl Engine<'_> {
             title.show(self.requests, &[head.method.as_bytes(), b" ", path.as_bytes()]);
         }
         if self.worker.log.borrow().is_on() {
-            let remote = peer.map(|peer| peer.to_string()).unwrap_or_default();
-            let field = |name| head.headers.get(name).unwrap_or_default();
-            let host = head.host.unwrap_or_default();
-            let target = head.target.as_bytes();
-            self.worker.log.borrow_mut().begin(
-                [remote.as_bytes(), head.method.as_bytes(), target, host, field("Referer"), field("User-Agent")],
-                http11,
-            );
+            self.log_begins(peer, Some(head));
         }
         self.environments.look_at(head);
         serial
+    }
+
+    /// A line of the access log begins; without a head, if what came has none that could be read.
+    fn log_begins(&self, peer: Option<IpAddr>, head: Option<&RequestHead<'_>>) {
+        let remote = peer.map(|peer| peer.to_string()).unwrap_or_default();
+        let mut log = self.worker.log.borrow_mut();
+        let Some(head) = head else {
+            return log.begin([remote.as_bytes(), b"-", b"-", b"", b"", b""], true);
+        };
+        let field = |name| head.headers.get(name).unwrap_or_default();
+        let (target, host) = (head.target.as_bytes(), head.host.unwrap_or_default());
+        log.begin(
+            [remote.as_bytes(), head.method.as_bytes(), target, host, field("Referer"), field("User-Agent")],
+            head.version == Version::Http11,
+        );
     }
 
     /// A request is over: what is done between two.
@@ -154,7 +163,10 @@ impl Engine<'_> {
         let worker = self.worker;
         worker.present.borrow_mut().lazy = Lazy::None;
         worker.slot.end();
-        worker.slot.set_state(if self.stopping.is_some() { State::Stopping } else { State::Idle });
+        // It is idle when it waits, and not before: other workers leave connections to idle ones.
+        if self.stopping.is_some() {
+            worker.slot.set_state(State::Stopping);
+        }
         if self.requests == self.collect_at {
             // SAFETY: no arguments; finalizers may raise. An application that has switched the collector off, so that it
             // does not run within requests, wants it here all the same.
@@ -203,8 +215,7 @@ impl Engine<'_> {
         }
         self.report(error);
         if !overdue::claim() {
-            self.worker.log.borrow_mut().end(504, 0);
-            return self.close(connection, Next::Close);
+            return self.told(connection);
         }
         let status = match self.worker.present.borrow().lazy {
             Lazy::Failed(status) => status,
@@ -216,10 +227,17 @@ impl Engine<'_> {
 
     /// Refuses what never became a request that the application could see. The connection closes: where the next request
     /// would begin is not known.
-    pub(crate) fn refuse(&mut self, connection: Box<Connection>, status: u16) {
+    pub(crate) fn refuse(&mut self, mut connection: Box<Connection>, status: u16) {
         if self.worker.log.borrow().is_on() {
-            let remote = connection.peer.map(|peer| peer.to_string()).unwrap_or_default();
-            self.worker.log.borrow_mut().begin([remote.as_bytes(), b"-", b"-", b"", b"", b""], true);
+            let peer = connection.peer;
+            // Where only the body is at fault, the head can be told.
+            match &mut connection.stage {
+                Stage::Body(incoming) => match incoming.parts(&self.worker.settings.limits) {
+                    Ok((head, _)) => self.log_begins(peer, Some(&head)),
+                    Err(_) => self.log_begins(peer, None),
+                },
+                _ => self.log_begins(peer, None),
+            }
         }
         let terms = Terms { http11: true, head_only: false, keep: false };
         self.answer_plainly(connection, status, terms, false);

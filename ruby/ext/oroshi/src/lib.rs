@@ -59,7 +59,7 @@ mod entry {
         let native = ruby.define_module("Oroshi")?.define_module("Native")?;
 
         let scoreboard = native.define_class("Scoreboard", ruby.class_object())?;
-        scoreboard.define_singleton_method("new", function!(Scoreboard::new, 1))?;
+        scoreboard.define_singleton_method("new", function!(Scoreboard::new, 2))?;
         scoreboard.define_method("slots", method!(Scoreboard::slots, 0))?;
         scoreboard.define_method("clear", method!(Scoreboard::clear, 1))?;
         scoreboard.define_method("read", method!(Scoreboard::read, 1))?;

@@ -81,6 +81,12 @@ pub(crate) fn claim() -> bool {
     false
 }
 
+/// How many bytes of body the client was told that was given a 504 last.
+pub(crate) fn told_bytes() -> u64 {
+    let head_bytes = ANSWER.len() - BODY_BYTES;
+    ANSWER_BYTES.load(Relaxed).saturating_sub(head_bytes) as u64
+}
+
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: errno's address is the thread's own; the interrupted code must find it unchanged.
     let errno = unsafe { *libc::__errno_location() };

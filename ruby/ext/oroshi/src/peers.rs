@@ -26,11 +26,11 @@ impl Peers {
         Peers { board, own }
     }
 
-    /// The idle worker that keeps the fewest connections, if those are fewer than `connections`.
+    /// The idle worker that keeps the fewest connections, if those are fewer than `connections`. Only workers with a bell count.
     pub(crate) fn freer_than(&self, connections: usize) -> Option<usize> {
-        let slots = self.board.all();
+        let slots = &self.board.all()[..self.board.bells().len()];
         // From the next one on, so that not everybody thinks of the same.
-        let others = (1..slots.len()).map(|step| (self.own + step) % slots.len());
+        let others = (1..=slots.len()).map(|step| (self.own + step) % slots.len()).filter(|&other| other != self.own);
         let idle = others.filter(|&other| slots[other].state() == State::Idle);
         idle.min_by_key(|&other| slots[other].kept()).filter(|&other| slots[other].kept() < connections)
     }
@@ -41,8 +41,8 @@ impl Peers {
     }
 
     /// What a worker watches to be woken by the others.
-    pub(crate) fn own_bell(&self) -> &'static Bell {
-        &self.board.bells()[self.own]
+    pub(crate) fn own_bell(&self) -> Option<&'static Bell> {
+        self.board.bells().get(self.own)
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
         Peers::new(board, 0).wake(1);
         Peers::new(board, 0).wake(1);
         assert_eq!((rings(0), rings(1)), (false, true));
-        Peers::new(board, 1).own_bell().quiet();
+        Peers::new(board, 1).own_bell().unwrap().quiet();
         assert!(!rings(1));
     }
 }

@@ -401,8 +401,8 @@ impl Engine<'_> {
     }
 
     /// The client was given a 504 while the application worked.
-    fn told(&mut self, connection: Box<Connection>) {
-        self.worker.log.borrow_mut().end(504, 0);
+    pub(crate) fn told(&mut self, connection: Box<Connection>) {
+        self.worker.log.borrow_mut().end(504, overdue::told_bytes());
         self.close(connection, Next::Close);
     }
 

@@ -213,8 +213,8 @@ pub(crate) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// `Scoreboard.new(slots)`
-    pub(crate) fn new(ruby: &Ruby, slots: usize) -> Result<Self, Error> {
+    /// `Scoreboard.new(slots, bells)`
+    pub(crate) fn new(ruby: &Ruby, slots: usize, bells: usize) -> Result<Self, Error> {
         if !(1..=65_536).contains(&slots) {
             let message = format!("a scoreboard has 1 to 65536 slots, not {slots}");
             return Err(Error::new(ruby.exception_arg_error(), message));
@@ -230,11 +230,8 @@ impl Scoreboard {
             let message = format!("cannot map {length} bytes for a scoreboard of {slots} slots: {cause}");
             return Err(Error::new(ruby.exception_no_mem_error(), message));
         }
-        let bells: Result<Vec<_>, _> = (0..slots).map(|_| Bell::new()).collect();
-        let bells = bells.map_err(|cause| {
-            let message = format!("cannot make {slots} eventfds for a scoreboard of {slots} slots: {cause}");
-            Error::new(ruby.exception_runtime_error(), message)
-        })?;
+        // Where descriptors are few, connections are too; without a bell a worker is as it would be alone.
+        let bells: Vec<Bell> = (0..bells.min(slots)).map_while(|_| Bell::new().ok()).collect();
         // SAFETY: page-aligned, of the right length, all zeros, which is a valid Slot; mapped until the process ends.
         let slots = unsafe { std::slice::from_raw_parts(memory.cast(), slots) };
         Ok(Scoreboard { slots, bells: bells.leak() })
@@ -245,7 +242,7 @@ impl Scoreboard {
         self.slots
     }
 
-    /// What wakes the worker of each slot.
+    /// What wakes the workers of the first slots.
     pub(crate) fn bells(&self) -> &'static [Bell] {
         self.bells
     }

@@ -70,6 +70,15 @@ pub(crate) fn send_file(socket: RawFd, file: RawFd, offset: u64, count: u64) -> 
     checked(unsafe { libc::sendfile(socket, file, &raw mut offset, count) })
 }
 
+/// Whether bytes have come that nobody has read. To close over them would make of it a reset (RFC 9112 section 9.6), which takes an answer
+/// along that is not read yet.
+pub(crate) fn has_unread(socket: RawFd) -> bool {
+    let mut unread: i32 = 0;
+    // SAFETY: an int of ours, into which the kernel writes one.
+    let result = unsafe { libc::ioctl(socket, libc::FIONREAD, &raw mut unread) };
+    result == 0 && unread > 0
+}
+
 /// Ends the sending side: the peer reads what was sent, then the end.
 pub(crate) fn shut_sending(socket: RawFd) {
     // SAFETY: a number. If it fails, the connection is gone already.

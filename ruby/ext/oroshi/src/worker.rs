@@ -187,7 +187,7 @@ impl Worker {
     pub(crate) fn flush_log(&self) {
         let (status, body_bytes) = match self.present.try_borrow().as_ref().map(|present| &present.stream) {
             Ok(Some(stream)) if stream.begun => (stream.status, stream.body_bytes),
-            _ if self.slot.has_told() => (504, 0),
+            _ if self.slot.has_told() => (504, crate::overdue::told_bytes()),
             _ => (NO_ANSWER, 0),
         };
         if let Ok(mut log) = self.log.try_borrow_mut() {
