@@ -13,7 +13,8 @@
 //! - `--warm` sends the burst twice, and reports the second, which finds the connections of the first idle;
 //! - `--cap N` opens at most N connections, so that the rest waits in line and uses them again;
 //! - `--send` uses the client that has a thread of its own instead of the local one;
-//! - `--rounds N` repeats each burst.
+//! - `--rounds N` repeats each burst;
+//! - `--json` prints a line of JSON for each instead of the table: what `experiments/http-clients.toml` reads of every client.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // it is a program
 
 use std::error::Error;
@@ -32,16 +33,19 @@ struct Options {
     send: bool,
     warm: bool,
     at_once: bool,
+    json: bool,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = options()?;
-    println!(
-        "{:>7} {:>9} {:>9} {:>9} {:>11} {:>9} {:>11} {:>12}",
-        "N", "mean ms", "p50 ms", "p99 ms", "all-mean ms", "failures", "connections", "CPU us/req"
-    );
+    if !options.json {
+        println!(
+            "{:>7} {:>9} {:>9} {:>9} {:>11} {:>9} {:>11} {:>12}",
+            "N", "mean ms", "p50 ms", "p99 ms", "all-mean ms", "failures", "connections", "CPU us/req"
+        );
+    }
     Cores::run(&CoresOptions::new("burst", 1), move |_| {
-        let Options { ref url, ref bursts, rounds, cap, send, warm, at_once } = options;
+        let Options { ref url, ref bursts, rounds, cap, send, warm, at_once, json } = options;
         let (url, bursts) = (url.clone(), bursts.clone());
         async move {
             for n in bursts {
@@ -68,7 +72,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                         let times = burst(n, at_once, || alone(client.clone(), url.clone())).await;
                         (times, client.counts().connects, process_cpu_ns() - before)
                     };
-                    report(n, times, connects, cpu_ns);
+                    let seen = Seen { n, connects, cpu_us: cpu_ns as f64 / 1e3 / n as f64, times };
+                    if json { seen.as_json() } else { seen.as_row() }
                 }
             }
         }
@@ -118,36 +123,93 @@ where
     times
 }
 
-fn report(n: usize, times: Vec<Times>, connects: u64, cpu_ns: u64) {
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let done: Vec<(Duration, Duration)> = times.into_iter().flatten().collect();
-    let mut own: Vec<f64> = done.iter().map(|&(began, ended)| ms(ended - began)).collect();
-    own.sort_by(f64::total_cmp);
-    let count = own.len().max(1) as f64;
-    let mean = own.iter().sum::<f64>() / count;
-    let all = done.iter().map(|&(_, ended)| ms(ended)).sum::<f64>() / count;
-    let at = |share: f64| {
-        own.get(((own.len() as f64 * share) as usize).min(own.len().saturating_sub(1))).copied().unwrap_or(0.0)
-    };
-    println!(
-        "{n:>7} {mean:>9.1} {:>9.1} {:>9.1} {all:>11.1} {:>9} {connects:>11} {:>12.1}",
-        at(0.5),
-        at(0.99),
-        n - own.len(),
-        cpu_ns as f64 / 1e3 / n as f64
-    );
+/// What is known of a burst.
+struct Seen {
+    n: usize,
+    connects: u64,
+    /// CPU time of this process, user and system, per request.
+    cpu_us: f64,
+    times: Vec<Times>,
+}
+
+impl Seen {
+    fn as_row(&self) {
+        let (own, all) = (self.own(), self.all());
+        println!(
+            "{:>7} {:>9.1} {:>9.1} {:>9.1} {:>11.1} {:>9} {:>11} {:>12.1}",
+            self.n,
+            mean(&own),
+            at(&own, 0.5),
+            at(&own, 0.99),
+            mean(&all),
+            self.n - own.len(),
+            self.connects,
+            self.cpu_us
+        );
+    }
+
+    fn as_json(&self) {
+        let (own, all) = (self.own(), self.all());
+        println!(
+            r#"{{"client":"oroshi-client","n":{},"ok":{},"failed":{},"mean_ms":{:.3},"p99_ms":{:.3},"max_ms":{:.3},"all_mean_ms":{:.3},"cpu_us_per_request":{:.3},"wall_ms":{:.3}}}"#,
+            self.n,
+            own.len(),
+            self.n - own.len(),
+            mean(&own),
+            at(&own, 0.99),
+            at(&own, 1.0),
+            mean(&all),
+            self.cpu_us,
+            at(&all, 1.0)
+        );
+    }
+
+    /// How long each answered request took, in ms and in order.
+    fn own(&self) -> Vec<f64> {
+        sorted(self.times.iter().flatten().map(|&(began, ended)| ended - began))
+    }
+
+    /// The same from the moment at which the burst began.
+    fn all(&self) -> Vec<f64> {
+        sorted(self.times.iter().flatten().map(|&(_, ended)| ended))
+    }
+}
+
+fn sorted(times: impl Iterator<Item = Duration>) -> Vec<f64> {
+    let mut times: Vec<f64> = times.map(|time| time.as_secs_f64() * 1e3).collect();
+    times.sort_by(f64::total_cmp);
+    times
+}
+
+fn mean(times: &[f64]) -> f64 {
+    times.iter().sum::<f64>() / times.len().max(1) as f64
+}
+
+/// The least time that this share of them does not exceed.
+fn at(sorted: &[f64], share: f64) -> f64 {
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
 fn options() -> Result<Options, Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let url = arguments.next().ok_or("expected a URL, then the numbers of requests, for example 100 1000")?.parse()?;
-    let mut options =
-        Options { url, bursts: Vec::new(), rounds: 1, cap: None, send: false, warm: false, at_once: false };
+    let mut options = Options {
+        url,
+        bursts: Vec::new(),
+        rounds: 1,
+        cap: None,
+        send: false,
+        warm: false,
+        at_once: false,
+        json: false,
+    };
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--send" => options.send = true,
             "--warm" => options.warm = true,
             "--at-once" => options.at_once = true,
+            "--json" => options.json = true,
             "--cap" => options.cap = Some(arguments.next().ok_or("--cap wants a number")?.parse()?),
             "--rounds" => options.rounds = arguments.next().ok_or("--rounds wants a number")?.parse()?,
             number => options.bursts.push(number.parse()?),

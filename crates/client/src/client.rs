@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-use oroshi_net::{Cores, CoresOptions};
+use oroshi_net::{Cores, CoresOptions, monotonic_ns};
 use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
 
@@ -68,13 +69,23 @@ enum State {
     Here(Vec<u8>),
     Coming(mpsc::Receiver<Message>),
     Ended,
+    /// It failed, or was given up. Whoever asks again is not told that this was its end.
+    Broken,
 }
 
 /// What the thread is asked to do.
 enum Job {
-    Send(Box<Request<dyn AsyncRead + Send>>, oneshot::Sender<Result<Response, Error>>),
+    Send(Asked),
     Count(oneshot::Sender<Counts>),
     CloseIdle,
+}
+
+/// A request on its way to the thread.
+struct Asked {
+    request: Box<Request<dyn AsyncRead + Send>>,
+    /// When: its time runs from then on, not from when the thread gets to it.
+    called: u64,
+    reply: oneshot::Sender<Result<Response, Error>>,
 }
 
 /// What the thread says about a body.
@@ -164,8 +175,8 @@ impl RequestBuilder<Client> {
     /// line is given up. Nothing of it is left. The server may have carried it out.
     pub async fn send(self) -> Result<Response, Error> {
         let RequestBuilder { client, request } = self;
-        let (sender, answer) = oneshot::channel();
-        let job = Job::Send(request?, sender);
+        let (reply, answer) = oneshot::channel();
+        let job = Job::Send(Asked { request: request?, called: monotonic_ns(), reply });
         let ended = || Error::new(Phase::Request, Cause::Ended);
         client.jobs.send(job).map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
@@ -176,6 +187,10 @@ impl sealed::Source for Body {
     fn poll(&mut self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Error>> {
         let message = match &mut self.state {
             State::Ended => return Poll::Ready(Ok(false)),
+            State::Broken => {
+                let gone = Cause::Io(io::ErrorKind::NotConnected.into());
+                return Poll::Ready(Err(Error::new(Phase::BetweenBytes, gone).after(self.timings)));
+            }
             State::Here(bytes) => {
                 let mut bytes = std::mem::take(bytes);
                 self.state = State::Ended;
@@ -205,7 +220,7 @@ impl sealed::Source for Body {
                 Ok(false)
             }
             Message::Failed(error) => {
-                self.state = State::Ended;
+                self.state = State::Broken;
                 self.timings = error.timings();
                 Err(error)
             }
@@ -214,7 +229,7 @@ impl sealed::Source for Body {
 
     fn give_up(&mut self, cause: Cause) -> Error {
         // Nobody to receive it: the thread closes the connection.
-        self.state = State::Ended;
+        self.state = State::Broken;
         Error::new(Phase::BetweenBytes, cause).after(self.timings)
     }
 
@@ -231,9 +246,8 @@ impl sealed::Source for Body {
 async fn serve(client: &local::Client, mut work: mpsc::UnboundedReceiver<Job>, jobs: &mpsc::WeakUnboundedSender<Job>) {
     while let Some(job) = work.recv().await {
         match job {
-            Job::Send(request, reply) => {
-                let (core, jobs) = (Rc::clone(client.core()), jobs.clone());
-                tokio::task::spawn_local(send(core, request, reply, jobs));
+            Job::Send(asked) => {
+                tokio::task::spawn_local(send(Rc::clone(client.core()), asked, jobs.clone()));
             }
             Job::Count(reply) => drop(reply.send(client.counts())),
             Job::CloseIdle => client.close_idle(),
@@ -242,14 +256,10 @@ async fn serve(client: &local::Client, mut work: mpsc::UnboundedReceiver<Job>, j
 }
 
 /// One request, for as long as somebody waits for it.
-async fn send(
-    core: Rc<Core>,
-    request: Box<Request<dyn AsyncRead + Send>>,
-    mut reply: oneshot::Sender<Result<Response, Error>>,
-    jobs: mpsc::WeakUnboundedSender<Job>,
-) {
+async fn send(core: Rc<Core>, asked: Asked, jobs: mpsc::WeakUnboundedSender<Job>) {
+    let Asked { request, called, mut reply } = asked;
     let answered = {
-        let mut running = pin!(run(&core, Box::new(request.into_local())));
+        let mut running = pin!(run(&core, Box::new(request.into_local()), called));
         poll_fn(|context| {
             if let Poll::Ready(answered) = running.as_mut().poll(context) {
                 return Poll::Ready(Some(answered));

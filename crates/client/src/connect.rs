@@ -44,9 +44,9 @@ impl Exchange {
         let core = Rc::clone(self.core());
         loop {
             let take = core.pool.borrow_mut().take(origin, fresh, monotonic_ns());
-            let (host, connection) = match take {
-                Take::Idle(host, connection) => (host, Some(connection)),
-                Take::Connect(host) => (host, None),
+            let (host, connection, waited) = match take {
+                Take::Idle(host, connection) => (host, Some(connection), false),
+                Take::Connect(host) => (host, None, false),
                 Take::Full => return Err(self.fail(Cause::QueueFull { waiting: core.pool.borrow().waiting() })),
                 Take::Wait(turn) => {
                     let place = InLine { core: &core, turn };
@@ -55,22 +55,25 @@ impl Exchange {
                         Poll::Ready(given) => Poll::Ready(Ok(given)),
                     });
                     match given.await? {
-                        Grant::Idle(host, connection) => (host, Some(connection)),
-                        Grant::Connect(host) => (host, None),
+                        Grant::Idle(host, connection, _) => (host, Some(connection), true),
+                        Grant::Connect(host) => (host, None, true),
                     }
                 }
             };
             let mut lease = Lease::new(&core, host, connection);
-            // One that the server has closed in the meantime is closed here as well, and another looked for.
-            let usable = match lease.connection() {
-                Some(connection) => is_alive(&core, &mut connection.stream),
-                None => true,
-            };
-            if usable {
-                self.stamps.leased = monotonic_ns();
-                self.set_lease(lease);
-                return Ok(());
+            // One that the server has closed in the meantime is closed here as well.
+            if let Some(connection) = lease.connection()
+                && !is_alive(&core, &mut connection.stream)
+            {
+                if !waited {
+                    continue; // There may be another.
+                }
+                // There is no other, as somebody waits; and whoever has waited does not go back to the end of the line.
+                lease.close();
             }
+            self.stamps.leased = monotonic_ns();
+            self.set_lease(lease);
+            return Ok(());
         }
     }
 
@@ -110,7 +113,11 @@ impl Exchange {
         match connected? {
             Ok(connected) => {
                 self.put_first(first, connected.sent);
-                self.connected(endpoint, connected).await
+                let remote = match peer {
+                    Peer::Tcp(address) => Some(address),
+                    Peer::Unix(_) => None,
+                };
+                self.connected(endpoint, connected, remote).await
             }
             Err(error) => {
                 self.put_first(first, 0);
@@ -137,10 +144,15 @@ impl Exchange {
         let (connected, address) =
             connected.unwrap_or(Err(ConnectError::Refused)).map_err(|error| self.fail(Cause::Connect(error)))?;
         core.names.borrow_mut().prefer(host, address);
-        self.connected(endpoint, connected).await
+        self.connected(endpoint, connected, Some(SocketAddr::new(address, port))).await
     }
 
-    async fn connected(&mut self, endpoint: &Endpoint, connected: Connected) -> Result<(), Error> {
+    async fn connected(
+        &mut self,
+        endpoint: &Endpoint,
+        connected: Connected,
+        remote: Option<SocketAddr>,
+    ) -> Result<(), Error> {
         let Connected { stream, at, .. } = connected;
         self.stamps.connected = at;
         count(&self.core().counts.connects);
@@ -150,7 +162,7 @@ impl Exchange {
             Scheme::Https => Box::pin(self.secure(endpoint.host(), stream)).await?,
         };
         self.stamps.ready = self.stamps.connected.max(self.stamps.secured);
-        self.put_connection(Connection::new(stream, at));
+        self.put_connection(Connection::new(stream, at, remote));
         Ok(())
     }
 
@@ -203,14 +215,22 @@ impl InLine<'_> {
 
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
-        let until = after(monotonic_ns(), self.core.settings.idle);
-        self.core.pool.borrow_mut().leave(self.turn, until);
-        self.core.look_at_idle(until);
+        let until = self.core.pool.borrow_mut().leave(self.turn);
+        if let Some(until) = until {
+            self.core.look_at_idle(until);
+        }
     }
 }
 
 /// Whether an idle connection is still open and has nothing to say: whatever it says answers no request.
 fn is_alive(core: &Core, stream: &mut Stream) -> bool {
+    if stream.is_quiet() {
+        return true;
+    }
+    if !stream.is_tls() {
+        return false;
+    }
+    // What came may be a ticket for the next session, and then the connection is as good as before.
     let mut scratch = core.scratch.borrow_mut();
     let mut buffer = ReadBuf::new(&mut scratch);
     // The poll that waits for the answer brings its own waker.

@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -55,11 +56,13 @@ pub(crate) struct Connection {
     pub(crate) stream: Stream,
     /// When it was made.
     born: u64,
+    /// Where it leads; `None` for a unix socket.
+    pub(crate) remote: Option<SocketAddr>,
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, born: u64) -> Self {
-        Connection { stream, born }
+    pub(crate) fn new(stream: Stream, born: u64, remote: Option<SocketAddr>) -> Self {
+        Connection { stream, born, remote }
     }
 }
 
@@ -390,6 +393,11 @@ impl Lease {
 
     pub(crate) fn put(&mut self, connection: Connection) {
         self.connection = Some(connection);
+    }
+
+    /// Closes the connection, and keeps the right to make another.
+    pub(crate) fn close(&mut self) {
+        self.connection = None;
     }
 
     /// Gives a connection back for the next request; `hint` is how long the server keeps it.

@@ -17,11 +17,15 @@ use oroshi_net::monotonic_ns;
 
 use crate::deadline::after;
 
-/// Threads of one client that look names up, at most.
-const THREADS: usize = 4;
+/// Threads of one client that look names up, at most: so many name servers that do not answer hold up nobody else, and thousands of
+/// names are not looked up one after another.
+const THREADS: usize = 32;
 
 /// Names whose answers are kept, at most.
 const NAMES: usize = 10_000;
+
+/// Look-ups that may lie about unfetched before anybody looks, at least.
+const TIDY: usize = 16;
 
 /// What a look-up found.
 #[derive(Clone, Debug)]
@@ -61,6 +65,8 @@ pub(crate) struct Names {
     cache: Cache,
     /// Look-ups that are under way, or that nobody has fetched yet.
     flights: HashMap<Box<str>, Arc<Flight>>,
+    /// With how many of them it is time to fetch those that nobody came for.
+    tidy_at: usize,
     threads: Arc<Threads>,
     /// How many look-ups there have been.
     count: u64,
@@ -72,7 +78,7 @@ pub(crate) type Place = Option<(u64, usize)>;
 impl Names {
     pub(crate) fn new(lookup: Lookup, ttl: Ttl) -> Self {
         let threads = Arc::new(Threads { lookup, jobs: Mutex::default() });
-        Names { cache: Cache::new(ttl, NAMES), flights: HashMap::new(), threads, count: 0 }
+        Names { cache: Cache::new(ttl, NAMES), flights: HashMap::new(), tidy_at: TIDY, threads, count: 0 }
     }
 
     /// The answer for a host, if it is there; otherwise it is being looked up, and the task will be woken. `place` is the
@@ -85,14 +91,13 @@ impl Names {
             if !flight.poll(place, context) {
                 return Poll::Pending;
             }
-            // Answers that nobody came for are fetched as well, so that what is kept here does not grow.
-            self.land();
+            self.land(host);
             if let Some(answer) = self.cache.get(host, monotonic_ns()) {
                 return Poll::Ready(answer);
             }
         }
         // It may also have been good for no time at all, or for less than it took to come here.
-        self.land();
+        self.tidy();
         self.count += 1;
         let flight = Arc::new(Flight { number: self.count, state: Mutex::default() });
         flight.poll(place, context);
@@ -106,8 +111,21 @@ impl Names {
         self.cache.prefer(host, address);
     }
 
-    /// Moves what has been found into the cache.
-    fn land(&mut self) {
+    /// Moves what has been found for a host into the cache.
+    fn land(&mut self, host: &str) {
+        if let Some((host, flight)) = self.flights.remove_entry(host)
+            && let Some((found, at)) = flight.take()
+        {
+            self.cache.put(&host, found, at);
+        }
+    }
+
+    /// Does so with answers that nobody came for, so that what is kept here does not grow. Not each time: with thousands of names under way,
+    /// all of them would be looked at for each.
+    fn tidy(&mut self) {
+        if self.flights.len() < self.tidy_at {
+            return;
+        }
         let cache = &mut self.cache;
         self.flights.retain(|host, flight| match flight.take() {
             Some((found, at)) => {
@@ -116,6 +134,7 @@ impl Names {
             }
             None => true,
         });
+        self.tidy_at = TIDY.max(2 * self.flights.len());
     }
 }
 
@@ -168,13 +187,14 @@ impl Cache {
         self.entries.insert(host.into(), Entry { answer, until: after(now, ttl.max(SHORTEST)), at: now });
     }
 
-    /// Drops what is over, or else the oldest.
+    /// Drops what is over, or else the oldest tenth: with one at a time, all would be looked at for each new name.
     fn make_room(&mut self, now: u64) {
         self.entries.retain(|_, entry| now < entry.until);
-        if self.entries.len() >= self.most
-            && let Some(oldest) = self.entries.iter().min_by_key(|(_, entry)| entry.at).map(|(host, _)| host.clone())
-        {
-            self.entries.remove(&oldest);
+        if self.entries.len() >= self.most {
+            let mut times: Vec<u64> = self.entries.values().map(|entry| entry.at).collect();
+            let tenth = times.len() / 10;
+            let oldest = *times.select_nth_unstable(tenth).1;
+            self.entries.retain(|_, entry| entry.at > oldest);
         }
     }
 

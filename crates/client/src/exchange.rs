@@ -4,25 +4,24 @@
 //! while the answer's is read. Whoever polls for the answer also sends.
 
 use std::fmt;
-use std::io::{self, IoSlice};
+use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use oroshi_http1::{DecodeError, Expect, Framing, ResponseDecoder, ResponseEvent, Version, encode};
+use oroshi_http1::{DecodeError, Expect, Framing, ResponseDecoder, ResponseEvent, Version};
 use oroshi_net::{Stream, monotonic_ns};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::body::{Body, Reader};
+use crate::body::Body;
 use crate::core::{Connection, Core, Lease, Seated};
 use crate::deadline::{Deadlines, Phase, Stamps, Timings, after};
 use crate::error::{Cause, Error};
 use crate::headers::Headers;
+use crate::outgoing::Outgoing;
 use crate::retry::Progress;
-
-/// A body up to this size is copied behind the head, so that both leave in one write; a larger one is written from where it is.
-const COPIED_BYTES: usize = 16 * 1024;
 
 /// A request under way. Boxed by its owner: it moves from the call to the response.
 pub(crate) struct Exchange {
@@ -48,21 +47,6 @@ pub(crate) struct Exchange {
     progress: Progress,
 }
 
-/// What is still to be sent.
-struct Outgoing {
-    /// The head, and what was encoded of the body.
-    bytes: Vec<u8>,
-    sent: usize,
-    body: Body<dyn AsyncRead>,
-    /// How much of a body of bytes is sent.
-    body_sent: usize,
-    /// TLS holds records of its own.
-    unflushed: bool,
-    done: bool,
-    /// The connection takes no more; what the server has answered before is still read.
-    broken: Option<io::Error>,
-}
-
 /// The head of the response to a request.
 #[derive(Debug)]
 pub(crate) struct Head {
@@ -72,18 +56,24 @@ pub(crate) struct Head {
     pub(crate) headers: Headers,
     /// The body's length, where it is announced.
     pub(crate) length: Option<u64>,
+    /// Where the connection leads that it came on; `None` for a unix socket.
+    pub(crate) remote: Option<SocketAddr>,
 }
 
 impl Exchange {
-    pub(crate) fn new(core: &Rc<Core>, deadlines: Option<Box<Deadlines>>, total: Option<Duration>) -> Box<Self> {
-        let now = monotonic_ns();
+    pub(crate) fn new(
+        core: &Rc<Core>,
+        deadlines: Option<Box<Deadlines>>,
+        total: Option<Duration>,
+        called: u64,
+    ) -> Box<Self> {
         let total = total.unwrap_or(deadlines.as_deref().unwrap_or(&core.settings.deadlines).total);
         Box::new(Exchange {
             seated: core.seat(),
             deadlines,
-            total_due: after(now, total),
+            total_due: after(called, total),
             phase: Phase::Request,
-            stamps: Stamps { called: now, began: now, ..Stamps::default() },
+            stamps: Stamps { called, began: called, ..Stamps::default() },
             lease: None,
             outgoing: Outgoing::nothing(),
             decoder: ResponseDecoder::default(),
@@ -101,13 +91,7 @@ impl Exchange {
     pub(crate) fn begin(&mut self, head: Vec<u8>, body: Body<dyn AsyncRead>, expect: Expect) {
         self.drop_lease();
         self.stamps = Stamps { called: self.stamps.called, began: monotonic_ns(), ..Stamps::default() };
-        self.outgoing = Outgoing { bytes: head, body, ..Outgoing::nothing() };
-        if let Body::Bytes(bytes) = &self.outgoing.body
-            && bytes.len() <= COPIED_BYTES
-        {
-            self.outgoing.bytes.extend_from_slice(bytes);
-            self.outgoing.body = Body::Empty;
-        }
+        self.outgoing = Outgoing::new(head, body);
         self.decoder = ResponseDecoder::default();
         self.decoder.expect(expect);
         self.input.clear();
@@ -242,21 +226,23 @@ impl Exchange {
             let Some(connection) = self.lease.as_mut().and_then(Lease::connection) else { return Poll::Ready(Ok(())) };
             let stream = &mut connection.stream;
             match self.outgoing.poll_write(context, stream) {
-                Poll::Ready(Ok(0)) => {}
-                Poll::Ready(Ok(_)) => {
-                    self.progress.sent = true;
+                Poll::Ready(Ok(count)) => {
                     if self.phase == Phase::Write {
-                        self.seated.set_due(self.total_due);
-                        self.phase = Phase::Request; // entered again when it has to wait again
+                        self.pause(); // entered again when it has to wait again
                     }
-                    continue;
+                    if count > 0 {
+                        self.progress.sent = true;
+                        continue;
+                    }
                 }
                 Poll::Ready(Err(error)) => {
                     self.outgoing.broken = Some(error);
                     continue;
                 }
                 Poll::Pending => {
-                    if self.phase != Phase::Write {
+                    // Once the server answers, what counts is the pause between its bytes. (Two phases in turn would also begin anew
+                    // each time the task is polled, and none would ever be over.)
+                    if self.phase != Phase::Write && self.stamps.head == 0 {
                         self.enter(Phase::Write);
                     }
                     return Poll::Pending;
@@ -457,6 +443,11 @@ impl Exchange {
                             Framing::None => Some(0),
                             _ => None,
                         },
+                        remote: self
+                            .lease
+                            .as_mut()
+                            .and_then(Lease::connection)
+                            .and_then(|connection| connection.remote),
                     });
                 }
                 ResponseEvent::Data(data) => {
@@ -509,67 +500,6 @@ impl fmt::Debug for Exchange {
             .field("progress", &self.progress)
             .field("ended", &self.ended)
             .finish_non_exhaustive()
-    }
-}
-
-impl Outgoing {
-    const fn nothing() -> Self {
-        Outgoing {
-            bytes: Vec::new(),
-            sent: 0,
-            body: Body::Empty,
-            body_sent: 0,
-            unflushed: false,
-            done: false,
-            broken: None,
-        }
-    }
-
-    /// Writes what there is to write: bytes taken, 0 when nothing waits.
-    fn poll_write(&mut self, context: &mut Context<'_>, stream: &mut Stream) -> Poll<io::Result<usize>> {
-        let body = match &self.body {
-            Body::Bytes(bytes) => &bytes[self.body_sent..],
-            _ => &[],
-        };
-        let bytes = &self.bytes[self.sent..];
-        let is_tls = stream.is_tls();
-        let pinned = Pin::new(stream);
-        let count = match (bytes, body) {
-            ([], []) => {
-                if self.unflushed {
-                    ready!(pinned.poll_flush(context))?;
-                    self.unflushed = false;
-                }
-                return Poll::Ready(Ok(0));
-            }
-            (bytes, []) => ready!(pinned.poll_write(context, bytes))?,
-            ([], body) => ready!(pinned.poll_write(context, body))?,
-            (bytes, body) => ready!(pinned.poll_write_vectored(context, &[IoSlice::new(bytes), IoSlice::new(body)]))?,
-        };
-        if count == 0 {
-            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-        }
-        self.unflushed = is_tls;
-        let of_bytes = count.min(bytes.len());
-        self.sent += of_bytes;
-        self.body_sent += count - of_bytes;
-        Poll::Ready(Ok(count))
-    }
-
-    /// Adds a piece from the reader; an empty one is its end.
-    fn append(&mut self, piece: &[u8]) {
-        self.bytes.clear();
-        self.sent = 0;
-        match &self.body {
-            Body::Reader(Reader { length: None, .. }) if piece.is_empty() => {
-                self.bytes.extend_from_slice(encode::LAST_CHUNK);
-            }
-            Body::Reader(Reader { length: None, .. }) => encode::chunk(&mut self.bytes, piece),
-            _ => self.bytes.extend_from_slice(piece),
-        }
-        if piece.is_empty() {
-            self.body = Body::Empty;
-        }
     }
 }
 

@@ -36,6 +36,8 @@ impl Incoming {
         let Some(unpacking) = &mut self.unpacking else { return self.exchange.poll_body(context, into) };
         loop {
             if unpacking.more || unpacking.used < unpacking.packed.len() {
+                // One read can hold gigabytes, with no wait for the socket in between: others of this core get their turn.
+                let turn = ready!(tokio::task::coop::poll_proceed(context));
                 let before = into.len();
                 let step = match unpacking.decoder.decode(&unpacking.packed[unpacking.used..], into) {
                     Ok(step) => step,
@@ -43,6 +45,7 @@ impl Incoming {
                 };
                 unpacking.used += step.used;
                 unpacking.more = step.more;
+                turn.made_progress();
                 if into.len() > before {
                     return Poll::Ready(Ok(true));
                 }

@@ -43,7 +43,7 @@
 //! 2. [`Phase`], [`Deadlines`], [`Timings`] (`deadline`) and [`Error`] (`error`): time, and what can go wrong.
 //! 3. `run`: a request from the call to the response's head. `retry` and `redirect`: the rules for sending it again.
 //! 4. `connect`: from an origin to a connection. `pool`, `dns` and `eyeballs`: where it comes from.
-//! 5. `exchange`: one request on one connection. `body`: what it sends; `incoming` and `decode`: what comes back.
+//! 5. `exchange`: one request on one connection. `outgoing` and `body`: what it sends; `incoming` and `decode`: what comes back.
 //! 6. `core`: what the requests of a core share. `headers`, `form`.
 
 mod body;
@@ -60,6 +60,7 @@ mod form;
 mod headers;
 mod incoming;
 pub mod local;
+mod outgoing;
 mod pool;
 mod redirect;
 mod request;

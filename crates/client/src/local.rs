@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use oroshi_net::monotonic_ns;
 use tokio::io::AsyncRead;
 
 use crate::core::{Core, Counts};
@@ -104,14 +105,14 @@ impl RequestBuilder<Client> {
     /// [`Error`]: in which phase, of what, and whether it may be sent again. A status of 400 or more is no error.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the request: its connection is closed, unless nothing was sent on it, and its place in line is
-    /// given up. Nothing of it is left. The server may have carried it out.
+    /// Dropping the future ends the request: its connection is closed, and its place in line is given up. Nothing of it is left. The
+    /// server may have carried it out.
     ///
     /// # Panics
     /// Outside a runtime whose tasks stay on their thread, with I/O and time enabled.
     pub async fn send(self) -> Result<Response, Error> {
         let RequestBuilder { client, request } = self;
-        let (answer, incoming) = run(&client.core, request?).await?;
+        let (answer, incoming) = run(&client.core, request?, monotonic_ns()).await?;
         Ok(Response::new(answer, Body(incoming), limits(&client.core)))
     }
 }

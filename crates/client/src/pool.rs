@@ -3,8 +3,11 @@
 //! - Two caps: on connections of one origin and on those of all. A connection counts from the moment that someone may make it until
 //!   it is closed, be it idle or not.
 //! - An idle connection is used again last in, first out: the fewest stay warm, the others grow old and are closed.
-//! - Who finds nothing waits in line, first in, first out; a full origin holds up nobody who asks for another. With the cap on all
-//!   reached, the connection that has been idle longest makes room.
+//! - Who finds nothing waits in line, first in, first out among those who ask for the same origin; a full origin holds up nobody who
+//!   asks for another. With the cap on all reached, the connection that has been idle longest makes room.
+//! - Room goes to the origin with the fewest connections, and among equals to whoever has waited longest. An origin whose requests
+//!   never stop gives connections up for one that has fewer, so it cannot keep others waiting; nor can one that never answers,
+//!   as soon as one of its connections ends.
 //! - Whoever waits is given either a connection or the right to make one, by being woken; so nobody who comes later can be faster.
 //!
 //! Invariants, held after every call: an origin with idle connections has nobody waiting; who waits does so because the
@@ -42,7 +45,8 @@ pub(crate) enum Take<C> {
 /// What somebody who waited is given.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Grant<C> {
-    Idle(HostId, C),
+    /// One that came back just now; it would otherwise be idle until then.
+    Idle(HostId, C, u64),
     Connect(HostId),
 }
 
@@ -60,8 +64,8 @@ pub(crate) struct Pool<K, C> {
     /// Every idle connection, by the order in which they became so.
     idle: BTreeMap<u64, HostId>,
     waiters: HashMap<u64, Waiter<C>>,
-    /// Origins for which somebody waits although their own cap is not reached, by who has waited longest.
-    ready: BTreeSet<(u64, HostId)>,
+    /// Origins for which somebody waits although their own cap is not reached: by their open connections, then by who has waited longest.
+    ready: BTreeSet<(usize, u64, HostId)>,
     /// How many were given something and have not come for it yet.
     granted: usize,
     turn: u64,
@@ -75,7 +79,8 @@ struct Host<K, C> {
     idle: VecDeque<Idle<C>>,
     /// Who waits; ascending.
     queue: VecDeque<u64>,
-    ready: Option<u64>,
+    /// Its entry among the ready ones: its open connections, and whose turn it is.
+    ready: Option<(usize, u64)>,
 }
 
 #[derive(Debug)]
@@ -152,13 +157,11 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
                 if now < idle.until {
                     return Take::Idle(host, idle.connection);
                 }
-                self.open -= 1;
-                self.hosts[host].open -= 1;
+                self.count_closed(host);
             }
         }
         if self.hosts[host].open < self.caps.per_host && self.has_room(host) {
-            self.open += 1;
-            self.hosts[host].open += 1;
+            self.count_open(host);
             return Take::Connect(host);
         }
         if self.waiting() >= self.caps.waiting {
@@ -186,14 +189,17 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         Poll::Ready(self.waiters.remove(&turn).and_then(|waiter| waiter.grant))
     }
 
-    /// Leaves the line; what was given in the meantime goes to the next.
-    pub(crate) fn leave(&mut self, turn: u64, until: u64) {
-        let Some(waiter) = self.waiters.remove(&turn) else { return };
+    /// Leaves the line; what was given in the meantime goes to the next. Returns until when a connection is idle by that.
+    pub(crate) fn leave(&mut self, turn: u64) -> Option<u64> {
+        let waiter = self.waiters.remove(&turn)?;
         if waiter.grant.is_some() {
             self.granted -= 1;
         }
         match waiter.grant {
-            Some(Grant::Idle(host, connection)) => self.give_back(host, connection, until),
+            Some(Grant::Idle(host, connection, until)) => {
+                self.give_back(host, connection, until);
+                return Some(until);
+            }
             Some(Grant::Connect(host)) => self.forget(host),
             None => {
                 let queue = &mut self.hosts[waiter.host].queue;
@@ -204,13 +210,18 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
                 self.reap(waiter.host);
             }
         }
+        None
     }
 
     /// A connection that can be used again comes back. Unless somebody takes it, it is closed at `until`.
     pub(crate) fn give_back(&mut self, host: HostId, connection: C, until: u64) {
+        if self.gives_way(host) {
+            drop(connection);
+            return self.forget(host);
+        }
         if let Some(turn) = self.hosts[host].queue.pop_front() {
             self.refresh(host);
-            self.grant(turn, Grant::Idle(host, connection));
+            self.grant(turn, Grant::Idle(host, connection, until));
             return;
         }
         if self.caps.idle_per_host == 0 {
@@ -228,9 +239,7 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
 
     /// A connection is closed, or was never made.
     pub(crate) fn forget(&mut self, host: HostId) {
-        self.open -= 1;
-        self.hosts[host].open -= 1;
-        self.refresh(host);
+        self.count_closed(host);
         self.grant_room();
         self.reap(host);
     }
@@ -259,6 +268,15 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         self.sweep(u64::MAX);
     }
 
+    /// Whether an origin for which somebody waits is to give up a connection that comes back, although it could use it again: for one that
+    /// would still have fewer, or for one that has none and whose turn came before. Among equals connections stay where they
+    /// are; they would be closed and made without end.
+    fn gives_way(&self, host: HostId) -> bool {
+        let Some(&own) = self.hosts[host].queue.front() else { return false };
+        let Some(&(open, turn, _)) = self.ready.first() else { return false };
+        open + 1 < self.hosts[host].open || (open == 0 && turn < own)
+    }
+
     /// Whether one more connection may be open, if need be in an idle one's place. `asking` stays known, whatever is closed.
     fn has_room(&mut self, asking: HostId) -> bool {
         while self.open >= self.total {
@@ -275,21 +293,18 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
     fn close_oldest_of(&mut self, host: HostId) {
         if let Some(idle) = self.hosts[host].idle.pop_front() {
             self.idle.remove(&idle.turn);
-            self.open -= 1;
-            self.hosts[host].open -= 1;
+            self.count_closed(host);
         }
     }
 
-    /// Gives the right to connect to whoever has waited longest, for as long as there is room.
+    /// Gives the right to connect to those whose turn it is, for as long as there is room.
     fn grant_room(&mut self) {
-        while let Some(&(turn, host)) = self.ready.first() {
+        while let Some(&(_, turn, host)) = self.ready.first() {
             if !self.has_room(host) {
                 return;
             }
-            self.open += 1;
-            self.hosts[host].open += 1;
             self.hosts[host].queue.pop_front();
-            self.refresh(host);
+            self.count_open(host);
             self.grant(turn, Grant::Connect(host));
         }
     }
@@ -303,18 +318,31 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         }
     }
 
-    /// Notes whether an origin is among those that would use a free place.
+    fn count_open(&mut self, host: HostId) {
+        self.open += 1;
+        self.hosts[host].open += 1;
+        self.refresh(host);
+    }
+
+    fn count_closed(&mut self, host: HostId) {
+        self.open -= 1;
+        self.hosts[host].open -= 1;
+        self.refresh(host);
+    }
+
+    /// Notes whether an origin is among those that would use a free place, and how much before others.
     fn refresh(&mut self, host: HostId) {
         let place = &mut self.hosts[host];
-        let wanted = place.queue.front().copied().filter(|_| place.open < self.caps.per_host);
+        let open = place.open;
+        let wanted = place.queue.front().filter(|_| open < self.caps.per_host).map(|&turn| (open, turn));
         if place.ready == wanted {
             return;
         }
-        if let Some(turn) = std::mem::replace(&mut place.ready, wanted) {
-            self.ready.remove(&(turn, host));
+        if let Some((open, turn)) = std::mem::replace(&mut place.ready, wanted) {
+            self.ready.remove(&(open, turn, host));
         }
-        if let Some(turn) = wanted {
-            self.ready.insert((turn, host));
+        if let Some((open, turn)) = wanted {
+            self.ready.insert((open, turn, host));
         }
     }
 

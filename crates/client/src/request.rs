@@ -7,7 +7,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use oroshi_http1::{Expect, Version, encode};
+use oroshi_http1::encode::{self, EncodeError};
+use oroshi_http1::{Expect, Version};
 use oroshi_net::Endpoint;
 use serde::Serialize;
 use tokio::io::AsyncRead;
@@ -17,7 +18,7 @@ use crate::deadline::{Deadlines, Phase};
 use crate::decode::ACCEPTED;
 use crate::error::{Cause, Error, bad_field};
 use crate::form;
-use crate::headers::Headers;
+use crate::headers::{Headers, is_secret};
 use crate::retry::is_idempotent;
 use crate::settings::Builder;
 
@@ -84,6 +85,8 @@ pub(crate) struct Request<R: ?Sized> {
     pub(crate) idempotent: Option<bool>,
     pub(crate) redirects: Option<u32>,
     pub(crate) decode: Option<bool>,
+    /// A redirect has led to another origin: the client's own secrets stay behind as well.
+    pub(crate) strayed: bool,
 }
 
 /// A request that is being put together. A mistake in it is told by `send`.
@@ -111,6 +114,7 @@ impl<C: Handle> RequestBuilder<C> {
                 idempotent: None,
                 redirects: None,
                 decode: None,
+                strayed: false,
             })),
         };
         RequestBuilder { client, request }
@@ -286,8 +290,10 @@ pub(crate) fn check_field(name: &str) -> Result<(), &'static str> {
 
 impl Request<dyn AsyncRead + Send> {
     pub(crate) fn into_local(self) -> Request<dyn AsyncRead> {
-        let Request { method, endpoint, headers, body, deadlines, total, idempotent, redirects, decode } = self;
-        Request { method, endpoint, headers, body: body.into_local(), deadlines, total, idempotent, redirects, decode }
+        let Request { method, endpoint, headers, body, deadlines, total, idempotent, redirects, decode, strayed } =
+            self;
+        let body = body.into_local();
+        Request { method, endpoint, headers, body, deadlines, total, idempotent, redirects, decode, strayed }
     }
 }
 
@@ -311,8 +317,11 @@ impl<R: ?Sized> Request<R> {
 
     /// Appends the head as it is sent.
     pub(crate) fn encode(&self, settings: &Builder, out: &mut Vec<u8>) -> Result<(), Error> {
-        encode::request_line(out, &self.method, &self.endpoint.target, Version::Http11)
-            .map_err(|_| Error::new(Phase::Request, Cause::Method))?;
+        encode::request_line(out, &self.method, &self.endpoint.target, Version::Http11).map_err(|error| {
+            // An endpoint that was not read from text may hold anything; reading its text says what is wrong.
+            let bad_url = (error == EncodeError::Target).then(|| self.endpoint.to_string().parse::<Endpoint>().err());
+            Error::new(Phase::Request, bad_url.flatten().map_or(Cause::Method, Cause::Url))
+        })?;
         let mut field = |name: &'static str, value: &[u8]| {
             // Names are ours, and values were read as a URL or stand above.
             encode::header(out, name, value).map_err(|error| bad_field(name, error))
@@ -333,7 +342,8 @@ impl<R: ?Sized> Request<R> {
             field("Connection", b"close")?;
         }
         for (name, value) in settings.headers.iter() {
-            if !self.headers.contains(name) {
+            let stays_behind = self.strayed && is_secret(name);
+            if !stays_behind && !self.headers.contains(name) {
                 encode::header(out, name, value).map_err(|error| bad_field(name, error))?;
             }
         }
@@ -418,6 +428,21 @@ mod tests {
         assert!(head(build("GET", "http://a/").query([("a", "1 2")])).starts_with("GET /?a=1+2 "));
         assert!(head(build("GET", "http://a/?x").query([("a", "&")])).starts_with("GET /?x&a=%26 "));
         assert!(head(build("GET", "http://a/").query([("", ""); 0])).starts_with("GET / "));
+    }
+
+    #[test]
+    fn an_endpoint_that_nobody_has_read_smuggles_nothing() {
+        let endpoint = |change: fn(&mut Endpoint)| {
+            let mut endpoint: Endpoint = "http://a/b".parse().unwrap();
+            change(&mut endpoint);
+            let builder = RequestBuilder::<Nobody>::new(Nobody, "GET".into(), endpoint);
+            let mut out = Vec::new();
+            builder.request.unwrap().encode(&Builder::default(), &mut out).unwrap_err().cause().to_string()
+        };
+        let target = endpoint(|endpoint| endpoint.target = "/ HTTP/1.1\r\nX: y".to_owned());
+        assert!(target.contains("a space at byte 9 cannot stand in a request line"), "{target}");
+        let authority = endpoint(|endpoint| endpoint.authority = "a\r\nX: y".to_owned());
+        assert!(authority.contains("`Host`") && authority.contains("control character"), "{authority}");
     }
 
     #[test]

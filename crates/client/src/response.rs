@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
 use oroshi_http1::Version;
@@ -23,6 +24,8 @@ pub struct Response<B> {
     answer: Box<Answer>,
     body: B,
     limits: Limits,
+    /// Bytes that `chunks` has given.
+    given: u64,
 }
 
 /// All of a response but its body.
@@ -65,7 +68,7 @@ pub(crate) mod sealed {
 
 impl<B: Source> Response<B> {
     pub(crate) fn new(answer: Box<Answer>, body: B, limits: Limits) -> Self {
-        Response { answer, body, limits }
+        Response { answer, body, limits, given: 0 }
     }
 
     /// The status, 100 to 999. A status of 400 or more is an answer like any other, and no error.
@@ -98,6 +101,11 @@ impl<B: Source> Response<B> {
         &self.answer.url
     }
 
+    /// The address that answered; `None` for a unix socket. Where a name has several addresses, it tells which.
+    pub fn remote_address(&self) -> Option<SocketAddr> {
+        self.answer.head.remote
+    }
+
     /// How many redirects were followed.
     pub fn redirects(&self) -> u32 {
         self.answer.redirects
@@ -125,7 +133,7 @@ impl<B: Source> Response<B> {
 
     /// The body, piece by piece. It can be called again to go on.
     pub fn chunks(&mut self) -> Chunks<'_, B> {
-        Chunks { response: self, piece: Vec::new(), count: 0 }
+        Chunks { response: self, piece: Vec::new() }
     }
 
     /// The whole body.
@@ -209,7 +217,6 @@ impl<B> fmt::Debug for Response<B> {
 pub struct Chunks<'r, B> {
     response: &'r mut Response<B>,
     piece: Vec<u8>,
-    count: u64,
 }
 
 impl<B: Source> Chunks<'_, B> {
@@ -225,9 +232,9 @@ impl<B: Source> Chunks<'_, B> {
         if !poll_fn(|context| self.response.poll(context, &mut self.piece)).await? {
             return Ok(None);
         }
-        self.count += self.piece.len() as u64;
+        self.response.given += self.piece.len() as u64;
         let limit = self.response.limits.stream;
-        if self.count > limit {
+        if self.response.given > limit {
             return Err(self.response.too_large(limit));
         }
         Ok(Some(&self.piece))

@@ -2,6 +2,8 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
 
 use tokio::io::AsyncRead;
 
@@ -16,16 +18,20 @@ use crate::redirect;
 use crate::request::Request;
 use crate::response::Answer;
 
-/// How much of a redirect's own body is read, so that its connection can be used again; with more to come it is closed.
+/// How much of a redirect's own body is read, and for how long, so that its connection can be used again; with more to come, or
+/// later, it is closed.
 const REDIRECT_BYTES: usize = 64 * 1024;
+const REDIRECT_PAUSE: Duration = Duration::from_millis(250);
 
-/// Sends a request, and again where that is due. Gives what it is answered with, and where the body comes from.
+/// Sends a request that was `called` for at that time, and again where that is due. Gives what it is answered with, and where the body
+/// comes from.
 pub(crate) async fn run(
     core: &Rc<Core>,
     mut request: Box<Request<dyn AsyncRead>>,
+    called: u64,
 ) -> Result<(Box<Answer>, Incoming), Error> {
     count(&core.counts.requests);
-    let mut exchange = Exchange::new(core, request.deadlines.take(), request.total);
+    let mut exchange = Exchange::new(core, request.deadlines.take(), request.total, called);
     let mut redirects = 0;
     let result = loop {
         let head = match attempts(core, &mut exchange, &mut request).await {
@@ -107,6 +113,7 @@ fn go_on(
         return Err(Cause::TooManyRedirects { limit: most, next: without_query(&hop.endpoint) });
     }
     redirect::prune(&mut request.headers, &hop);
+    request.strayed |= !hop.same_origin;
     if hop.becomes_get {
         request.method = "GET".into();
         request.body = Body::Empty;
@@ -124,16 +131,16 @@ async fn drain(exchange: &mut Exchange) -> Result<(), Error> {
     let read = poll_fn(|context| {
         loop {
             match exchange.poll_body(context, &mut body) {
-                std::task::Poll::Ready(Ok(true)) if body.len() <= REDIRECT_BYTES => {}
+                Poll::Ready(Ok(true)) if body.len() <= REDIRECT_BYTES => {}
                 other => return other,
             }
         }
-    })
-    .await;
+    });
+    let read = tokio::time::timeout(REDIRECT_PAUSE, read).await;
     exchange.core().give_spare(body);
     match read {
         // The redirect is known; that its body broke changes nothing, unless all time is over.
-        Err(error) if error.phase() == Phase::Total => Err(error),
+        Ok(Err(error)) if error.phase() == Phase::Total => Err(error),
         _ => Ok(()),
     }
 }

@@ -134,7 +134,7 @@ impl Builder {
         self
     }
 
-    /// Looks names up by a function of your own, which may block: it runs on at most four threads of the client's. Default:
+    /// Looks names up by a function of your own, which may block: it runs on at most 32 threads of the client's. Default:
     /// getaddrinfo(3).
     pub fn resolver(mut self, lookup: impl Fn(&str) -> std::io::Result<Addresses> + Send + Sync + 'static) -> Self {
         self.lookup = Arc::new(lookup);
@@ -184,9 +184,11 @@ impl Builder {
         self
     }
 
-    /// A field that every request carries that does not have one of this name itself; for example `User-Agent`.
+    /// A field that every request carries that does not have one of this name itself; for example `User-Agent`. One that holds a secret
+    /// (`Authorization`, `Cookie` and their like) goes to every origin that is asked, but to none that a redirect leads to.
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         let added = match crate::request::check_field(name) {
+            Ok(()) if name.eq_ignore_ascii_case("host") => Err("it is another for each URL".to_owned()),
             Ok(()) => self.headers.append(name, value).map_err(|error| error.to_string()),
             Err(why) => Err(why.to_owned()),
         };

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::pin::pin;
 use std::task::Poll;
 
-use oroshi_client::{Addresses, Error, local};
+use oroshi_client::{Addresses, Client, Error, local};
 use oroshi_server::Exchange;
 use support::{Identity, Peer, Running, block_on, builder, told};
 
@@ -50,17 +50,7 @@ async fn whole(request: oroshi_client::RequestBuilder<local::Client>) -> Result<
 
 #[test]
 fn connecting_waiting_and_reading() {
-    let peer = Peer::start(|mut peer, _| {
-        while peer.request().is_some() {
-            for piece in
-                ["HTTP/1.1 2", "00 OK\r\nTransfer-Encoding: chu", "nked\r\n\r\n5\r", "\nhel", "lo\r\n0", "\r\n\r\n"]
-            {
-                peer.send(piece);
-                // Has the client see the pieces one by one most of the time, so that there are more waits to be dropped at.
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-        }
-    });
+    let peer = in_pieces();
     block_on(async {
         let client = builder().build_local().unwrap();
         let waits = at_every_wait(&client, || whole(client.get(peer.url("/")))).await;
@@ -195,5 +185,62 @@ fn a_piece_that_is_not_waited_for_is_not_lost() {
         }
         assert_eq!(text, (b'a'..=b'z').collect::<Vec<_>>());
         assert!(response.chunks().next().await.unwrap().is_none());
+    });
+}
+
+/// A server whose answer comes in seven pieces, so that there are waits to be dropped at.
+fn in_pieces() -> Peer {
+    Peer::start(|mut peer, _| {
+        while peer.request().is_some() {
+            for piece in
+                ["HTTP/1.1 2", "00 OK\r\nTransfer-Encoding: chu", "nked\r\n\r\n5\r", "\nhel", "lo\r\n0", "\r\n\r\n"]
+            {
+                peer.send(piece);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    })
+}
+
+#[test]
+fn what_is_dropped_leaves_no_memory_behind() {
+    let peer = in_pieces();
+    let all = || {
+        block_on(async {
+            let client = builder().build_local().unwrap();
+            at_every_wait(&client, || whole(client.get(peer.url("/")))).await;
+            let reader = || std::io::Cursor::new(vec![b'x'; 100_000]);
+            // The peer reads no body: these are dropped while they are being sent.
+            for most in 0..4 {
+                let request = client.post(peer.url("/")).reader(reader(), Some(100_000));
+                drop(within(most, whole(request)).await);
+            }
+        });
+    };
+    all();
+    let counted = allocation_counter::measure(all);
+    assert!(counted.bytes_current.abs() < 4096, "{counted:?}");
+}
+
+#[test]
+fn the_client_for_all_threads_forgets_what_is_dropped() {
+    let peer = in_pieces();
+    let client: Client = builder().connections(2).build().unwrap();
+    block_on(async {
+        for most in 0..6 {
+            let request = async { client.get(peer.url("/")).send().await?.text().await };
+            if let Some(result) = within(most, request).await {
+                assert_eq!(result.map_err(|error| told(&error)).unwrap(), "hello");
+            }
+            // The thread gets to it in its own time.
+            loop {
+                let counts = client.counts().await;
+                if (counts.in_flight, counts.waiting, counts.open) == (0, 0, counts.idle) {
+                    break;
+                }
+            }
+            let next = client.get(peer.url("/")).send().await.unwrap();
+            assert_eq!(next.text().await.unwrap(), "hello");
+        }
     });
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use oroshi_client::{Addresses, Client, Deadlines, Phase, Timings};
 use oroshi_server::Exchange;
-use support::{Running, SHORT, block_on, builder, patient, told};
+use support::{Identity, Peer, Running, SHORT, block_on, builder, patient, told};
 use tokio::io::ReadBuf;
 use tokio::sync::Semaphore;
 
@@ -259,6 +259,46 @@ fn the_client_for_all_threads_works_from_all_threads() {
     server.stop();
 }
 
+/// A reader at its end, which says when it is asked, and keeps whoever asks until it may go on.
+struct Blocks {
+    asked: std::sync::mpsc::Sender<()>,
+    go: std::sync::mpsc::Receiver<()>,
+}
+
+impl tokio::io::AsyncRead for Blocks {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        self.asked.send(()).unwrap();
+        self.go.recv().unwrap();
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_the_clients_thread_is_under_way() {
+    let server = Running::start(echo);
+    let client = builder().build().unwrap();
+    let ((asked, is_asked), (release, go)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    block_on(async {
+        let first = tokio::task::spawn_local(client.post(server.url("/")).reader(Blocks { asked, go }, None).send());
+        tokio::task::yield_now().await;
+        is_asked.recv().unwrap();
+        // The thread is held. The second request waits for it; so does a third, whose time is over before the thread gets to it.
+        let second = tokio::task::spawn_local(client.get(server.url("/")).send());
+        let third = tokio::task::spawn_local(client.get(server.url("/")).timeout(SHORT / 2).send());
+        tokio::task::yield_now().await;
+        std::thread::sleep(SHORT);
+        release.send(()).unwrap();
+        let timings = second.await.unwrap().unwrap().timings();
+        assert!(timings.total >= SHORT, "{timings:?}");
+        if let Ok(response) = third.await.unwrap() {
+            // The answer may be there at the first look: what has come is not late.
+            assert!(response.timings().total >= SHORT, "{response:?}");
+        }
+        assert!(first.await.unwrap().is_ok());
+    });
+    server.stop();
+}
+
 #[test]
 fn who_drops_a_request_of_the_client_for_all_threads_leaves_nothing_behind() {
     let gate = Arc::new(Semaphore::new(0));
@@ -299,10 +339,71 @@ fn who_drops_a_request_of_the_client_for_all_threads_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_body_that_has_failed_never_looks_as_if_it_had_ended() {
+    let peer = Peer::answering("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello", true);
+    let client = builder().build().unwrap();
+    block_on(async {
+        let mut response = client.get(peer.url("/")).send().await.unwrap();
+        let mut chunks = response.chunks();
+        while let Ok(piece) = chunks.next().await {
+            assert!(piece.is_some());
+        }
+        assert!(chunks.next().await.is_err(), "asked again, as a loop does that ignores errors");
+    });
+}
+
+#[test]
+fn tls_checks_the_name_or_the_address_of_the_server() {
+    let identity = Identity::new();
+    let hello = async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await;
+    let server = Running::start_at("127.0.0.1:0", Some(identity.server()), hello);
+    let oroshi_net::Peer::Tcp(address) = server.address.clone() else { panic!("not TCP") };
+    let resolver = |_: &str| Ok(Addresses { addresses: vec![[127, 0, 0, 1].into()], ttl: None });
+    block_on(async {
+        let client = builder().tls(identity.trusted()).resolver(resolver).build_local().unwrap();
+        for host in ["localhost", "127.0.0.1"] {
+            let response = client.get(format!("https://{host}:{}/", address.port())).send().await;
+            assert_eq!(response.map_err(|error| told(&error)).unwrap().text().await.unwrap(), "hello", "{host}");
+        }
+        let url = format!("https://other.example:{}/", address.port());
+        let error = client.get(&url).send().await.unwrap_err();
+        assert_eq!((error.phase(), error.name(), error.retry_is_safe()), (Phase::Tls, "tls", true), "{}", told(&error));
+        // Unless another name is to be asked for and checked.
+        let named = oroshi_net::ClientTlsOptions { server_name: Some("localhost".to_owned()), ..identity.trusted() };
+        let client = builder().tls(named).resolver(resolver).build_local().unwrap();
+        assert_eq!(client.get(&url).send().await.unwrap().text().await.unwrap(), "hello");
+    });
+    server.stop();
+}
+
+#[test]
 fn settings_that_make_no_sense_are_refused() {
     assert!(Client::builder().connections(0).build_local().is_err());
     assert!(Client::builder().connections_per_host(0).build().is_err());
     let error = Client::builder().header("Content-Length", "1").build_local().unwrap_err().to_string();
     assert!(error.contains("`Content-Length`"), "{error}");
     assert!(Client::builder().header("A", "b\nc").build_local().is_err());
+    let error = Client::builder().header("Host", "a").build_local().unwrap_err().to_string();
+    assert!(error.contains("another for each URL"), "a second Host would be refused by any server: {error}");
+}
+
+#[test]
+fn a_response_says_which_address_answered() {
+    let hello = async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await;
+    let server = Running::start(hello);
+    let name = format!("unix:@oroshi-client-remote-{}", std::process::id());
+    let unix = Running::start_at(&name, None, hello);
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        let address = server.url("").strip_prefix("http://").unwrap().parse().unwrap();
+        // The second one finds the connection of the first.
+        for url in [server.url("/"), server.url("/").replace("127.0.0.1", "localhost")].iter().cycle().take(4) {
+            let response = client.get(url).send().await.unwrap();
+            assert_eq!(response.remote_address(), Some(address), "{url}");
+            response.bytes().await.unwrap();
+        }
+        assert_eq!(client.get(unix.url("/")).send().await.unwrap().remote_address(), None);
+    });
+    server.stop();
+    unix.stop();
 }

@@ -9,8 +9,6 @@ use oroshi_client::{Cause, Deadlines, Phase};
 use oroshi_http1::DecodeError;
 use support::{Peer, SHORT, block_on, builder, patient, told};
 
-const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
-
 /// What a GET of a peer's answer comes to: its text, or the failure's phase, name, and whether a retry is safe.
 fn get(peer: &Peer) -> Result<String, (Phase, &'static str, bool)> {
     block_on(async {
@@ -128,171 +126,6 @@ fn an_answer_byte_by_byte_is_an_answer() {
     });
 }
 
-#[test]
-fn more_than_the_answer_costs_the_connection_and_nothing_else() {
-    let peer = Peer::answering(format!("{HELLO}HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"), false);
-    block_on(async {
-        let client = builder().build_local().unwrap();
-        for _ in 0..3 {
-            assert_eq!(client.get(peer.url("/")).send().await.unwrap().text().await.unwrap(), "hello");
-        }
-        assert_eq!(client.counts().connects, 3);
-    });
-}
-
-/// A peer whose first connection is closed by `close` once it has answered a request; tells when it has.
-fn closes_after_one(close: impl Fn(support::Conversation) + Send + Sync + 'static) -> (Peer, mpsc::Receiver<()>) {
-    let (closed, is_closed) = mpsc::channel();
-    let peer = Peer::start(move |mut peer, number| {
-        while peer.request().is_some() {
-            peer.send(HELLO);
-            if number == 0 {
-                close(peer);
-                closed.send(()).unwrap();
-                return;
-            }
-        }
-    });
-    (peer, is_closed)
-}
-
-#[test]
-fn a_connection_that_was_closed_while_idle_is_not_used() {
-    for reset in [false, true] {
-        let (peer, is_closed) = closes_after_one(move |peer| if reset { peer.reset() } else { drop(peer) });
-        block_on(async {
-            let client = builder().build_local().unwrap();
-            client.get(peer.url("/")).send().await.unwrap();
-            is_closed.recv().unwrap();
-            // The runtime looks at its sockets once more, as it does between any two requests that are not made in one go.
-            tokio::task::yield_now().await;
-            // Even what is not idempotent: nothing was sent on the dead one.
-            let response = client.post(peer.url("/")).body("x").send().await.unwrap();
-            assert_eq!(response.text().await.unwrap(), "hello");
-            assert_eq!((client.counts().retries, peer.accepted()), (0, 2));
-        });
-    }
-}
-
-/// A peer that closes its first connection when the second request on it has come.
-fn closes_at_reuse() -> Peer {
-    Peer::start(|mut peer, number| {
-        peer.request();
-        peer.send(HELLO);
-        peer.request();
-        if number > 0 {
-            peer.send(HELLO);
-        }
-        peer.reset();
-    })
-}
-
-#[test]
-fn a_reset_at_reuse_is_retried_once_where_that_is_safe() {
-    let peer = closes_at_reuse();
-    block_on(async {
-        let client = builder().build_local().unwrap();
-        client.get(peer.url("/")).send().await.unwrap();
-        let again = client.get(peer.url("/")).send().await.map_err(|error| told(&error)).unwrap();
-        assert_eq!(again.text().await.unwrap(), "hello");
-        assert_eq!((client.counts().retries, peer.accepted()), (1, 2));
-    });
-    let peer = closes_at_reuse();
-    block_on(async {
-        let client = builder().build_local().unwrap();
-        client.get(peer.url("/")).send().await.unwrap();
-        let error = client.post(peer.url("/")).body("x").send().await.unwrap_err();
-        assert!(!error.retry_is_safe() && client.counts().retries == 0, "{}", told(&error));
-        client.get(peer.url("/")).send().await.unwrap();
-        // The same with an idempotency key.
-        let again = client.post(peer.url("/")).body("x").idempotent(true).send().await;
-        assert!(again.is_ok(), "the second connection answers twice");
-    });
-}
-
-#[test]
-fn who_never_answers_is_asked_twice_and_no_more() {
-    let peer = Peer::start(|mut peer, _| {
-        peer.request();
-    });
-    assert_eq!(get(&peer), Err((Phase::FirstByte, "read-eof", true)));
-    assert_eq!(peer.accepted(), 2);
-    block_on(async {
-        let client = builder().build_local().unwrap();
-        let error = client.post(peer.url("/")).send().await.unwrap_err();
-        assert_eq!((error.name(), error.retry_is_safe(), peer.accepted()), ("read-eof", false, 3));
-        // A reader is used up by the first attempt.
-        let error = client.put(peer.url("/")).reader(&b"abc"[..], None).send().await.unwrap_err();
-        // Whether it is while sending or while waiting that it learns of the end, is chance.
-        assert!(matches!(error.name(), "read-eof" | "read-reset" | "write"), "{}", told(&error));
-        assert_eq!((error.retry_is_safe(), peer.accepted()), (true, 4));
-    });
-}
-
-#[test]
-fn redirects_are_bounded_and_keep_secrets_at_home() {
-    let (tell, told_to_other) = mpsc::channel();
-    let other = Peer::start(move |mut peer, _| {
-        while let Some(head) = peer.request() {
-            tell.send(head).unwrap();
-            peer.send(HELLO);
-        }
-    });
-    let (away, tell_home) = (other.url("/there"), mpsc::channel());
-    let (sender, told_at_home) = tell_home;
-    let home = Peer::start(move |mut peer, _| {
-        while let Some(head) = peer.request() {
-            let target = head.split(' ').nth(1).unwrap().to_owned();
-            let (status, location) = match target.as_str() {
-                "/away" => (307, away.as_str()),
-                "/home" => (303, "/here"),
-                "/socket" => (302, "http://unix:/run/docker.sock:/"),
-                "/loop" => (302, "/loop"),
-                _ => (200, ""),
-            };
-            if head.starts_with("POST") {
-                peer.body(4);
-            }
-            sender.send(head).unwrap();
-            peer.send(format!("HTTP/1.1 {status} X\r\nLocation: {location}\r\nContent-Length: 5\r\n\r\nhello"));
-        }
-    });
-    block_on(async {
-        let client = builder().build_local().unwrap();
-        let post = |target: &str| {
-            client
-                .post(home.url(target))
-                .bearer_auth("hidden")
-                .header("Cookie", "a=hidden")
-                .header("X-Kept", "1")
-                .body("body")
-        };
-        let response = post("/away").send().await.unwrap();
-        assert_eq!((response.redirects(), response.url().to_string()), (1, other.url("/there")));
-        let head = told_to_other.recv().unwrap();
-        assert!(
-            head.starts_with("POST /there") && head.contains("Content-Length: 4") && head.contains("X-Kept"),
-            "{head}"
-        );
-        assert!(!head.contains("hidden") && told_at_home.recv().unwrap().contains("hidden"), "{head}");
-
-        post("/home").send().await.unwrap();
-        let (_, head) = (told_at_home.recv().unwrap(), told_at_home.recv().unwrap());
-        assert!(head.starts_with("GET /here") && head.contains("hidden") && !head.contains("Content-Length"), "{head}");
-
-        let error = client.get(home.url("/loop")).send().await.unwrap_err();
-        assert!(matches!(error.cause(), Cause::TooManyRedirects { limit: 10, .. }), "{}", told(&error));
-        let error = client.get(home.url("/socket")).send().await.unwrap_err();
-        assert!(matches!(error.cause(), Cause::Location { .. }), "{}", told(&error));
-        let response = client.get(home.url("/loop")).redirects(0).send().await.unwrap();
-        assert_eq!((response.status(), response.redirects()), (302, 0));
-        // A reader gives its body only once.
-        let error = client.post(home.url("/away")).reader(&b"body"[..], Some(4)).send().await.unwrap_err();
-        assert!(matches!(error.cause(), Cause::BodyUsed), "{}", told(&error));
-        assert_eq!((home.accepted(), client.counts().in_flight), (1, 0));
-    });
-}
-
 fn gzip(data: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(data).unwrap();
@@ -316,9 +149,10 @@ fn bombs_are_stopped_at_the_limit() {
         let error = client.get(peer.url("/")).send().await.unwrap().bytes().await.unwrap_err();
         assert!(matches!(error.cause(), Cause::BodyTooLarge { limit: 1_048_576 }), "{}", told(&error));
         let mut response = client.get(peer.url("/")).send().await.unwrap();
-        let (mut total, mut chunks) = (0, response.chunks());
+        let mut total = 0;
         let error = loop {
-            match chunks.next().await {
+            // However often it is asked to go on.
+            match response.chunks().next().await {
                 Ok(piece) => total += piece.expect("no end").len(),
                 Err(error) => break error,
             }
@@ -332,6 +166,28 @@ fn bombs_are_stopped_at_the_limit() {
         let client = builder().collect_bytes(1 << 20).build_local().unwrap();
         let error = client.get(long.url("/")).send().await.unwrap().bytes().await.unwrap_err();
         assert!(matches!(error.cause(), Cause::BodyTooLarge { .. }), "announced, and not waited for: {}", told(&error));
+    });
+}
+
+#[test]
+fn a_bomb_does_not_keep_a_core_to_itself() {
+    let peer = Peer::answering(packed_answer("gzip", &gzip(&vec![0; 50 << 20])), false);
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        let mut response = client.get(peer.url("/")).send().await.unwrap();
+        let ticks = std::rc::Rc::new(std::cell::Cell::new(0));
+        let ticking = std::rc::Rc::clone(&ticks);
+        let other = tokio::task::spawn_local(async move {
+            loop {
+                ticking.set(ticking.get() + 1);
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut chunks = response.chunks();
+        while chunks.next().await.unwrap().is_some() {}
+        other.abort();
+        // All of it came in one read or two; it is given in 1,600 pieces.
+        assert!(ticks.get() >= 8, "{} turns for others", ticks.get());
     });
 }
 
@@ -436,6 +292,31 @@ fn a_body_that_never_pauses_ends_with_the_total() {
             "{}",
             told(&error)
         );
+    });
+}
+
+#[test]
+fn a_pause_is_over_in_time_however_often_the_request_is_polled_and_while_it_is_still_sending() {
+    let peer = Peer::start(|mut peer, _| {
+        peer.request();
+        peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
+        loop {
+            std::thread::park(); // takes nothing, and says nothing more
+        }
+    });
+    block_on(async {
+        let deadlines = Deadlines { between_bytes: SHORT, ..patient() };
+        let client = builder().deadlines(deadlines).build_local().unwrap();
+        let response = client.post(peer.url("/")).body(vec![0; 64 << 20]).send().await.unwrap();
+        let mut reading = std::pin::pin!(response.bytes());
+        let mut tick = tokio::time::interval(SHORT / 10);
+        let error = std::future::poll_fn(|context| {
+            while tick.poll_tick(context).is_ready() {}
+            reading.as_mut().poll(context)
+        })
+        .await
+        .unwrap_err();
+        assert_eq!(error.name(), "between-bytes-timeout", "{}", told(&error));
     });
 }
 

@@ -61,6 +61,14 @@ impl Stream {
         matches!(self, Stream::Tls(_))
     }
 
+    /// Whether the peer has neither said anything that was not read yet nor closed, asked of the kernel (recv(2), MSG_PEEK): tokio
+    /// knows only what epoll told it last, and on a core that was busy with something else that is long ago. With TLS it
+    /// is about the socket below: what waits there may be a message of TLS's own.
+    pub fn is_quiet(&self) -> bool {
+        let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        matches!(rustix::net::recv(self, &mut [0; 1], flags), Err(rustix::io::Errno::AGAIN))
+    }
+
     /// The protocol agreed on by ALPN, for example `h2`; None without TLS or without agreement.
     pub fn alpn(&self) -> Option<&[u8]> {
         match self {

@@ -52,6 +52,11 @@ fn the_cache_is_bounded() {
     cache.put("newer", found(&[4], None), 3 * SECOND);
     assert!(first(&cache, "old", 3 * SECOND).is_none(), "then what is oldest");
     assert_eq!(cache.entries.len(), 2);
+
+    let mut cache = Cache::new(TTL, 100);
+    (0..101).for_each(|number| cache.put(&format!("host-{number}"), found(&[1], None), number));
+    assert_eq!(cache.entries.len(), 90, "a tenth and one make room");
+    assert!(first(&cache, "host-10", 101).is_none() && first(&cache, "host-11", 101).is_some());
 }
 
 #[test]
@@ -104,6 +109,22 @@ fn who_asks_at_the_same_time_shares_one_look_up() {
 }
 
 #[test]
+fn answers_that_nobody_comes_for_do_not_pile_up() {
+    let names = std::cell::RefCell::new(Names::new(Arc::new(|_| found(&[1], None)), TTL));
+    let context = Context::from_waker(Waker::noop());
+    for number in 0..200 {
+        let host = format!("host-{number}");
+        assert!(names.borrow_mut().poll(&host, &mut None, &context).is_pending());
+        let flight = Arc::clone(&names.borrow().flights[host.as_str()]);
+        while lock(&flight.state).found.is_none() {
+            std::thread::yield_now();
+        }
+    }
+    assert!(names.borrow().flights.len() <= TIDY, "{names:?}");
+    assert_eq!(*block_on(resolve(&names, "host-0")).unwrap(), [IpAddr::from([127, 0, 0, 1])]);
+}
+
+#[test]
 fn a_ttl_of_nothing_still_answers_those_who_waited() {
     let lookup: Lookup = Arc::new(|_| found(&[1], Some(Duration::ZERO)));
     let names = std::cell::RefCell::new(Names::new(lookup, TTL));
@@ -131,7 +152,7 @@ fn however_many_names_there_are_few_threads_look_them_up() {
     });
     let names = std::cell::RefCell::new(Names::new(lookup, TTL));
     let context = Context::from_waker(Waker::noop());
-    let hosts: Vec<String> = (0..20).map(|n| format!("host-{n}")).collect();
+    let hosts: Vec<String> = (0..2 * THREADS).map(|n| format!("host-{n}")).collect();
     for host in &hosts {
         assert!(names.borrow_mut().poll(host, &mut None, &context).is_pending());
     }
@@ -145,4 +166,18 @@ fn however_many_names_there_are_few_threads_look_them_up() {
         assert!(block_on(resolve(&names, host)).is_ok());
     }
     assert_eq!(most.load(Ordering::SeqCst), THREADS);
+}
+
+#[test]
+fn names_whose_servers_do_not_answer_hold_up_nobody_else() {
+    let (stuck, questions, answer) = held();
+    let lookup: Lookup = Arc::new(move |host: &str| if host == "good" { found(&[1], None) } else { stuck(host) });
+    let names = std::cell::RefCell::new(Names::new(lookup, TTL));
+    let context = Context::from_waker(Waker::noop());
+    for number in 0..THREADS / 2 {
+        assert!(names.borrow_mut().poll(&format!("stuck-{number}"), &mut None, &context).is_pending());
+        questions.recv().unwrap();
+    }
+    assert!(block_on(resolve(&names, "good")).is_ok());
+    drop(answer);
 }

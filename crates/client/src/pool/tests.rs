@@ -87,7 +87,7 @@ fn who_waits_is_served_in_order_and_woken() {
     // Given to the first: nobody who comes now gets it.
     assert_eq!(claim(&mut pool, second), Poll::Pending);
     let third = wait(pool.take(&"a", false, 0));
-    assert_eq!(claim(&mut pool, first), Poll::Ready(Some(Grant::Idle(host, 7))));
+    assert_eq!(claim(&mut pool, first), Poll::Ready(Some(Grant::Idle(host, 7, 100))));
     // The connection breaks: the next may make one.
     pool.forget(host);
     assert_eq!(claim(&mut pool, second), Poll::Ready(Some(Grant::Connect(host))));
@@ -100,17 +100,17 @@ fn who_leaves_passes_on_what_was_given() {
     let mut pool = pool(10, 1);
     let host = connect(pool.take(&"a", false, 0));
     let turns: Vec<u64> = (0..4).map(|_| wait(pool.take(&"a", false, 0))).collect();
-    pool.leave(turns[1], 0);
+    pool.leave(turns[1]);
     pool.give_back(host, 7, 100);
-    pool.leave(turns[0], 100);
-    assert_eq!(pool.waiters[&turns[2]].grant, Some(Grant::Idle(host, 7)), "the second has left before");
-    pool.leave(turns[2], 100);
-    pool.leave(turns[3], 100);
+    pool.leave(turns[0]);
+    assert_eq!(pool.waiters[&turns[2]].grant, Some(Grant::Idle(host, 7, 100)), "the second has left before");
+    pool.leave(turns[2]);
+    pool.leave(turns[3]);
     assert_eq!((pool.open(), pool.idle(), pool.waiting()), (1, 1, 0));
     assert_eq!(pool.take(&"a", false, 0), Take::Idle(host, 7));
     let turn = wait(pool.take(&"a", false, 0));
     pool.forget(host);
-    pool.leave(turn, 0);
+    pool.leave(turn);
     assert_eq!((pool.open(), pool.waiting(), pool.index.len()), (0, 0, 0));
 }
 
@@ -144,6 +144,62 @@ fn a_full_origin_holds_nobody_else_up() {
     assert!(matches!(claim(&mut pool, d), Poll::Ready(Some(Grant::Connect(_)))), "a came before, and cannot use it");
 }
 
+/// A pool of `total` whose connections are all of `a`, with as many more who want one of `a`.
+fn busy_with_a(total: usize) -> (Pool<&'static str, u32>, HostId, Vec<u64>) {
+    let mut pool = pool(total, total);
+    let a = connect(pool.take(&"a", false, 0));
+    (1..total).for_each(|_| assert_eq!(connect(pool.take(&"a", false, 0)), a));
+    let turns = (0..total).map(|_| wait(pool.take(&"a", false, 0))).collect();
+    (pool, a, turns)
+}
+
+#[test]
+fn an_origin_whose_requests_never_stop_does_not_starve_another() {
+    let (mut pool, a, turns) = busy_with_a(4);
+    let b = [wait(pool.take(&"b", false, 0)), wait(pool.take(&"b", false, 0)), wait(pool.take(&"b", false, 0))];
+    pool.give_back(a, 1, 100);
+    assert!(matches!(claim(&mut pool, b[0]), Poll::Ready(Some(Grant::Connect(_)))), "4 to 0 becomes 3 to 1");
+    pool.give_back(a, 2, 100);
+    assert!(matches!(claim(&mut pool, b[1]), Poll::Ready(Some(Grant::Connect(_)))), "3 to 1 becomes 2 to 2");
+    // That is fair, and connections are not made anew for nothing.
+    pool.give_back(a, 3, 100);
+    assert_eq!(claim(&mut pool, b[2]), Poll::Pending);
+    assert_eq!(claim(&mut pool, turns[0]), Poll::Ready(Some(Grant::Idle(a, 3, 100))));
+}
+
+#[test]
+fn with_a_single_connection_origins_take_turns() {
+    let (mut pool, a, turns) = busy_with_a(1);
+    let b = wait(pool.take(&"b", false, 0));
+    let a_later = wait(pool.take(&"a", false, 0));
+    pool.give_back(a, 1, 100);
+    assert_eq!(claim(&mut pool, turns[0]), Poll::Ready(Some(Grant::Idle(a, 1, 100))), "it has waited longer than b");
+    pool.give_back(a, 1, 100);
+    let Poll::Ready(Some(Grant::Connect(host))) = claim(&mut pool, b) else { panic!("b has waited longer than a") };
+    pool.give_back(host, 2, 100);
+    assert_eq!(claim(&mut pool, a_later), Poll::Ready(Some(Grant::Connect(a))));
+    assert_eq!((pool.open(), pool.idle(), pool.waiting()), (1, 0, 0));
+}
+
+#[test]
+fn a_stuck_origin_gets_no_more_while_another_has_less() {
+    let (mut pool, a, _) = busy_with_a(3);
+    let b = wait(pool.take(&"b", false, 0));
+    // One of the stuck ones runs into its deadline. Three have waited for its place longer than b.
+    pool.forget(a);
+    assert!(matches!(claim(&mut pool, b), Poll::Ready(Some(Grant::Connect(_)))));
+}
+
+#[test]
+fn what_was_given_and_not_fetched_is_idle_for_no_longer_than_before() {
+    let mut pool = pool(1, 1);
+    let host = connect(pool.take(&"a", false, 0));
+    let turn = wait(pool.take(&"a", false, 0));
+    pool.give_back(host, 7, 10);
+    assert_eq!(pool.leave(turn), Some(10));
+    assert_eq!(pool.take(&"a", false, 10), Take::Connect(host), "the server has said that it keeps it until 10");
+}
+
 #[test]
 fn a_fresh_one_takes_an_idle_ones_place() {
     let mut pool = pool(10, 1);
@@ -160,7 +216,7 @@ fn the_line_is_bounded() {
     let turn = wait(pool.take(&"b", false, 0));
     assert_eq!(pool.take(&"c", false, 0), Take::Full);
     assert_eq!(pool.index.len(), 2, "c is forgotten");
-    pool.leave(turn, 0);
+    pool.leave(turn);
     wait(pool.take(&"c", false, 0));
 }
 
@@ -231,14 +287,14 @@ proptest! {
                 },
                 5 if !outside.waiting.is_empty() => {
                     let turn = outside.waiting.swap_remove(which % outside.waiting.len());
-                    pool.leave(turn, now + 10);
+                    pool.leave(turn);
                 }
                 _ => {
                     pool.sweep(now);
                 }
             }
             outside.waiting.retain(|&turn| match claim(&mut pool, turn) {
-                Poll::Ready(Some(Grant::Idle(host, _) | Grant::Connect(host))) => { outside.held.push(host); false }
+                Poll::Ready(Some(Grant::Idle(host, ..) | Grant::Connect(host))) => { outside.held.push(host); false }
                 Poll::Ready(None) => panic!("a place in line was lost"),
                 Poll::Pending => true,
             });
@@ -255,7 +311,7 @@ proptest! {
         for host in outside.held.drain(..) { pool.forget(host) }
         for turn in outside.waiting.drain(..) {
             // Each gets its turn now that everything is free, and leaves.
-            pool.leave(turn, 0);
+            pool.leave(turn);
         }
         pool.close_idle();
         prop_assert_eq!((pool.open(), pool.idle(), pool.waiting(), pool.index.len()), (0, 0, 0, 0));

@@ -14,6 +14,31 @@ pub(super) fn endpoint(text: &str) -> Result<Endpoint, EndpointError> {
     if text.trim().is_empty() {
         return Err(EndpointError::Empty);
     }
+    read(text).map_err(|error| without_password(text, error))
+}
+
+/// Errors repeat the text, which they must not where it holds `user:password@`, wherever the mistake stands. A slash in the password
+/// makes it look like a bad port in front of a path.
+fn without_password(text: &str, error: EndpointError) -> EndpointError {
+    use EndpointError::{Host, NoScheme, Port, UnknownScheme};
+    let before_query = text.split(['?', '#']).next().unwrap_or_default();
+    let place = before_query.split_once("://").map_or(before_query, |(_, place)| place);
+    let is_unix = before_query.contains("unix:") || place.starts_with(['/', '.', '@']);
+    let (false, Some((before, host))) = (is_unix, place.rsplit_once('@')) else { return error };
+    let looks_like_a_port = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
+    let is_secret = match before.split_once('/') {
+        None => true,
+        Some((authority, _)) => authority.split_once(':').is_some_and(|(_, rest)| !looks_like_a_port(rest)),
+    };
+    match error {
+        NoScheme { .. } | UnknownScheme { .. } | Host { .. } | Port { .. } if is_secret => {
+            EndpointError::Userinfo { host: shown(host.as_bytes()) }
+        }
+        error => error,
+    }
+}
+
+fn read(text: &str) -> Result<Endpoint, EndpointError> {
     let (scheme, rest) = split_scheme(text)?;
     match scheme {
         "unix" => unix(text, Scheme::Http, rest),
@@ -396,9 +421,25 @@ mod tests {
 
     #[test]
     fn a_password_does_not_show_in_the_message() {
-        for text in ["http://user:secret@a/", "https://secret@a:1/", "http://a@secret@b/"] {
+        for text in [
+            "http://user:secret@a/",
+            "https://secret@a:1/",
+            "http://a@secret@b/",
+            "user:secret@a/",
+            "secret@a",
+            "http:user:secret@a/",
+            "ftp://user:secret@a/",
+            "http://user:se/cret@a/",
+            "http://user:s:e/cret@a/",
+            "user:se/cret@a/",
+        ] {
             let message = endpoint(text).unwrap_err().to_string();
-            assert!(message.contains("Authorization") && !message.contains("secret"), "{message}");
+            assert!(message.contains("Authorization") && !message.contains("cret"), "{message}");
+        }
+        // An @ elsewhere is none of a password's.
+        for (text, word) in [("http://a:0/b@c", "no port"), ("a:80/b@c", "did you mean"), ("a/?b@c", "did you mean")] {
+            let message = endpoint(text).unwrap_err().to_string();
+            assert!(message.contains(word), "{text}: {message}");
         }
     }
 

@@ -1,0 +1,103 @@
+//! What one attempt still has to send: bytes in front, and a body behind them.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use oroshi_http1::encode;
+use oroshi_net::Stream;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::body::{Body, Reader};
+
+/// A body up to this size is copied behind the head, so that both leave in one write; a larger one is written from where it is.
+const COPIED_BYTES: usize = 16 * 1024;
+
+/// What is still to be sent.
+pub(crate) struct Outgoing {
+    /// The head, and what was encoded of the body.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) sent: usize,
+    pub(crate) body: Body<dyn AsyncRead>,
+    /// How much of a body of bytes is sent.
+    pub(crate) body_sent: usize,
+    /// TLS holds records of its own.
+    pub(crate) unflushed: bool,
+    pub(crate) done: bool,
+    /// The connection takes no more; what the server has answered before is still read.
+    pub(crate) broken: Option<io::Error>,
+}
+
+impl Outgoing {
+    /// Nothing to send.
+    pub(crate) const fn nothing() -> Self {
+        Outgoing {
+            bytes: Vec::new(),
+            sent: 0,
+            body: Body::Empty,
+            body_sent: 0,
+            unflushed: false,
+            done: false,
+            broken: None,
+        }
+    }
+
+    /// A request's head, and its body.
+    pub(crate) fn new(head: Vec<u8>, body: Body<dyn AsyncRead>) -> Self {
+        let mut outgoing = Outgoing { bytes: head, body, ..Outgoing::nothing() };
+        if let Body::Bytes(bytes) = &outgoing.body
+            && bytes.len() <= COPIED_BYTES
+        {
+            outgoing.bytes.extend_from_slice(bytes);
+            outgoing.body = Body::Empty;
+        }
+        outgoing
+    }
+
+    /// Writes what there is to write: bytes taken, 0 when nothing waits.
+    pub(crate) fn poll_write(&mut self, context: &mut Context<'_>, stream: &mut Stream) -> Poll<io::Result<usize>> {
+        let body = match &self.body {
+            Body::Bytes(bytes) => &bytes[self.body_sent..],
+            _ => &[],
+        };
+        let bytes = &self.bytes[self.sent..];
+        let is_tls = stream.is_tls();
+        let pinned = Pin::new(stream);
+        let count = match (bytes, body) {
+            ([], []) => {
+                if self.unflushed {
+                    ready!(pinned.poll_flush(context))?;
+                    self.unflushed = false;
+                }
+                return Poll::Ready(Ok(0));
+            }
+            (bytes, []) => ready!(pinned.poll_write(context, bytes))?,
+            ([], body) => ready!(pinned.poll_write(context, body))?,
+            (bytes, body) => ready!(pinned.poll_write_vectored(context, &[IoSlice::new(bytes), IoSlice::new(body)]))?,
+        };
+        if count == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.unflushed = is_tls;
+        let of_bytes = count.min(bytes.len());
+        self.sent += of_bytes;
+        self.body_sent += count - of_bytes;
+        Poll::Ready(Ok(count))
+    }
+
+    /// Adds a piece from the reader; an empty one is its end.
+    pub(crate) fn append(&mut self, piece: &[u8]) {
+        self.bytes.clear();
+        self.sent = 0;
+        match &self.body {
+            Body::Reader(Reader { length: None, .. }) if piece.is_empty() => {
+                self.bytes.extend_from_slice(encode::LAST_CHUNK);
+            }
+            Body::Reader(Reader { length: None, .. }) => encode::chunk(&mut self.bytes, piece),
+            _ => self.bytes.extend_from_slice(piece),
+        }
+        if piece.is_empty() {
+            self.body = Body::Empty;
+        }
+    }
+}
