@@ -7,9 +7,10 @@
 //! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. What both need: [`rules`]: their rules as they are typed,
 //!    [`lab_live`]: the live line, [`lab_text`]: the report, [`verdicts`]: the exit code.
 //! 4. [`mod@report`]: saved results as a page.
-//! 5. [`start`]: `oroshi start`, the superdaemon and how it is spoken to.
-//! 6. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
-//! 7. [`table`], [`paint`]: writing text.
+//! 5. [`fetch`]: `oroshi fetch`, many URLs at a time.
+//! 6. [`start`]: `oroshi start`, the superdaemon and how it is spoken to.
+//! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
+//! 8. [`table`], [`paint`]: writing text.
 //!
 //! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by Ctrl-C
 //! before there was a result, or by a second one.
@@ -17,6 +18,7 @@
 mod bench;
 mod child;
 mod compare;
+mod fetch;
 mod interrupt;
 mod keep;
 mod lab;
@@ -31,7 +33,6 @@ mod target;
 mod verdicts;
 
 use std::error::Error;
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
@@ -63,6 +64,8 @@ enum Command {
     #[command(display_name = "oroshi")]
     Compare(Box<compare::Args>),
     #[command(display_name = "oroshi")]
+    Fetch(Box<fetch::Args>),
+    #[command(display_name = "oroshi")]
     Lab(lab::Args),
     #[command(display_name = "oroshi")]
     Report(report::Args),
@@ -87,6 +90,9 @@ fn main() -> ExitCode {
         }
         Command::Compare(args) => {
             compare::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
+        }
+        Command::Fetch(args) => {
+            fetch::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
         Command::Lab(args) => {
             lab::run(args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
@@ -119,6 +125,7 @@ fn end_with_a_panic() {
 /// Says something to the user, beside the report.
 #[cfg(not(test))]
 fn say(text: &str) {
+    use std::io::Write;
     // Nobody may be there to hear it.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -163,14 +163,14 @@ impl fmt::Display for FlagProblem {
 
 /// All that is wrong with the flags.
 #[derive(Debug)]
-pub(super) struct Problems(pub(super) Vec<FlagProblem>);
+pub(crate) struct Problems(pub(crate) Vec<FlagProblem>);
 
 impl Problems {
-    pub(super) fn add(&mut self, flag: &str, text: impl Into<String>) {
+    pub(crate) fn add(&mut self, flag: &str, text: impl Into<String>) {
         self.0.push(FlagProblem { flag: flag.to_owned(), text: text.into() });
     }
 
-    pub(super) fn one<T, E: ToString>(
+    pub(crate) fn one<T, E: ToString>(
         &mut self,
         flag: &str,
         text: Option<&str>,
@@ -185,7 +185,7 @@ impl Problems {
         }
     }
 
-    pub(super) fn all<T, E: ToString>(
+    pub(crate) fn all<T, E: ToString>(
         &mut self,
         flag: &str,
         texts: &[String],
@@ -194,7 +194,7 @@ impl Problems {
         texts.iter().filter_map(|text| self.one(flag, Some(text), &read)).collect()
     }
 
-    pub(super) fn read(&mut self, flag: &str, file: &Path) -> Option<Vec<u8>> {
+    pub(crate) fn read(&mut self, flag: &str, file: &Path) -> Option<Vec<u8>> {
         match fs::read(file) {
             Ok(bytes) => Some(bytes),
             Err(error) => {
@@ -205,7 +205,7 @@ impl Problems {
     }
 }
 
-fn parse_size(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     let number = units::parse_count(text)?;
     usize::try_from(number).ok().filter(|n| *n <= 10_000_000).ok_or_else(|| format!("`{text}` is more than 10 million"))
 }
@@ -231,7 +231,7 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
     }
 }
 
-fn parse_header(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parse_header(text: &str) -> Result<(String, String), String> {
     // The value is not repeated: it may be a secret.
     let (name, value) = text.split_once(':').ok_or_else(|| match text.split_once(' ') {
         Some((name, _)) => format!("`{name} ...` has no colon: expected `Name: value`"),

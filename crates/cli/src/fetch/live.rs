@@ -1,0 +1,119 @@
+//! The line on the terminal while the work lasts.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use oroshi_words::units;
+
+/// The shortest time between two looks of the line.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// A progress bar on standard error, if that is a terminal and nothing else goes to it as well.
+#[derive(Debug)]
+pub(super) struct Live {
+    bar: ProgressBar,
+    began: Instant,
+    shown: Option<(Instant, u64)>,
+    rate: f64,
+}
+
+/// What it shows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Standing {
+    /// Of this run.
+    pub(super) done: u64,
+    pub(super) failed: u64,
+    pub(super) under_way: usize,
+    /// How much of the list is done, 0 to 1, where its length is known.
+    pub(super) share: Option<f64>,
+    pub(super) stopping: bool,
+}
+
+impl Live {
+    pub(super) fn new(quiet: bool, uses_stdout: bool) -> Self {
+        let mixed = uses_stdout && io::stdout().is_terminal();
+        let shown = io::stderr().is_terminal() && !quiet && !mixed;
+        let bar = if shown { ProgressBar::new(1000) } else { ProgressBar::hidden() };
+        Self { bar, began: Instant::now(), shown: None, rate: 0.0 }
+    }
+
+    /// Whether it is time to look again.
+    pub(super) fn is_due(&self) -> bool {
+        !self.bar.is_hidden() && self.shown.is_none_or(|(at, _)| at.elapsed() >= EVERY)
+    }
+
+    /// Shows it, now.
+    pub(super) fn show(&mut self, standing: Standing) {
+        let now = Instant::now();
+        if let Some((at, done)) = self.shown {
+            let rate = (standing.done - done) as f64 / (now - at).as_secs_f64();
+            // Smooth enough to be read.
+            self.rate += (rate - self.rate) * 0.2;
+        }
+        self.shown = Some((now, standing.done));
+        let template = if standing.share.is_some() { "{bar:20} {percent:>3} %  {wide_msg}" } else { "{wide_msg}" };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style.progress_chars("=> "));
+        }
+        self.bar.set_position((standing.share.unwrap_or(0.0) * 1000.0) as u64);
+        self.bar.set_message(describe(&standing, self.began.elapsed(), self.rate));
+    }
+
+    /// Says something that stays, above the line.
+    pub(super) fn say(&self, text: &str) {
+        if self.bar.is_hidden() {
+            crate::say(text);
+        } else {
+            self.bar.println(text);
+        }
+    }
+
+    /// Takes the line away.
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// `12s  1,234 done, 3 failed, 450/s, 16 under way`.
+fn describe(standing: &Standing, elapsed: Duration, rate: f64) -> String {
+    let failed = match standing.failed {
+        0 => String::new(),
+        n => format!(", {} failed", units::count(n)),
+    };
+    let left = match standing.share {
+        Some(share) if share > 0.02 && share < 1.0 && !standing.stopping => {
+            let left = elapsed.as_secs_f64() * (1.0 - share) / share;
+            format!(", {} left", units::length(left.ceil()))
+        }
+        _ => String::new(),
+    };
+    let stopping = if standing.stopping { "ending; " } else { "" };
+    format!(
+        "{stopping}{}  {} done{failed}, {}/s, {} under way{left}",
+        units::length(elapsed.as_secs_f64().floor()),
+        units::count(standing.done),
+        units::number(rate.round()),
+        units::count(standing.under_way as u64),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_what_happens_and_how_long_it_will() {
+        let standing = Standing { done: 1234, failed: 3, under_way: 16, share: None, stopping: false };
+        let told = |standing| describe(&standing, Duration::from_millis(10_900), 450.4);
+        assert_eq!(told(standing), "10s  1,234 done, 3 failed, 450/s, 16 under way");
+        let half = Standing { share: Some(0.5), failed: 0, ..standing };
+        assert_eq!(told(half), "10s  1,234 done, 450/s, 16 under way, 11s left");
+        assert_eq!(told(Standing { stopping: true, ..half }), "ending; 10s  1,234 done, 450/s, 16 under way");
+    }
+
+    #[test]
+    fn without_a_terminal_nothing_is_due() {
+        assert!(!Live::new(true, false).is_due());
+    }
+}

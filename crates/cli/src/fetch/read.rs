@@ -1,0 +1,351 @@
+//! From what was typed to a plan: every value read, every mistake found at once.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use oroshi_client::{Builder, Bytes, Client, Deadlines};
+use oroshi_net::tls::Roots;
+use oroshi_net::{ClientTls, ClientTlsOptions, UnixAddress};
+use oroshi_words::units;
+
+use super::args::{Args, ConnectionArgs, RequestArgs, TimeArgs};
+use super::list::Source;
+use super::record::with_causes;
+use super::retry::Retries;
+use crate::bench::{Problems, parse_header, parse_size};
+
+/// How many requests are under way at a time, if nobody says.
+const CONCURRENCY: usize = 16;
+
+/// The largest burst; all of it is in memory.
+pub(super) const LARGEST_BURST: usize = 1_000_000;
+
+/// What is to be done, with nothing left to doubt.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) sources: Vec<Source>,
+    pub(super) pace: Pace,
+    pub(super) retries: Retries,
+    pub(super) defaults: Defaults,
+    pub(super) unix: Option<UnixAddress>,
+    /// The client's settings but for the number of its connections.
+    pub(super) client: Builder,
+    pub(super) output: Option<PathBuf>,
+    pub(super) resume: bool,
+    pub(super) bodies: Bodies,
+    /// Whether the records carry the header fields.
+    pub(super) headers: bool,
+    pub(super) quiet: bool,
+}
+
+/// How many at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    Steady {
+        concurrency: usize,
+        per_host: Option<usize>,
+    },
+    /// All at once; with a number, so many with the URLs in turn.
+    Burst(Option<usize>),
+}
+
+/// What is sent, where a line does not say otherwise.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Defaults {
+    method: Option<String>,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Option<Bytes>,
+}
+
+/// What becomes of the bodies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Bodies {
+    Counted,
+    Printed,
+    Folder(PathBuf),
+}
+
+impl Defaults {
+    /// The method of a request that names this one, or none, and has a body or not.
+    pub(super) fn method<'a>(&'a self, named: Option<&'a str>, has_body: bool) -> &'a str {
+        named.or(self.method.as_deref()).unwrap_or(if has_body { "POST" } else { "GET" })
+    }
+}
+
+impl Args {
+    /// Makes sense of the flags.
+    ///
+    /// # Errors
+    /// All that is wrong, each with its flag.
+    pub(super) fn read(self) -> Result<Plan, Vec<String>> {
+        let mut problems = Problems(Vec::new());
+        let sources = sources(&self.url, &self.input, &mut problems);
+        let prints = self.output.bodies.as_deref() == Some(Path::new("-"));
+        let concurrency = problems.one("--concurrency", self.concurrency.as_deref(), at_least_one);
+        let per_host = problems.one("--per-host", self.per_host.as_deref(), at_least_one);
+        if prints && (self.burst || concurrency.is_some_and(|most| most > 1)) {
+            problems.add("--bodies", "`-` prints one body after another, so it goes with one request at a time: leave --concurrency and --burst out");
+        }
+        if self.burst && concurrency.is_some_and(|most| most > LARGEST_BURST) {
+            problems
+                .add("--concurrency", format!("a burst has {} requests at most", units::count(LARGEST_BURST as u64)));
+        }
+        let pace = match (self.burst, prints) {
+            (true, _) => Pace::Burst(concurrency),
+            (false, true) => Pace::Steady { concurrency: 1, per_host },
+            (false, false) => Pace::Steady { concurrency: concurrency.unwrap_or(CONCURRENCY), per_host },
+        };
+        let retries = Retries {
+            most: problems.one("--retry", self.retry.as_deref(), parse_u32).unwrap_or(0),
+            wait: problems
+                .one("--retry-wait", self.retry_wait.as_deref(), units::parse_time)
+                .unwrap_or(Duration::from_secs(1)),
+        };
+        let defaults = Defaults {
+            method: self.request.method.clone(),
+            headers: self.request.headers(&mut problems),
+            body: self.request.body(&mut problems),
+        };
+        let client = self.request.client(&mut problems).deadlines(self.time.deadlines(&mut problems));
+        let client = client.tls(self.connection.tls(&mut problems));
+        let mut client = client.keep_alive(!self.connection.close && !self.burst);
+        if let Some(most) = problems.one("--max-body", self.output.max_body.as_deref(), units::parse_count) {
+            client = client.stream_bytes(most);
+        }
+        let unix = problems.one("--unix", self.connection.unix.as_deref(), UnixAddress::parse);
+        let bodies = match self.output.bodies {
+            None => Bodies::Counted,
+            Some(_) if prints => Bodies::Printed,
+            Some(folder) => Bodies::Folder(folder),
+        };
+        if !problems.0.is_empty() {
+            return Err(problems.0.iter().map(ToString::to_string).collect());
+        }
+        Ok(Plan {
+            sources,
+            pace,
+            retries,
+            defaults,
+            unix,
+            client,
+            output: self.output.output,
+            resume: self.resume,
+            bodies,
+            headers: self.output.headers,
+            quiet: self.output.quiet,
+        })
+    }
+}
+
+/// URLs first, then files; standard input is read where its `-` stands.
+fn sources(urls: &[String], files: &[PathBuf], problems: &mut Problems) -> Vec<Source> {
+    let urls = urls.iter().map(|url| if url == "-" { Source::Stdin } else { Source::Url(url.clone()) });
+    let files =
+        files.iter().map(|file| if file == Path::new("-") { Source::Stdin } else { Source::File(file.clone()) });
+    let sources: Vec<Source> = urls.chain(files).collect();
+    if sources.is_empty() {
+        problems.add("URL", "nothing to fetch: give a URL, --input FILE, or - for a list on standard input");
+    }
+    if sources.iter().filter(|source| **source == Source::Stdin).count() > 1 {
+        problems.add("URL", "standard input can be read once: give - once");
+    }
+    for source in &sources {
+        if let Source::Url(url) = source
+            && let Err(error) = url.parse::<oroshi_net::Endpoint>()
+        {
+            problems.add("URL", error.to_string());
+        }
+    }
+    sources
+}
+
+impl RequestArgs {
+    fn body(&self, problems: &mut Problems) -> Option<Bytes> {
+        if let Some(file) = &self.body_file {
+            return problems.read("--body-file", file).map(Bytes::from);
+        }
+        if let Some(json) = &self.json
+            && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(json)
+        {
+            problems.add("--json", format!("the text is no JSON: {error}"));
+        }
+        self.body.clone().or_else(|| self.json.clone()).map(Bytes::from)
+    }
+
+    /// Fields are sent with each request and are not the client's own: only then it knows which of them stay behind at a redirect.
+    fn headers(&self, problems: &mut Problems) -> Vec<(String, String)> {
+        let mut headers = problems.all("--header", &self.header, parse_header);
+        // Only to hear what it says of them; of Host it knows that it is each URL's own.
+        let others = headers.iter().filter(|(name, _)| !name.eq_ignore_ascii_case("host"));
+        let client = others.fold(Client::builder(), |client, (name, value)| client.header(name, value));
+        if let Err(error) = client.connections(1).build_local() {
+            problems.add("--header", error.to_string());
+        }
+        if self.json.is_some() {
+            for name in ["Content-Type", "Accept"] {
+                if !headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name)) {
+                    headers.push((name.to_owned(), "application/json".to_owned()));
+                }
+            }
+        }
+        headers
+    }
+
+    fn client(&self, problems: &mut Problems) -> Builder {
+        let client = Client::builder().decode(!self.no_compression);
+        match problems.one("--redirects", self.redirects.as_deref(), parse_u32) {
+            Some(most) => client.redirects(most),
+            None => client,
+        }
+    }
+}
+
+impl TimeArgs {
+    fn deadlines(&self, problems: &mut Problems) -> Deadlines {
+        let default = Deadlines::default();
+        let mut time =
+            |flag, text: &Option<String>, default| match problems.one(flag, text.as_deref(), units::parse_time) {
+                Some(time) if time.is_zero() => {
+                    problems.add(flag, "nothing takes no time: expected more than 0");
+                    default
+                }
+                Some(time) => time,
+                None => default,
+            };
+        Deadlines {
+            // For a connection only this tool itself makes a request wait, which is no failure.
+            queue: Duration::MAX,
+            dns: time("--dns-timeout", &self.dns_timeout, default.dns),
+            connect: time("--connect-timeout", &self.connect_timeout, default.connect),
+            tls: time("--tls-timeout", &self.tls_timeout, default.tls),
+            write: time("--write-timeout", &self.write_timeout, default.write),
+            first_byte: time("--first-byte-timeout", &self.first_byte_timeout, default.first_byte),
+            between_bytes: time("--between-bytes-timeout", &self.between_bytes_timeout, default.between_bytes),
+            total: time("--timeout", &self.timeout, default.total),
+        }
+    }
+}
+
+impl ConnectionArgs {
+    fn tls(&self, problems: &mut Problems) -> ClientTlsOptions {
+        let options = ClientTlsOptions {
+            roots: match (self.insecure, self.cacert.is_empty()) {
+                (true, _) => Roots::Insecure,
+                (false, true) => Roots::System,
+                (false, false) => Roots::Only(self.cacert.clone()),
+            },
+            identity: self.cert.clone().zip(self.key.clone()),
+            ..ClientTlsOptions::default()
+        };
+        // Files that cannot be used are better known before the first request than with each.
+        if (!self.cacert.is_empty() || self.cert.is_some())
+            && let Err(error) = ClientTls::new(&options, "localhost")
+        {
+            problems.add("--cacert, --cert, --key", with_causes(&error));
+        }
+        options
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match parse_size(text)? {
+        0 => Err("0 would send nothing: expected at least 1".to_owned()),
+        number => Ok(number),
+    }
+}
+
+fn parse_u32(text: &str) -> Result<u32, String> {
+    u32::try_from(units::parse_count(text)?)
+        .map_err(|_| format!("`{text}` is more than {}", units::count(u32::MAX.into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn read(line: &str) -> Result<Plan, Vec<String>> {
+        let words = std::iter::once("fetch").chain(line.split_whitespace());
+        Line::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).args.read()
+    }
+
+    #[test]
+    fn urls_come_first_then_files() {
+        let sources = |line: &str| read(line).unwrap().sources;
+        assert_eq!(
+            sources("-i list http://a/ - -i other"),
+            [
+                Source::Url("http://a/".to_owned()),
+                Source::Stdin,
+                Source::File("list".into()),
+                Source::File("other".into())
+            ]
+        );
+        assert_eq!(sources("--urls -"), [Source::Stdin]);
+        assert_eq!(read("- --input -").unwrap_err(), ["URL: standard input can be read once: give - once"]);
+    }
+
+    #[test]
+    fn the_pace_is_steady_or_a_burst() {
+        let pace = |line: &str| read(&format!("{line} http://a/")).unwrap().pace;
+        assert_eq!(pace(""), Pace::Steady { concurrency: CONCURRENCY, per_host: None });
+        assert_eq!(pace("-c 1k --per-host 2"), Pace::Steady { concurrency: 1000, per_host: Some(2) });
+        assert_eq!(pace("--bodies -"), Pace::Steady { concurrency: 1, per_host: None });
+        assert_eq!((pace("--burst"), pace("--burst -c 5")), (Pace::Burst(None), Pace::Burst(Some(5))));
+        assert!(read("--burst -c 2M http://a/").unwrap_err()[0].contains("1,000,000 requests at most"));
+    }
+
+    #[test]
+    fn a_body_makes_it_a_post_unless_said_otherwise() {
+        let method = |line: &str, named: Option<&str>| {
+            let defaults = read(&format!("{line} http://a/")).unwrap().defaults;
+            defaults.method(named, defaults.body.is_some()).to_owned()
+        };
+        for (line, named, expected) in [
+            ("", None, "GET"),
+            ("-b x", None, "POST"),
+            ("--json 1 -X PUT", None, "PUT"),
+            ("-m PUT", Some("GET"), "GET"),
+        ] {
+            assert_eq!(method(line, named), expected, "{line} {named:?}");
+        }
+    }
+
+    #[test]
+    fn json_brings_its_fields_unless_they_are_given() {
+        let headers = read("--json 1 -H accept:text/plain http://a/").unwrap().defaults.headers;
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(headers, [pair("accept", "text/plain"), pair("Content-Type", "application/json")]);
+    }
+
+    #[test]
+    fn each_time_is_that_of_its_phase() {
+        let line = "--dns-timeout 1 --connect-timeout 2 --tls-timeout 3 --write-timeout 4 --first-byte-timeout 5 \
+                    --between-bytes-timeout 6 -T 7 http://a/";
+        let client = format!("{:?}", read(line).unwrap().client);
+        let phases = "dns: 1s, connect: 2s, tls: 3s, write: 4s, first_byte: 5s, between_bytes: 6s, total: 7s";
+        assert!(client.contains(phases), "{client}");
+    }
+
+    #[test]
+    fn every_mistake_is_found_at_once() {
+        let flags =
+            ["--concurrency", "--retry", "--dns-timeout", "--timeout", "--redirects", "--unix", "--max-body", "URL"];
+        let problems =
+            read("-c 0 --retry x --dns-timeout soon -T 0 --redirects=-1 -P @ --max-body much ftp://h/").unwrap_err();
+        for flag in flags {
+            assert!(
+                problems.iter().any(|problem| problem.starts_with(&format!("{flag}: "))),
+                "{flag} in {problems:#?}"
+            );
+        }
+        assert_eq!(problems.len(), flags.len(), "{problems:#?}");
+    }
+}

@@ -1,0 +1,224 @@
+//! Going on with an interrupted list: which of its lines the output knows the end of.
+//!
+//! A line is done if the output has a record for its number and its request (method, URL, id), and that record is final: answered
+//! whole, with a status that would be the same again. An error or a passing status (429, 503 ...) is no end: the line is
+//! fetched anew. A line whose request is another one than it was, because the list was changed, is fetched too, and counted.
+//!
+//! What is kept of a record is four bytes, so that a list of ten million lines takes 40 MB.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::retry::is_passing;
+
+/// Lines per page of the ledger.
+const PAGE: u64 = 65_536;
+
+/// What the output says of the lines of a list.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// By a line's number in its page: 0, or the fingerprint of the request with the state in the lowest two bits.
+    pages: HashMap<u64, Box<[u32]>>,
+}
+
+/// What is known of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    Nothing,
+    /// Its record is of another request.
+    Changed,
+    /// Done; whether well, or with a status of 400 or more.
+    Done {
+        ok: bool,
+    },
+}
+
+/// The fields of a record that matter here.
+#[derive(Deserialize)]
+struct Past {
+    n: u64,
+    id: Option<Value>,
+    ok: bool,
+    method: String,
+    url: String,
+    status: Option<u16>,
+    error: Option<Value>,
+}
+
+/// An output cannot be gone on with.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ResumeError {
+    #[error("it cannot be read or written")]
+    Io(#[from] io::Error),
+    /// It is some other file: name another.
+    #[error("line {line} is no record of oroshi fetch, so this is not the output of an earlier run")]
+    NoRecord { line: u64, source: serde_json::Error },
+}
+
+impl Ledger {
+    /// What is known of a line that asks for this.
+    pub(super) fn known(&self, n: u64, method: &str, url: &str, id: Option<&Value>) -> Known {
+        let entry = self.pages.get(&(n / PAGE)).map_or(0, |page| page[(n % PAGE) as usize]);
+        match entry & 3 {
+            0 => Known::Nothing,
+            _ if entry & !3 != fingerprint(method, url, id) => Known::Changed,
+            state => Known::Done { ok: state == 1 },
+        }
+    }
+
+    fn note(&mut self, past: &Past) {
+        let ended = past.error.is_none() && past.status.is_some_and(|status| !is_passing(status));
+        if !ended {
+            return;
+        }
+        let page = self.pages.entry(past.n / PAGE).or_insert_with(|| vec![0; PAGE as usize].into());
+        let state = if past.ok { 1 } else { 2 };
+        page[(past.n % PAGE) as usize] = fingerprint(&past.method, &past.url, past.id.as_ref()) | state;
+    }
+}
+
+/// Of a request; the lowest two bits are free.
+fn fingerprint(method: &str, url: &str, id: Option<&Value>) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    (method, url, id.map(Value::to_string)).hash(&mut hasher);
+    (hasher.finish() as u32) & !3
+}
+
+/// Opens the output of an earlier run, to write behind what it holds, and reads what that is. A last line that was cut off when the
+/// run was ended is taken out. A file that is not there is made.
+///
+/// # Errors
+/// [`ResumeError`]: the file cannot be used; it is then as it was.
+pub(super) fn open(path: &Path) -> Result<(File, Ledger), ResumeError> {
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let (ledger, whole) = read(BufReader::with_capacity(1 << 20, &file))?;
+    let length = file.metadata()?.len();
+    if whole < length {
+        file.set_len(whole)?;
+    }
+    file.seek(SeekFrom::Start(whole))?;
+    Ok((file, ledger))
+}
+
+/// Reads the records, and tells how many bytes hold whole lines.
+fn read(mut input: impl BufRead) -> Result<(Ledger, u64), ResumeError> {
+    let (mut ledger, mut whole, mut number) = (Ledger::default(), 0, 0);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let count = input.read_until(b'\n', &mut line)?;
+        if !line.ends_with(b"\n") {
+            // What has no end was cut off, also where it looks whole: its line is fetched once more.
+            return Ok((ledger, whole));
+        }
+        number += 1;
+        let past = serde_json::from_slice(&line);
+        ledger.note(&past.map_err(|source| ResumeError::NoRecord { line: number, source })?);
+        whole += count as u64;
+    }
+}
+
+/// Opens an output that holds nothing yet.
+///
+/// # Errors
+/// It cannot be made, or holds something ([`io::ErrorKind::AlreadyExists`]).
+pub(super) fn open_new(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let metadata = file.metadata()?;
+    // A pipe or a device has no length.
+    if metadata.is_file() && metadata.len() > 0 {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::super::record::{Failure, Record};
+    use super::*;
+
+    fn record(n: u64, status: Option<u16>) -> Record {
+        let error = status.is_none().then(|| Failure::of_line("why".to_owned()));
+        let ok = status.is_some_and(|status| status < 400);
+        Record { n, ok, status, error, method: "GET".to_owned(), url: format!("http://h/{n}"), ..Record::default() }
+    }
+
+    fn lines(records: &[Record]) -> String {
+        records.iter().map(|record| serde_json::to_string(record).unwrap() + "\n").collect()
+    }
+
+    fn known(ledger: &Ledger, n: u64) -> Known {
+        ledger.known(n, "GET", &format!("http://h/{n}"), None)
+    }
+
+    #[test]
+    fn what_has_an_end_is_done_and_the_rest_is_not() {
+        let last = record(10_000_000, Some(204));
+        let records =
+            [record(1, Some(200)), record(2, Some(404)), record(3, Some(503)), record(4, None), record(5, None), last];
+        let again = [record(5, Some(301)), record(1, None)];
+        let (ledger, _) = read((lines(&records) + &lines(&again)).as_bytes()).unwrap();
+        for (n, expected) in [
+            (1, Known::Done { ok: true }),
+            (2, Known::Done { ok: false }),
+            (3, Known::Nothing),
+            (4, Known::Nothing),
+            (5, Known::Done { ok: true }),
+            (6, Known::Nothing),
+            (10_000_000, Known::Done { ok: true }),
+        ] {
+            assert_eq!(known(&ledger, n), expected, "{n}");
+        }
+        assert_eq!(ledger.pages.len(), 2, "pages that nothing is on do not exist");
+    }
+
+    #[test]
+    fn a_changed_line_is_noticed() {
+        let of = |id: Option<Value>| Record { id, ..record(1, Some(200)) };
+        let (ledger, _) = read(lines(&[of(Some(7.into()))]).as_bytes()).unwrap();
+        let seven = Value::from(7);
+        assert_eq!(ledger.known(1, "GET", "http://h/1", Some(&seven)), Known::Done { ok: true });
+        for (method, url, id) in
+            [("PUT", "http://h/1", Some(&seven)), ("GET", "http://h/2", Some(&seven)), ("GET", "http://h/1", None)]
+        {
+            assert_eq!(ledger.known(1, method, url, id), Known::Changed, "{method} {url} {id:?}");
+        }
+    }
+
+    #[test]
+    fn a_last_line_that_was_cut_is_taken_out_wherever_it_was() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (first, second) = (lines(&[record(1, Some(200))]), lines(&[record(2, Some(200))]));
+        for cut in 0..second.len() {
+            std::fs::write(file.path(), first.clone() + &second[..cut]).unwrap();
+            let (mut opened, ledger) = open(file.path()).unwrap();
+            assert_eq!((known(&ledger, 1), known(&ledger, 2)), (Known::Done { ok: true }, Known::Nothing), "{cut}");
+            opened.write_all(second.as_bytes()).unwrap();
+            assert_eq!(std::fs::read_to_string(file.path()).unwrap(), first.clone() + &second, "{cut}");
+        }
+    }
+
+    #[test]
+    fn another_file_is_left_as_it_is() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = lines(&[record(1, Some(200))]) + "{\"n\":2}\nhttp://h/";
+        std::fs::write(file.path(), &text).unwrap();
+        let error = open(file.path()).unwrap_err();
+        assert!(error.to_string().starts_with("line 2 is no record"), "{error}");
+        assert_eq!(std::fs::read_to_string(file.path()).unwrap(), text);
+        assert_eq!(open_new(file.path()).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        let folder = tempfile::tempdir().unwrap();
+        let (_, ledger) = open(&folder.path().join("new")).unwrap();
+        assert_eq!(known(&ledger, 1), Known::Nothing);
+        open_new(&folder.path().join("new")).unwrap();
+        open_new(Path::new("/dev/null")).unwrap();
+    }
+}
