@@ -2,28 +2,29 @@
 
 require_relative "ruby/lib/oroshi/version"
 
-# It stands here, and not in ruby/, because the native worker is built from crates/ as well: the gem holds both, where
+# It stands here, and not in ruby/, because the native parts are built from crates/ as well: the gem holds both, where
 # they are here.
 Gem::Specification.new do |spec|
   spec.name = "oroshi"
   spec.version = Oroshi::VERSION
-  spec.summary = "A prefork Rack server with a native worker"
+  spec.summary = "A prefork Rack server with a native worker, and an event-driven HTTP client"
   spec.description = "Serves Rack 2.2 and 3 applications from several processes. Each worker parses requests, calls the " \
                      "application and writes answers on Ruby's main thread, in native code; kept connections and slow " \
-                     "clients cost no worker. A successor of Rhebok, with its option names."
+                     "clients cost no worker. A successor of Rhebok, with its option names. Oroshi::Client sends thousands of " \
+                     "requests at once, from threads, fibers or none of these."
   spec.authors = ["The authors of oroshi"]
   spec.licenses = %w[MIT Apache-2.0]
   spec.metadata = { "rubygems_mfa_required" => "true" }
 
   spec.files = Dir.chdir(__dir__) do
-    Dir["Cargo.toml", "LICENSE-*", "docs/rack.md", "crates/{http1,words}/{Cargo.toml,src/**/*.rs}",
-        "ruby/README.md", "ruby/exe/*", "ruby/lib/**/*.rb", "ruby/ext/oroshi/{Cargo.toml,Cargo.lock,extconf.rb}",
-        "ruby/ext/oroshi/src/**/*.rs"]
+    Dir["Cargo.toml", "LICENSE-*", "docs/{rack,client}.md", "crates/{http1,words,net,client}/{Cargo.toml,src/**/*.rs}",
+        "ruby/README.md", "ruby/exe/*", "ruby/lib/**/*.rb", "ruby/ext/{Cargo.toml,Cargo.lock,native_makefile.rb}",
+        "ruby/ext/{oroshi,client}/{Cargo.toml,extconf.rb,src/**/*.rs}"]
   end
   spec.bindir = "ruby/exe"
   spec.executables = ["oroshi-rack"]
   spec.require_paths = ["ruby/lib"]
-  spec.extensions = ["ruby/ext/oroshi/extconf.rb"]
+  spec.extensions = ["ruby/ext/oroshi/extconf.rb", "ruby/ext/client/extconf.rb"]
 
   spec.required_ruby_version = ">= 3.1"
   spec.add_dependency "rack", ">= 2.2", "< 4"

@@ -10,6 +10,8 @@
 #   input.rb stream.rb what an application reads from and writes to, where that is Ruby's
 #   rack_handler.rb    `rackup -s oroshi`
 #   command.rb         `oroshi-rack`
+#
+# Beside it, and apart from all of that: client.rb, an HTTP client with a native part of its own, loaded when it is first named.
 require_relative "oroshi/version"
 require_relative "oroshi/settings"
 require_relative "oroshi/listeners"
@@ -19,6 +21,8 @@ require_relative "oroshi/stream"
 require_relative "oroshi/manager"
 
 module Oroshi
+  autoload :Client, "oroshi/client"
+
   # Serves until told to stop, in this process (the manager) and in workers that it forks.
   #
   # options: as in docs/rack.md, `MaxWorkers: 4` or `max_workers: 4`; the file of ConfigFile wins over them.

@@ -2,9 +2,9 @@
 
 require_relative "support"
 
-# The gem as its users get it: built, installed where there is nothing, and serving from there.
+# The gem as its users get it: built, installed where there is nothing, serving from there, and asking itself.
 class PackageTest < Support::Test
-  LIMIT_S = 20 * 60 # its native part is compiled, on whatever machine this is
+  LIMIT_S = 20 * 60 # its native parts are compiled, on whatever machine this is
 
   def execute(command, folder, env = {})
     output = File.join(@dir, "output")
@@ -23,7 +23,7 @@ class PackageTest < Support::Test
     # Registry crates that are built already are used again where CARGO_TARGET_DIR says so; the gem's own are built.
     env = { "GEM_HOME" => home, "GEM_PATH" => [home, *Gem.path].join(":"), "RUBYLIB" => nil, "RUBYOPT" => nil }
     execute([Gem.ruby, "-S", "gem", "install", "--local", "--no-document", package], @dir, env)
-    refute Dir.exist?(Dir["#{home}/gems/oroshi-*/ruby/ext/oroshi"].first + "/target")
+    assert_empty Dir["#{home}/gems/oroshi-*/ruby/ext/**/target"]
 
     file("config.ru", Support::PLAIN_APP)
     [["#{home}/bin/oroshi-rack"], %w[-S rackup -s oroshi]].each_with_index do |command, n|
@@ -32,6 +32,10 @@ class PackageTest < Support::Test
       server.wait_for(/: ready/)
       assert_equal "hello", Support::Client.unix(path) { |client| client.get("/").body }
       assert_match(%r{#{home}/}, File.read("/proc/#{server.pid}/maps"), "the native part is the installed one")
+      assert_equal "hello\n#{home}\n", execute([Gem.ruby, "-roroshi", "-e", <<~'RUBY', "unix:#{path}:/", home], @dir, env)
+        puts Oroshi::Client.new.get(ARGV[0]).text
+        puts File.read("/proc/self/maps")[%r{#{ARGV[1]}(?=/.*/client_native\.so)}]
+      RUBY
       assert_equal 0, server.stop.exitstatus
     end
   end

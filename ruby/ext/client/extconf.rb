@@ -1,0 +1,5 @@
+# frozen_string_literal: true
+
+require_relative "../native_makefile"
+
+NativeMakefile.write("oroshi-client-native", "client_native")

@@ -1,0 +1,126 @@
+//! The thread on which requests are carried out, and the way to it.
+
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use magnus::{Error, Ruby};
+use oroshi_client::{Deadlines, local};
+use oroshi_net::{Cores, CoresOptions};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::call::Call;
+use crate::inbox::{Bell, Ticket};
+use crate::order::{Order, carry_out};
+use crate::outcome::Outcome;
+use crate::process::Here;
+use crate::settings::Settings;
+
+/// A running client, as Ruby holds it. Its thread ends when it and all its calls are gone.
+#[derive(Clone, Debug)]
+#[magnus::wrap(class = "Oroshi::Client::Native::Engine", free_immediately)]
+pub(crate) struct Engine(Arc<Here<Way>>);
+
+/// The way to the thread.
+#[derive(Debug)]
+pub(crate) struct Way {
+    jobs: UnboundedSender<Job>,
+    /// The client's limits in time, for requests that have some of their own.
+    pub(crate) limits: Deadlines,
+}
+
+/// What the thread is asked to do.
+pub(crate) enum Job {
+    Send(Box<Order>),
+    Count(Ticket),
+    CloseIdle,
+}
+
+impl Engine {
+    /// Starts the thread.
+    pub(crate) fn start(ruby: &Ruby, settings: &Settings) -> Result<Self, Error> {
+        let (jobs, work) = unbounded_channel();
+        let work = Mutex::new(Some(work));
+        let builder = settings.builder.clone();
+        let serve = move |_| {
+            let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let client = builder.clone().build_local();
+            async move {
+                // The settings were tried when they were read.
+                if let (Some(work), Ok(client)) = (work, client) {
+                    serve(client, work).await;
+                }
+            }
+        };
+        without_signals(|| Cores::start(&CoresOptions::new("oroshi-client", 1), serve)).map_err(|error| {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            Error::new(ruby.exception_runtime_error(), format!("the client's thread cannot be started: {error}{cause}"))
+        })?;
+        Ok(Engine(Arc::new(Here::new(Way { jobs, limits: settings.limits }))))
+    }
+
+    /// The way to the thread; an error in a child of the process that started it.
+    pub(crate) fn way(&self, ruby: &Ruby) -> Result<&Way, Error> {
+        self.0.get().ok_or_else(|| elsewhere(ruby))
+    }
+
+    pub(crate) fn call(ruby: &Ruby, this: &Self) -> Result<Call, Error> {
+        this.way(ruby)?;
+        Call::new(ruby, this.clone())
+    }
+
+    pub(crate) fn close_idle(ruby: &Ruby, this: &Self) -> Result<(), Error> {
+        this.way(ruby)?.ask(Job::CloseIdle);
+        Ok(())
+    }
+
+    /// Whether it belongs to this process.
+    pub(crate) fn is_here(&self) -> bool {
+        self.0.get().is_some()
+    }
+}
+
+impl Way {
+    /// Asks the thread for something. Should it have ended, which would be a defect, the job's ticket tells so.
+    pub(crate) fn ask(&self, job: Job) {
+        let _ = self.jobs.send(job);
+    }
+}
+
+/// What is said of something that belongs to the parent of this process.
+pub(crate) fn elsewhere(ruby: &Ruby) -> Error {
+    let message = "this call was begun before a fork, in the parent: its answers come there; begin another one here";
+    Error::new(ruby.exception_runtime_error(), message)
+}
+
+/// The thread's work, until nobody is left who could ask for anything.
+async fn serve(client: local::Client, mut work: UnboundedReceiver<Job>) {
+    let bell = Rc::new(Bell::default());
+    let ringing = Rc::clone(&bell);
+    tokio::task::spawn_local(async move { ringing.ring().await });
+    while let Some(job) = work.recv().await {
+        match job {
+            Job::Send(order) => drop(tokio::task::spawn_local(carry_out(client.clone(), order, Rc::clone(&bell)))),
+            Job::Count(ticket) => ticket.tell(Outcome::Counts(client.counts()), &bell),
+            Job::CloseIdle => client.close_idle(),
+        }
+    }
+}
+
+/// Calls `start` while this thread takes no signals, so that the threads that it starts take none for good: signals
+/// are for Ruby's own threads.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: sigfillset fills `all`, and pthread_sigmask `before`, or fails and changes nothing; `before` is then
+    // not used.
+    let changed = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
+    };
+    let result = start();
+    if changed {
+        // SAFETY: `before` is what the call above has filled.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    }
+    result
+}

@@ -1,0 +1,157 @@
+//! What becomes of a request, and how it is told to Ruby: as Arrays of plain values, of which
+//! `ruby/lib/oroshi/client` makes responses and exceptions.
+
+use std::error::Error as _;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use magnus::{IntoValue as _, RArray, RHash, RString, Ruby, Value, encoding::EncodingCapable as _};
+use oroshi_client::{Coding, Counts, Error, Headers, Timings, local};
+use oroshi_http1::Version;
+
+/// What becomes of what a call has asked for.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Answer(Box<Answer>),
+    Failure(Error),
+    Counts(Counts),
+    /// The thread is gone: by a defect.
+    Lost,
+}
+
+/// A response that has come whole.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    status: u16,
+    reason: Box<[u8]>,
+    version: Version,
+    headers: Vec<u8>,
+    body: Vec<u8>,
+    trailers: Vec<u8>,
+    url: String,
+    redirects: u32,
+    coding: Option<Coding>,
+    timings: Timings,
+}
+
+impl Answer {
+    pub(crate) fn new(response: &local::Response, body: Vec<u8>) -> Self {
+        Answer {
+            status: response.status(),
+            reason: response.reason().into(),
+            version: response.version(),
+            headers: lines(response.headers()),
+            body,
+            trailers: response.trailers().map(lines).unwrap_or_default(),
+            url: response.url().to_string(),
+            redirects: response.redirects(),
+            coding: response.coding(),
+            timings: response.timings(),
+        }
+    }
+
+    fn to_ruby(&self, ruby: &Ruby, tag: usize) -> RArray {
+        let version = match self.version {
+            Version::Http10 => "1.0",
+            Version::Http11 => "1.1",
+        };
+        let fields = [
+            tag.into_value_with(ruby),
+            ruby.sym_new("response").into_value_with(ruby),
+            self.status.into_value_with(ruby),
+            text(ruby, &self.reason).into_value_with(ruby),
+            ruby.str_new(version).into_value_with(ruby),
+            text(ruby, &self.headers).into_value_with(ruby),
+            ruby.str_from_slice(&self.body).into_value_with(ruby),
+            text(ruby, &self.trailers).into_value_with(ruby),
+            ruby.str_new(&self.url).into_value_with(ruby),
+            self.redirects.into_value_with(ruby),
+            self.coding.map(Coding::name).into_value_with(ruby),
+            timings(ruby, &self.timings),
+        ];
+        ruby.ary_new_from_values(&fields)
+    }
+}
+
+impl Outcome {
+    /// `[tag, :response, ...]`, `[tag, :failure, ...]`, `[tag, :counts, ...]` or `[tag, :lost]`.
+    pub(crate) fn to_ruby(&self, ruby: &Ruby, tag: usize) -> RArray {
+        match self {
+            Outcome::Answer(answer) => answer.to_ruby(ruby, tag),
+            Outcome::Failure(error) => failure(ruby, tag, error),
+            Outcome::Counts(counts) => {
+                let fields =
+                    [tag.into_value_with(ruby), ruby.sym_new("counts").into_value_with(ruby), all(ruby, counts)];
+                ruby.ary_new_from_values(&fields)
+            }
+            Outcome::Lost => {
+                ruby.ary_new_from_values(&[tag.into_value_with(ruby), ruby.sym_new("lost").into_value_with(ruby)])
+            }
+        }
+    }
+}
+
+fn failure(ruby: &Ruby, tag: usize, error: &Error) -> RArray {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Writing into a String does not fail.
+        let _ = write!(message, ": {error}");
+        cause = error.source();
+    }
+    let fields = [
+        tag.into_value_with(ruby),
+        ruby.sym_new("failure").into_value_with(ruby),
+        ruby.sym_new(error.phase().name().replace('-', "_")).into_value_with(ruby),
+        ruby.str_new(error.name()).into_value_with(ruby),
+        ruby.str_new(&message).into_value_with(ruby),
+        error.is_timeout().into_value_with(ruby),
+        error.retry_is_safe().into_value_with(ruby),
+        timings(ruby, &error.timings()),
+    ];
+    ruby.ary_new_from_values(&fields)
+}
+
+/// Seconds, in the order of `Oroshi::Client::Timings`; nil for a phase that there was none of.
+fn timings(ruby: &Ruby, timings: &Timings) -> Value {
+    let Timings { queue, dns, connect, tls, write, first_byte, body, total } = *timings;
+    let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64()).into_value_with(ruby);
+    let all = [Some(queue), dns, connect, tls, Some(write), Some(first_byte), Some(body), Some(total)].map(seconds);
+    ruby.ary_new_from_values(&all).into_value_with(ruby)
+}
+
+fn all(ruby: &Ruby, counts: &Counts) -> Value {
+    let hash: RHash = ruby.hash_from_iter([
+        (ruby.sym_new("open"), counts.open as u64),
+        (ruby.sym_new("idle"), counts.idle as u64),
+        (ruby.sym_new("waiting"), counts.waiting as u64),
+        (ruby.sym_new("in_flight"), counts.in_flight as u64),
+        (ruby.sym_new("max_connections"), counts.connections as u64),
+        (ruby.sym_new("requests"), counts.requests),
+        (ruby.sym_new("connects"), counts.connects),
+        (ruby.sym_new("retries"), counts.retries),
+        (ruby.sym_new("redirects"), counts.redirects),
+        (ruby.sym_new("failures"), counts.failures),
+    ]);
+    hash.into_value_with(ruby)
+}
+
+/// Fields as lines `Name: value`, each with its end; values hold no line end (RFC 9110, section 5.5).
+fn lines(headers: &Headers) -> Vec<u8> {
+    let mut lines = Vec::with_capacity(256);
+    for (name, value) in headers.iter() {
+        lines.extend_from_slice(name.as_bytes());
+        lines.extend_from_slice(b": ");
+        lines.extend_from_slice(value);
+        lines.push(b'\n');
+    }
+    lines
+}
+
+/// A String in UTF-8, which Ruby will check where it matters.
+fn text(ruby: &Ruby, bytes: &[u8]) -> RString {
+    let string = ruby.str_from_slice(bytes);
+    // A new String may have any encoding; only a frozen one may not.
+    let _ = string.enc_associate(ruby.utf8_encoding());
+    string
+}

@@ -1,0 +1,198 @@
+//! What the Ruby side asks for, in Hashes with Symbols. It has checked names and types, and speaks to the user about
+//! them; here each value is read once more, and the settings are tried.
+//!
+//! Times are seconds, nil for ever.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use magnus::r_hash::ForEach;
+use magnus::{Error, RArray, RHash, RString, Ruby, Symbol, TryConvert, Value};
+use oroshi_client::{Builder, Deadlines};
+use oroshi_http1::Limits;
+use oroshi_net::ClientTlsOptions;
+use oroshi_net::tls::Roots;
+
+use crate::engine::Engine;
+use crate::order::Options;
+
+/// A client's settings, found sound.
+#[derive(Clone, Debug)]
+#[magnus::wrap(class = "Oroshi::Client::Native::Settings", free_immediately)]
+pub(crate) struct Settings {
+    pub(crate) builder: Builder,
+    /// How long the phases of a request may take, unless it has limits of its own.
+    pub(crate) limits: Deadlines,
+    /// The most connections that there may be: as set, or less where descriptors are few.
+    max_connections: usize,
+}
+
+impl Settings {
+    /// Reads the settings, and tries whether a client can be made of them.
+    pub(crate) fn new(ruby: &Ruby, hash: RHash) -> Result<Self, Error> {
+        let mut reading = Reading::default();
+        hash.foreach(|name: Symbol, value: Value| {
+            reading.read(&name.name()?, value)?;
+            Ok(ForEach::Continue)
+        })?;
+        let (builder, limits) = reading.finish();
+        match builder.clone().build_local() {
+            Ok(client) => Ok(Settings { builder, limits, max_connections: client.counts().connections }),
+            Err(error) => Err(Error::new(ruby.exception_arg_error(), error.to_string())),
+        }
+    }
+
+    pub(crate) fn max_connections(&self) -> usize {
+        self.max_connections
+    }
+
+    /// Starts a client.
+    pub(crate) fn start(ruby: &Ruby, this: &Self) -> Result<Engine, Error> {
+        Engine::start(ruby, this)
+    }
+}
+
+/// Settings as they are read; some are parts of one in Rust.
+#[derive(Default)]
+struct Reading {
+    builder: Builder,
+    deadlines: Deadlines,
+    limits: Limits,
+    tls: ClientTlsOptions,
+    insecure: bool,
+    system_roots: Option<bool>,
+    ca_files: Vec<PathBuf>,
+    certificate: Option<PathBuf>,
+    private_key: Option<PathBuf>,
+}
+
+impl Reading {
+    fn read(&mut self, name: &str, value: Value) -> Result<(), Error> {
+        if deadline(&mut self.deadlines, name, value)? {
+            return Ok(());
+        }
+        let builder = std::mem::take(&mut self.builder);
+        self.builder = match name {
+            "max_connections" => builder.connections(get(value)?),
+            "max_connections_per_host" => builder.connections_per_host(get(value)?),
+            "max_idle_per_host" => builder.idle_per_host(get(value)?),
+            "max_waiting" => builder.waiting(get(value)?),
+            "idle_timeout" => builder.idle_timeout(seconds(value)?),
+            "max_age" => builder.max_age(seconds(value)?),
+            "keep_alive" => builder.keep_alive(get(value)?),
+            "dns_ttl" => builder.dns_ttl(seconds(value)?),
+            "dns_negative_ttl" => builder.dns_negative_ttl(seconds(value)?),
+            "attempt_delay" => builder.attempt_delay(seconds(value)?),
+            "max_redirects" => builder.redirects(get(value)?),
+            "decode" => builder.decode(get(value)?),
+            // Bodies are gathered here piece by piece.
+            "max_body_bytes" => builder.stream_bytes(get(value)?),
+            "headers" => {
+                let fields = fields(get(value)?)?;
+                fields.iter().fold(builder, |builder, (name, value)| builder.header(name, value))
+            }
+            other => {
+                self.read_part(other, value)?;
+                builder
+            }
+        };
+        Ok(())
+    }
+
+    fn read_part(&mut self, name: &str, value: Value) -> Result<(), Error> {
+        match name {
+            "max_head_bytes" => self.limits.head_bytes = get(value)?,
+            "max_headers" => self.limits.headers = get(value)?,
+            "verify" => self.insecure = !get::<bool>(value)?,
+            "system_roots" => self.system_roots = Some(get(value)?),
+            "ca_files" => self.ca_files = get::<Vec<PathBuf>>(value)?,
+            "certificate" => self.certificate = get(value)?,
+            "private_key" => self.private_key = get(value)?,
+            "server_name" => self.tls.server_name = get(value)?,
+            unknown => {
+                let message = format!("{unknown}: no such setting");
+                return Err(Error::new(Ruby::get_with(value).exception_arg_error(), message));
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> (Builder, Deadlines) {
+        let Reading { builder, deadlines, limits, mut tls, insecure, system_roots, ca_files, certificate, private_key } =
+            self;
+        tls.roots = match (insecure, system_roots, ca_files.is_empty()) {
+            (true, _, _) => Roots::Insecure,
+            (_, Some(false), _) => Roots::Only(ca_files),
+            (_, _, true) => Roots::System,
+            (_, _, false) => Roots::SystemAnd(ca_files),
+        };
+        tls.identity = certificate.zip(private_key);
+        (builder.deadlines(deadlines).limits(limits).tls(tls), deadlines)
+    }
+}
+
+/// What a request has of its own. `limits` are the client's.
+pub(crate) fn options(hash: RHash, limits: &Deadlines) -> Result<Box<Options>, Error> {
+    let mut options = Box::<Options>::default();
+    let mut deadlines = *limits;
+    hash.foreach(|name: Symbol, value: Value| {
+        let name = name.name()?;
+        match &*name {
+            "max_redirects" => options.redirects = Some(get(value)?),
+            "decode" => options.decode = Some(get(value)?),
+            "idempotent" => options.idempotent = Some(get(value)?),
+            "query" => options.query = get(value)?,
+            limit if deadline(&mut deadlines, limit, value)? => options.deadlines = Some(deadlines),
+            unknown => {
+                let message = format!("{unknown}: no such option");
+                return Err(Error::new(Ruby::get_with(value).exception_arg_error(), message));
+            }
+        }
+        Ok(ForEach::Continue)
+    })?;
+    Ok(options)
+}
+
+/// Header fields: an Array of pairs of Strings.
+pub(crate) fn fields(pairs: RArray) -> Result<Vec<(String, Vec<u8>)>, Error> {
+    let field = |pair: RArray| Ok((text(pair.entry(0)?), bytes(pair.entry(1)?)));
+    pairs.into_iter().map(|pair| field(RArray::try_convert(pair)?)).collect()
+}
+
+/// A String's text. What is not UTF-8 in it will be refused by whoever reads it, and told with the request's outcome.
+pub(crate) fn text(string: RString) -> String {
+    String::from_utf8(bytes(string)).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// A String's bytes, whatever its encoding.
+pub(crate) fn bytes(string: RString) -> Vec<u8> {
+    // SAFETY: no Ruby code runs before they are copied.
+    unsafe { string.as_slice() }.to_vec()
+}
+
+/// Sets a deadline, if that is what the name means.
+fn deadline(deadlines: &mut Deadlines, name: &str, value: Value) -> Result<bool, Error> {
+    let limit = match name {
+        "timeout" => &mut deadlines.total,
+        "queue_timeout" => &mut deadlines.queue,
+        "dns_timeout" => &mut deadlines.dns,
+        "connect_timeout" => &mut deadlines.connect,
+        "tls_timeout" => &mut deadlines.tls,
+        "write_timeout" => &mut deadlines.write,
+        "first_byte_timeout" => &mut deadlines.first_byte,
+        "between_bytes_timeout" => &mut deadlines.between_bytes,
+        _ => return Ok(false),
+    };
+    *limit = seconds(value)?;
+    Ok(true)
+}
+
+fn seconds(value: Value) -> Result<Duration, Error> {
+    let seconds = Option::<f64>::try_convert(value)?;
+    // More than can be counted is for ever, too.
+    Ok(seconds.map_or(Duration::MAX, |seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)))
+}
+
+fn get<T: TryConvert>(value: Value) -> Result<T, Error> {
+    T::try_convert(value)
+}

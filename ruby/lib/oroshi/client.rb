@@ -1,0 +1,151 @@
+# frozen_string_literal: true
+
+require "io/wait"
+
+module Oroshi
+  # An event-driven HTTP/1.1 client. Its requests are carried out by one native thread, which never holds Ruby's lock
+  # (the GVL): thousands at once cost no Ruby threads.
+  #
+  #   client = Oroshi::Client.new(max_connections: 1000, timeout: 10)
+  #   response = client.get("https://example.org/", query: { page: 1 })
+  #   response.status          # => 200
+  #   response.json
+  #
+  #   client.fetch_all(urls) do |result, url|
+  #     puts result.failed? ? "#{url}: #{result.message}" : "#{url}: #{result.status}"
+  #   end
+  #
+  # A client can be used by any number of threads and fibers at the same time; they share its connections. Whoever
+  # waits for an answer lets other threads run, and other fibers where there is a scheduler. Interrupts (`Timeout`,
+  # `Thread#raise`, Ctrl-C) end the wait and the request. After a `fork` the child's first request starts a thread and
+  # connections of its own; the parent's go on.
+  #
+  # docs/client.md explains every option, and what becomes of a request.
+  class Client
+    require "oroshi/client_native"
+    require_relative "client/errors"
+    require_relative "client/headers"
+    require_relative "client/response"
+    require_relative "client/options"
+    require_relative "client/call"
+    require_relative "client/burst"
+    private_constant :Native, :Options, :Call, :Burst
+
+    # options: see docs/client.md. Starts nothing yet: that does the first request.
+    #
+    # Raises ArgumentError for an option that there is none of, or a value that makes no sense.
+    def initialize(**options)
+      @settings = Native::Settings.new(Options.of_client(options))
+      @max_connections = @settings.max_connections # as asked for, or less where descriptors are few
+      @lock = Mutex.new
+    end
+
+    # Sends a request, and waits until its answer has come whole.
+    #
+    # method: a String or Symbol, in capitals on the wire. url: a String or URI. options: headers, query, body, json,
+    # form, basic_auth, bearer_auth; and those of docs/client.md that a request may have for itself.
+    #
+    # Returns a Response, whatever its status. Raises an Error that says in which phase the request failed, and
+    # ArgumentError.
+    def request(method, url, **options)
+      order = Options.order(method, url, options)
+      Call.open(engine) do |call|
+        call.submit(0, *order)
+        result = call.wait_for_one
+        raise result if result.failed?
+
+        result
+      end
+    end
+
+    # A GET request; see #request, as for all that follow.
+    def get(url, **options)
+      request("GET", url, **options)
+    end
+
+    def head(url, **options)
+      request("HEAD", url, **options)
+    end
+
+    def post(url, **options)
+      request("POST", url, **options)
+    end
+
+    def put(url, **options)
+      request("PUT", url, **options)
+    end
+
+    def patch(url, **options)
+      request("PATCH", url, **options)
+    end
+
+    def delete(url, **options)
+      request("DELETE", url, **options)
+    end
+
+    # Sends many requests at the same time, and gives each result to the block as it comes.
+    #
+    # requests: anything with `each`: URLs, or Hashes such as `{ url: "...", method: "POST", json: { a: 1 } }`, whose
+    # other keys are options of `request`. They are taken one after another as there is room, so that an endless source
+    # is fine.
+    # concurrency: how many may be under way or wait to be given to the block. Default: max_connections.
+    # options: for every request that does not have them itself.
+    #
+    # The block gets the result, which is a Response or an Error (`result.failed?` tells), and what was asked for.
+    # Nothing is raised for a request that fails. If the block breaks or raises, all other requests are cancelled.
+    #
+    # Returns how many results there were; without a block all of them, in the order of the requests.
+    def fetch_all(requests, concurrency: @max_connections, **options, &block)
+      Options.check(:concurrency, concurrency)
+      results = []
+      # A lambda wants just as many arguments as it names.
+      hand_over = if block.nil? then ->(result, _request, n) { results[n] = result }
+                  elsif block.lambda? && block.arity == 1 then ->(result, _request, _n) { block.call(result) }
+                  else ->(result, request, _n) { block.call(result, request) }
+                  end
+      count = Call.open(engine) { |call| Burst.new(call, concurrency, options, &hand_over).run(requests) }
+      block ? count : results
+    end
+
+    # What the client holds now, and what it has done in this process, as a Hash: connections that are open or idle,
+    # requests that wait or are in_flight, max_connections (less than asked for where descriptors are few), and the
+    # counts of requests, connects, retries, redirects, failures.
+    def counts
+      Call.open(engine) do |call|
+        call.count
+        call.wait_for_one
+      end
+    end
+
+    # Closes the connections that are idle now.
+    def close_idle
+      @engine.close_idle if @engine&.here?
+      nil
+    end
+
+    # Lets go of the thread and its connections; they end when the requests under way have. Another request would
+    # begin anew.
+    def close
+      @lock.synchronize { @engine = nil }
+      nil
+    end
+
+    # Shows no headers: they may hold secrets.
+    def inspect
+      "#<#{self.class} max_connections=#{@max_connections}>"
+    end
+
+    private
+
+    # The native thread of this process.
+    def engine
+      engine = @engine
+      return engine if engine&.here?
+
+      @lock.synchronize do
+        @engine = @settings.start unless @engine&.here?
+        @engine
+      end
+    end
+  end
+end

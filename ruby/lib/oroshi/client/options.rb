@@ -1,0 +1,219 @@
+# frozen_string_literal: true
+
+module Oroshi
+  class Client
+    # Every option once: its name, what it may be, its default, and whether a request may have its own. Turns what a
+    # user wrote into what the native side reads, and says what is wrong with it.
+    module Options
+      # kind: how it is checked (KINDS). where: :client, :request or :both. default: in words.
+      Option = Struct.new(:name, :kind, :where, :default, :doc) do
+        def of_client?
+          where != :request
+        end
+
+        def of_request?
+          where != :client
+        end
+      end
+
+      def self.pair?(value)
+        value.is_a?(Array) && value.size == 2
+      end
+
+      # What a value may be: a test, and the words for it.
+      KINDS = {
+        count: [->(value) { value.is_a?(Integer) && value.positive? }, "a whole number from 1"],
+        count_or_none: [->(value) { value.is_a?(Integer) && !value.negative? }, "a whole number from 0"],
+        seconds: [->(value) { value.nil? || (value.is_a?(Numeric) && value.real? && value >= 0) },
+                  "seconds, a number from 0, or nil for no limit"],
+        flag: [->(value) { [true, false].include?(value) }, "true or false"],
+        path: [->(value) { value.nil? || value.respond_to?(:to_path) || value.is_a?(String) }, "the path of a file"],
+        paths: [->(value) { Array(value).all? { |path| path.respond_to?(:to_path) || path.is_a?(String) } },
+                "the path of a file, or an Array of them"],
+        text: [->(value) { value.nil? || value.is_a?(String) }, "a String"],
+        pairs: [->(value) { value.nil? || value.is_a?(Hash) || (value.is_a?(Array) && value.all? { |one| pair?(one) }) },
+                "a Hash, or an Array of pairs"],
+        login: [->(value) { value.nil? || pair?(value) }, "an Array of user name and password"],
+        body: [->(value) { value.nil? || value.is_a?(String) || value.respond_to?(:read) },
+               "a String, or something with `read`"],
+        any: [->(_value) { true }, "anything"]
+      }.freeze
+
+      ALL = [
+        [:max_connections, :count, :client, "10000",
+         "connections that may be open, idle ones included; lowered to what the limit of descriptors leaves room for"],
+        [:max_connections_per_host, :count, :client, "10000",
+         "the same for one origin: scheme, host and port, or unix socket"],
+        [:max_waiting, :count_or_none, :client, "100000",
+         "requests that may wait for a connection; one more fails"],
+        [:max_idle_per_host, :count_or_none, :client, "10000",
+         "idle connections of one origin"],
+        [:idle_timeout, :seconds, :client, "30",
+         "how long an idle connection is kept; less if the server says so"],
+        [:max_age, :seconds, :client, "600",
+         "how old a connection may get and still be used again"],
+        [:keep_alive, :flag, :client, "true",
+         "whether connections are used more than once"],
+        [:dns_ttl, :seconds, :client, "30",
+         "how long the addresses of a name are kept"],
+        [:dns_negative_ttl, :seconds, :client, "5",
+         "how long it is remembered that a name could not be looked up"],
+        [:attempt_delay, :seconds, :client, "0.25",
+         "how long one of several addresses gets before the next is tried beside it"],
+        [:max_body_bytes, :count, :client, "67108864",
+         "bytes of one body, unpacked; a larger one fails"],
+        [:max_head_bytes, :count, :client, "65536",
+         "bytes of a response's head"],
+        [:max_headers, :count, :client, "100",
+         "header fields of a response"],
+        [:verify, :flag, :client, "true",
+         "whether a server must show a valid certificate; with false anyone can answer in its place"],
+        [:system_roots, :flag, :client, "true",
+         "whether the machine's certificate authorities are trusted"],
+        [:ca_files, :paths, :client, "none",
+         "PEM files with further authorities"],
+        [:certificate, :path, :client, "none",
+         "a PEM file with the client's own certificate chain"],
+        [:private_key, :path, :client, "none",
+         "a PEM file with its private key"],
+        [:server_name, :text, :client, "the URL's host",
+         "the name that the server's certificate must carry"],
+        [:timeout, :seconds, :both, "none",
+         "everything, redirects and a retry included"],
+        [:queue_timeout, :seconds, :both, "30",
+         "waiting for a connection"],
+        [:dns_timeout, :seconds, :both, "10",
+         "looking the host's name up"],
+        [:connect_timeout, :seconds, :both, "10",
+         "connecting, to whichever address"],
+        [:tls_timeout, :seconds, :both, "10",
+         "the TLS handshake"],
+        [:write_timeout, :seconds, :both, "30",
+         "the longest time in which the server takes nothing"],
+        [:first_byte_timeout, :seconds, :both, "60",
+         "from the last byte sent to the end of the response's head"],
+        [:between_bytes_timeout, :seconds, :both, "30",
+         "the longest pause within the body"],
+        [:max_redirects, :count_or_none, :both, "10",
+         "redirects that are followed; with 0 their responses are given as they are"],
+        [:decode, :flag, :both, "true",
+         "whether compressed bodies (gzip, br, zstd) are asked for and unpacked"],
+        [:headers, :pairs, :both, "none",
+         "header fields; an Array as a value gives several; the request's go before the client's"],
+        [:query, :pairs, :request, "none",
+         "added to the URL's query, percent-encoded"],
+        [:body, :body, :request, "none",
+         "the body: a String, or something that is read to its end first"],
+        [:json, :any, :request, "none",
+         "a value that is sent as JSON"],
+        [:form, :pairs, :request, "none",
+         "pairs that are sent as a form"],
+        [:basic_auth, :login, :request, "none",
+         "user name and password, `[\"me\", \"secret\"]`"],
+        [:bearer_auth, :text, :request, "none",
+         "a token"],
+        [:idempotent, :flag, :request, "by the method",
+         "whether carrying the request out twice does no harm"]
+      ].map { |row| Option.new(*row) }.freeze
+
+      OF_CLIENT = ALL.select(&:of_client?).to_h { |option| [option.name, option] }.freeze
+      OF_REQUEST = ALL.select(&:of_request?).to_h { |option| [option.name, option] }.freeze
+      # Those of a request that the native side reads; the others become headers and a body here.
+      NATIVE = (OF_REQUEST.keys - %i[headers body json form basic_auth bearer_auth]).freeze
+      private_constant :NATIVE
+
+      class << self
+        # A client's options for Native::Settings.
+        def of_client(options)
+          options.each { |name, value| check(name, value, OF_CLIENT.fetch(name) { unknown(name, OF_CLIENT) }.kind) }
+          if options[:certificate].nil? != options[:private_key].nil?
+            raise ArgumentError, "certificate and private_key go together: name both files, or neither"
+          end
+
+          options = options.merge(headers: fields(options[:headers])) if options[:headers]
+          options = options.merge(ca_files: Array(options[:ca_files])) if options[:ca_files]
+          options.reject { |name, value| value.nil? && OF_CLIENT[name].kind != :seconds }
+        end
+
+        # A request as Native::Call#submit wants it: [method, url, headers, body, options].
+        def order(method, url, options)
+          method = method.to_s.upcase
+          url = url.to_s
+          return [method, url, nil, nil, nil] if options.empty?
+
+          options.each { |name, value| check(name, value, OF_REQUEST.fetch(name) { unknown(name, OF_REQUEST) }.kind) }
+          headers = fields(options[:headers])
+          authorize(headers, options)
+          body = body(headers, options)
+          [method, url, headers, body, native(options)]
+        end
+
+        def check(name, value, kind = :count)
+          test, words = KINDS.fetch(kind)
+          raise ArgumentError, "#{name}: expected #{words}, got #{shown(name, value)}" unless test.call(value)
+        end
+
+        private
+
+        def unknown(name, known)
+          near = DidYouMean::SpellChecker.new(dictionary: known.keys).correct(name).first if defined?(DidYouMean)
+          elsewhere = known.equal?(OF_CLIENT) ? OF_REQUEST : OF_CLIENT
+          hint = if elsewhere.key?(name) then "it is one of a #{known.equal?(OF_CLIENT) ? "request" : "client"}"
+                 elsif near then "did you mean #{near}?"
+                 else "docs/client.md has the list"
+                 end
+          raise ArgumentError, "#{name}: no such option; #{hint}"
+        end
+
+        # Values that may be secrets show their class alone.
+        def shown(name, value)
+          %i[basic_auth bearer_auth headers].include?(name) ? "one of #{value.class}" : value.inspect
+        end
+
+        # Pairs of Strings; an Array as a value gives several, nil none.
+        def fields(pairs)
+          return [] unless pairs
+
+          pairs.flat_map { |name, value| Array(value).map { |one| [name.to_s, one.to_s] } }
+        end
+
+        def authorize(headers, options)
+          user, password = options[:basic_auth]
+          token = options[:bearer_auth]
+          raise ArgumentError, "basic_auth and bearer_auth: a request has one of them" if user && token
+
+          headers << ["Authorization", "Basic #{["#{user}:#{password}"].pack("m0")}"] if user
+          headers << ["Authorization", "Bearer #{token}"] if token
+        end
+
+        def body(headers, options)
+          given = options.slice(:body, :json, :form).compact
+          raise ArgumentError, "#{given.keys.join(" and ")}: a request has one body" if given.size > 1
+
+          kind, value = given.first
+          case kind
+          when :json
+            require "json"
+            typed(headers, "application/json") { JSON.generate(value) }
+          when :form
+            require "uri"
+            typed(headers, "application/x-www-form-urlencoded") { URI.encode_www_form(fields(value)) }
+          else value.respond_to?(:read) ? value.read : value
+          end
+        end
+
+        def typed(headers, type)
+          headers << ["Content-Type", type] unless headers.any? { |name, _| name.casecmp?("content-type") }
+          yield
+        end
+
+        def native(options)
+          own = options.slice(*NATIVE)
+          own[:query] = fields(own[:query]) if own.key?(:query)
+          own = own.reject { |name, value| value.nil? && OF_REQUEST[name].kind != :seconds }
+          own unless own.empty?
+        end
+      end
+    end
+  end
+end
