@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO_RELEASE := cargo build --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench bench-quick bench-rack gem floor setup fmt clean
+.PHONY: help build demo test bench bench-quick bench-rack bench-client gem floor setup fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -27,13 +27,17 @@ bench-quick: build floor ## the same for a fast look; writes nothing
 	scripts/setup bench || true
 	scripts/bench.py --quick
 
-gem: ## the oroshi gem's native worker, in place: ruby/exe/oroshi-rack then runs from here
+gem: ## the oroshi gem's native parts, in place: ruby/exe/oroshi-rack then runs from here
 	scripts/setup build gem
 	rake --directory ruby compile
 
 bench-rack: build gem ## the gem beside Unicorn, Puma and nginx; takes up to an hour and a half, writes docs/benchmarks/
 	scripts/setup bench || true
 	scripts/bench-rack
+
+bench-client: build gem ## HTTP clients beside each other, Rust's and Ruby's of this project among them; ten minutes, writes docs/benchmarks/
+	scripts/setup bench || true
+	scripts/bench-client
 
 floor: ## the least that a request can cost: tools/floor
 	scripts/setup build

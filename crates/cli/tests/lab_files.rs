@@ -145,15 +145,18 @@ fn check_says_what_would_be_done_and_does_nothing() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// The page's example, as its reader would copy it.
+/// The page's examples, as their reader would copy them.
 #[test]
-fn the_documented_example_is_an_experiment() {
+fn the_documented_examples_are_experiments() {
     let page = include_str!("../../../docs/lab.md");
-    let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
-    let folder = folder(&[("workers.toml", example)]);
-    let ran = lab(folder.path(), &["check", "workers.toml"]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.out.starts_with("Two workers or one?\n"), "{ran:?}");
+    let examples: Vec<&str> = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let [workers, bursts] = examples[..] else { panic!("{examples:?}") };
+    let bursts = format!("title = \"Bursts\"\nmetrics = [\"mean\"]\n{}", bursts.replace("burst-go", "true"));
+    let folder = folder(&[("workers.toml", workers), ("bursts.toml", &bursts)]);
+    for (file, words) in [("workers.toml", "Two workers or one?\n"), ("bursts.toml", "true {{url}} 100")] {
+        let ran = lab(folder.path(), &["check", file]);
+        assert!(ran.code == Some(0) && ran.out.contains(words), "{ran:?}");
+    }
 }
 
 #[test]

@@ -130,6 +130,7 @@ fn program(name: &str, server: usize, script: &str, figures: &[(Metric, &str)], 
         env: vec![("URL".into(), "{{url}}".into())],
         figures: figures.iter().map(figure).collect(),
         requests: requests.map(|pattern| Regex::new(pattern).unwrap()),
+        burst: None,
         warmup: None,
         timeout: Duration::from_secs(30),
     };
@@ -432,6 +433,38 @@ fn a_program_s_figures_are_picked_and_what_is_missing_is_named() {
     assert!(why(2).why.contains(r"holds no rps: nothing in it matches /Requests/sec:\s+(\S+)/"), "{:?}", why(2));
     assert_eq!(why(2).output, ["nothing of use"]);
     assert!(why(3).why.ends_with("failed: exit code 2") && why(3).output == ["no such flag"], "{:?}", why(3));
+}
+
+#[test]
+fn bursts_compare_at_whatever_rate_and_what_they_leave_unanswered_counts() {
+    let bench = Bench::new();
+    let figures = [(Metric::Mean, r"mean (\S+)")];
+    let burst = |name: &str, script: &str| {
+        let mut variant = program(name, 0, script, &figures, Some(r"ok (\d+)"));
+        let Load::Command(command) = &mut variant.load else { unreachable!() };
+        command.burst = Some(1000);
+        variant
+    };
+    let variants = vec![
+        burst("quick", "echo ok 1000, mean 101ms"),
+        burst("slow", "echo ok 990, mean 202ms"),
+        burst("lossy", "echo ok 900, mean 101ms"),
+        burst("broken", "echo ok 400, mean 101ms"),
+    ];
+    let servers = vec![bench.target("one", &[])];
+    let experiment = experiment(&[Metric::Mean], servers, variants, blocks(3, None));
+    let result = bench.run(experiment, &mut Seen::default()).unwrap();
+    let cell = cell(&result);
+    let with_quick = |variant| cell.comparisons.iter().find(|c| (c.base, c.variant) == (0, variant)).unwrap();
+    let slow = with_quick(1);
+    assert!(slow.verdict == Verdict::Slower && (slow.ratio.unwrap().estimate - 2.0).abs() < 1e-9, "{slow:?}");
+    assert_eq!(with_quick(2).verdict, Verdict::NotCompared);
+    assert!(with_quick(2).words.contains("10 % of the requests to lossy ended in errors"), "{:?}", with_quick(2));
+    let warned = "1.0 % of the requests were not answered";
+    assert!(cell.runs.iter().any(|run| run.variant == 1 && run.warnings == [warned]), "{:?}", cell.runs[1]);
+    let failure = cell.variants[3].failed.as_ref().unwrap();
+    assert_eq!(failure.why, "its load `sh`: 600 of its 1,000 requests failed");
+    assert!(cell.runs.iter().all(|run| run.command.as_ref().unwrap().burst == Some(1000)));
 }
 
 #[test]

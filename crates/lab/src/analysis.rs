@@ -6,7 +6,7 @@
 //! - p values are corrected for the number of questions (Holm): the primary metric's among the pairs of its cell, those of the
 //!   other metrics among all of theirs. Cells stand for themselves: each answers at another place of the sweep.
 //! - Latency depends on the rate, so it is compared only where both answered at the same one, within 2 %, and not both fell behind
-//!   their timetable: then it says how long the run was.
+//!   their timetable: then it says how long the run was. Of a burst, all that was asked for is its size.
 //! - Where more than 5 % of one side's requests were errors, nothing is compared that requests cost or took.
 //! - Where both kept one timetable (an open loop), their requests per second are equal because that was asked for.
 //!

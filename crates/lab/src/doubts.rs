@@ -108,12 +108,15 @@ fn shared_cpus(experiment: &Experiment, cpus: &Cpus<'_>) -> Option<String> {
     ))
 }
 
-/// The most connections that any run of our own load holds, or the warm-up before a program's.
+/// The most connections that any run of our own load holds, or a program's burst, or the warm-up before it.
 fn most_connections(experiment: &Experiment) -> u64 {
     let variants = experiment.cells.iter().flat_map(|cell| &cell.variants);
     let connections = variants.map(|variant| match &variant.load {
         Load::Bench(draft) => draft.connections + draft.hold,
-        Load::Command(command) => command.warmup.as_ref().map_or(0, |draft| draft.connections + draft.hold),
+        Load::Command(command) => {
+            let warmup = command.warmup.as_ref().map_or(0, |draft| draft.connections + draft.hold);
+            warmup.max(command.burst.unwrap_or(0) as usize)
+        }
     });
     connections.max().unwrap_or(0) as u64
 }
@@ -254,6 +257,7 @@ mod tests {
     use oroshi_bench::environment::{Cgroup, Cpu, CpuShare};
 
     use super::*;
+    use crate::plan;
     use crate::sample::{cell, experiment, run};
 
     fn list(text: &str) -> Option<CpuList> {
@@ -320,6 +324,18 @@ mod tests {
         assert!(limits(Some(73), Some(74)).unwrap().contains("`ulimit -n 74`"));
         assert_eq!(limits(Some(74), Some(74)), None);
         assert_eq!(limits(None, None), None);
+        let burst = plan::Command {
+            words: Vec::new(),
+            env: Vec::new(),
+            figures: Vec::new(),
+            requests: None,
+            burst: Some(100),
+            warmup: None,
+            timeout: Duration::ZERO,
+        };
+        experiment.cells[0].variants[1].load = Load::Command(burst);
+        let said = descriptors(&experiment, &DescriptorLimit { soft: None, hard: Some(128) }).unwrap();
+        assert!(said.starts_with("100 connections") && said.contains("`ulimit -Hn 164`"), "{said}");
     }
 
     #[test]

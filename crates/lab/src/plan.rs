@@ -209,6 +209,9 @@ pub struct Command {
     /// The number of requests it answered, for CPU time per request; if absent, CPU time per request is unknown unless a
     /// [`Metric::Rps`] figure and the run's length tell it.
     pub requests: Option<Regex>,
+    /// It sends this many requests at the same moment, and that is all. Latencies of bursts of one size compare at whatever rate;
+    /// requests of it that were not answered are errors, so `requests` is wanted. `None`: it is no burst.
+    pub burst: Option<u64>,
     /// Our own load that goes before each run of the program, so that the server is warm: its duration is that of the warm-up,
     /// and what it finds is thrown away. Its `urls` are empty, as in [`Load::Bench`]. `None`: no warm-up.
     pub warmup: Option<Box<Draft>>,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::metric::{Better, Metric, Unit};
 
 /// Version of the schema: the first number changes when a field changes meaning or goes, the second when one comes.
-pub const SCHEMA: &str = "oroshi-lab/1.0";
+pub const SCHEMA: &str = "oroshi-lab/1.1";
 
 /// An experiment and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -249,6 +249,9 @@ pub struct CommandRun {
     pub cpu_s: f64,
     /// Requests answered, if its output tells.
     pub requests: Option<f64>,
+    /// Requests that it was to send at the same moment, if it is a burst; not in results before 1.1.
+    #[serde(default)]
+    pub burst: Option<u64>,
     /// What it printed, at most the last 16 KiB.
     pub output: String,
 }

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use oroshi_words::nearest;
 
 /// The project's own questions.
-const BUILT_IN: [(&str, &str); 7] = [
+const BUILT_IN: [(&str, &str); 8] = [
     ("concurrency", include_str!("../../../../experiments/concurrency.toml")),
     ("generators", include_str!("../../../../experiments/generators.toml")),
+    ("http-clients", include_str!("../../../../experiments/http-clients.toml")),
     ("keepalive", include_str!("../../../../experiments/keepalive.toml")),
     ("rack-behind-nginx", include_str!("../../../../experiments/rack-behind-nginx.toml")),
     ("rack-requests", include_str!("../../../../experiments/rack-requests.toml")),

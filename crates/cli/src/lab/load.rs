@@ -21,7 +21,9 @@ use crate::rules;
 /// Warm-up of a quick look.
 const QUICK_WARMUP: Duration = Duration::from_millis(100);
 /// Keys of a load that is a program, beside those that it shares with our own.
-const COMMAND_KEYS: [&str; 5] = ["command", "figures", "requests", "timeout", "env"];
+const COMMAND_KEYS: [&str; 6] = ["command", "figures", "requests", "burst", "timeout", "env"];
+/// Those of them that mean nothing to our own load.
+const COMMAND_ONLY: [&str; 3] = ["figures", "burst", "env"];
 /// Flags that a program may follow, as `{{connections}}` and `{{duration}}`; they also tell our own load that warms the server up.
 const SHARED_KEYS: [&str; 3] = ["connections", "duration", "warmup"];
 
@@ -62,12 +64,14 @@ impl<'d, 't> Keys<'d, 't> {
             entries.into_iter().map(move |(key, value)| Entry { key, value, own }).collect::<Vec<_>>()
         };
         let (shared, own) = (entries(shared, false), entries(own, true));
-        let commands = [&shared, &own].map(|entries| entries.iter().any(|entry| entry.key == "command"));
+        let has = |entries: &[Entry<'_, '_>], keys: &[&str]| entries.iter().any(|e| keys.contains(&e.key.as_str()));
+        // What all share may be about programs of which each variant has its own.
+        let other_kind = has(&own, &["command"]) && !has(&shared, &["command"]) && !has(&shared, &COMMAND_ONLY);
         let gives_way = |inherited: &Entry<'_, '_>| {
             let replaced =
                 own.iter().any(|o| o.key == inherited.key || flags::exclude_each_other(&o.key, &inherited.key));
             // There it is about our own requests, and not about how long a program takes.
-            let other_timeout = inherited.key == "timeout" && commands == [false, true];
+            let other_timeout = inherited.key == "timeout" && other_kind;
             replaced || other_timeout
         };
         Self(shared.into_iter().filter(|entry| !gives_way(entry)).chain(own.iter().cloned()).collect())
@@ -101,10 +105,10 @@ impl<'d, 't> Keys<'d, 't> {
         around: Surroundings<'_>,
         longest: Option<Duration>,
     ) -> Option<Described> {
-        for entry in self.0.iter().filter(|entry| entry.key == "figures" || entry.key == "env") {
+        let (foreign, flags): (Vec<_>, Vec<_>) = self.0.iter().partition(|e| COMMAND_ONLY.contains(&e.key.as_str()));
+        for entry in foreign {
             entry.value.wrong(format!("`{}` is for a load that is a program: give its `command` as well", entry.key));
         }
-        let flags: Vec<&Entry<'_, '_>> = self.0.iter().filter(|e| e.key != "figures" && e.key != "env").collect();
         let (draft, share) = flags::draft(&flags, around)?;
         let draft = self.timed(draft, longest);
         flags::check(&draft, urls, &flags, variant);
@@ -200,9 +204,22 @@ impl<'d, 't> Keys<'d, 't> {
                 env,
                 figures: self.get("figures").map(figures).unwrap_or_default(),
                 requests: self.get("requests").and_then(pattern),
+                burst: self.burst(),
                 warmup: warmup.map(Box::new),
                 timeout: timeout.unwrap_or(Duration::from_secs_f64(seconds * 3.0) + Duration::from_secs(30)),
             }),
+        })
+    }
+
+    /// How many requests a program sends at the same moment, if it is one of that kind.
+    fn burst(&self) -> Option<u64> {
+        let value = self.get("burst")?;
+        if self.get("requests").is_none() {
+            value.wrong("expected a pattern for `requests` as well, the number of requests answered: the others of a burst failed");
+        }
+        value.read(|text| match units::parse_count(text)? {
+            0 => Err("it is 0: expected how many requests the program sends at the same moment".to_owned()),
+            burst => Ok(burst),
         })
     }
 

@@ -172,6 +172,13 @@ fn each_mistake_says_what_was_expected() {
         ("", "load.command = \"x\"", &["rps is compared first", "`figures.rps`"]),
         ("metrics = [\"cpu\"]", "load.command = \"x\"", &["`requests`, the number"]),
         ("", "load = { command = \"x\", figures.rps = '(x)', close = true }", &["load.close", "does not follow it"]),
+        ("", "load.burst = 5", &["line 6: variant.load.burst", "give its `command` as well"]),
+        ("", "load = { command = \"x\", figures.rps = '(x)', burst = 5 }", &["load.burst", "a pattern for `requests`"]),
+        (
+            "",
+            "load = { command = \"x\", figures.rps = '(x)', requests = '(x)', burst = \"0\" }",
+            &["load.burst", "it is 0", "at the same moment"],
+        ),
         (
             "[load]\nclose = true",
             "load = { command = \"x\", figures.rps = '(x)' }",
@@ -503,6 +510,35 @@ url = "http://h/"
     assert!(load.requests.as_ref().unwrap().is_match("12 requests"));
     assert_eq!(load.timeout, Duration::from_secs(36), "and not that of a request");
     assert_eq!(bench(&cell.variants[1].load).timeout, Duration::from_secs(1));
+}
+
+#[test]
+fn bursts_of_several_programs_share_what_is_said_of_them() {
+    let text = r#"
+title = "Bursts"
+metrics = ["mean"]
+[load]
+burst = "{{burst}}"
+requests = 'ok (\d+)'
+timeout = "2m"
+figures.mean = 'mean (\S+)'
+[sweep]
+name = "burst"
+values = [10, "10k"]
+[[variant]]
+name = "one"
+url = "http://h/"
+load.command = "sh -c one {{url}} {{burst}}"
+[[variant]]
+name = "other"
+url = "http://h/"
+load = { command = "sh -c other", timeout = "1m" }
+"#;
+    let cells = sound(text).experiment.cells;
+    let commands: Vec<&Command> = cells.iter().flat_map(|c| &c.variants).map(|v| command(&v.load)).collect();
+    assert_eq!(commands.iter().map(|c| c.burst).collect::<Vec<_>>(), [10, 10, 10_000, 10_000].map(Some));
+    assert_eq!(commands.iter().map(|c| c.timeout.as_secs()).collect::<Vec<_>>(), [120, 60, 120, 60]);
+    assert_eq!(commands[2].words, ["sh", "-c", "one", "{{url}}", "10k"]);
 }
 
 #[test]

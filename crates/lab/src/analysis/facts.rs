@@ -1,5 +1,5 @@
-//! What must be known of a variant's runs before their figures may be compared: at which rate, by which timetable, and who was
-//! at its limit.
+//! What must be known of a variant's runs before their figures may be compared: at which rate, by which timetable or in bursts of
+//! which size, how many requests failed, and who was at its limit.
 
 use oroshi_bench::{Bottleneck, Load, Record};
 use oroshi_stats::compare;
@@ -27,6 +27,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) rate: Option<f64>,
     /// The timetable, if its load had one (an open loop).
     timetable: Option<Timetable<'a>>,
+    /// How many requests its load program sent at the same moment, if that is what it did, and the same in each run.
+    burst: Option<u64>,
     /// Runs of which it is known who was at its limit, and those in which it was the generator.
     pub(crate) graded: usize,
     pub(crate) generator_bound: usize,
@@ -47,8 +49,9 @@ struct Timetable<'a> {
 impl<'a> Facts<'a> {
     /// The facts of one variant's runs, among those of its cell.
     pub(crate) fn of(name: &'a str, runs: &'a [Run], variant: usize) -> Self {
-        let records: Vec<&Record> =
-            runs.iter().filter(|run| run.variant == variant).filter_map(|run| run.record.as_deref()).collect();
+        let own = || runs.iter().filter(|run| run.variant == variant);
+        let records: Vec<&Record> = own().filter_map(|run| run.record.as_deref()).collect();
+        let bursts: Vec<Burst> = own().filter_map(Burst::of).collect();
         let at_limit = |record: &&&Record| record.grade.bottleneck == Bottleneck::GeneratorBound;
         let rates = values(runs, variant, Metric::Rps);
         Self {
@@ -57,12 +60,33 @@ impl<'a> Facts<'a> {
                 .map(|rate| rate.estimate)
                 .or(rates.last().map(|last| last.value)),
             timetable: Timetable::of(&records),
+            burst: bursts.first().map(|burst| burst.sent).filter(|sent| bursts.iter().all(|burst| burst.sent == *sent)),
             graded: records.len(),
             generator_bound: records.iter().filter(at_limit).count(),
-            errors: records.iter().map(|record| record.errors).sum::<u64>() as f64
-                / records.iter().map(|record| record.requests.started).sum::<u64>().max(1) as f64,
+            errors: errors(&records, &bursts),
             server_unknown: records.iter().find_map(|record| record.server_unknown.as_deref()),
         }
+    }
+}
+
+/// Errors per request, over all runs.
+fn errors(records: &[&Record], bursts: &[Burst]) -> f64 {
+    let ours = records.iter().map(|record| (record.errors as f64, record.requests.started as f64));
+    let theirs = bursts.iter().map(|burst| (burst.sent as f64 - burst.answered, burst.sent as f64));
+    let (failed, sent) = ours.chain(theirs).fold((0.0, 0.0), |sum, run| (sum.0 + run.0, sum.1 + run.1));
+    failed / f64::max(sent, 1.0)
+}
+
+/// A run in which a program sent requests at the same moment.
+struct Burst {
+    sent: u64,
+    answered: f64,
+}
+
+impl Burst {
+    fn of(run: &Run) -> Option<Self> {
+        let command = run.command.as_ref()?;
+        Some(Self { sent: command.burst?, answered: command.requests? })
     }
 }
 
@@ -128,8 +152,8 @@ pub(super) fn timetables(base: &Facts<'_>, variant: &Facts<'_>) -> Timetables {
     }
 }
 
-/// Whether two sides answered at the same rate, or both kept one timetable; if not, or if both were overloaded, why their latencies
-/// cannot be compared. `ratio` is that of their rates.
+/// Whether two sides answered at the same rate, kept one timetable, or had bursts of one size to carry; if not, or if both were
+/// overloaded, why their latencies cannot be compared. `ratio` is that of their rates.
 ///
 /// # Errors
 /// The reason, in words.
@@ -145,6 +169,19 @@ pub(crate) fn same_rate(ratio: Option<f64>, base: &Facts<'_>, variant: &Facts<'_
              was: lower the rate",
             units::number(one.due.max(other.due))
         ));
+    }
+    match (base.burst, variant.burst) {
+        (Some(one), Some(other)) if one == other => return Ok(()),
+        (Some(one), Some(other)) => {
+            return Err(format!(
+                "{} sent {} at once and {} {}, and latency depends on how many there are: give both the same `burst`",
+                base.name,
+                units::plural(one, "request"),
+                variant.name,
+                units::count(other)
+            ));
+        }
+        _ => {}
     }
     match ratio {
         // Of a short run one answer more or less is some percent, but what was asked of both was the same.

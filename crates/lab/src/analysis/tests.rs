@@ -1,6 +1,7 @@
 use oroshi_bench::{Load, Spacing};
 
 use super::*;
+use crate::result::CommandRun;
 use crate::sample::{noise, record, run};
 
 const ALL: [Metric; 4] = [Metric::Rps, Metric::P99, Metric::Cpu, Metric::Memory];
@@ -152,6 +153,38 @@ fn latency_is_compared_only_at_the_same_rate() {
     let unknown = [(Metric::P99, 1e6)];
     let found = compared(&["tcp", "unix"], &[Metric::P99], &runs(10, &[&a, &unknown]));
     assert!(found[0].words.contains("the rate of unix is not known"), "{}", found[0].words);
+}
+
+/// Each variant's runs as bursts: so many sent, so many answered.
+fn in_bursts(mut runs: Vec<Run>, bursts: &[(u64, f64)]) -> Vec<Run> {
+    for run in &mut runs {
+        let (burst, answered) = bursts[run.variant];
+        run.command = Some(CommandRun {
+            words: Vec::new(),
+            elapsed_s: 1.0,
+            cpu_s: 0.1,
+            requests: Some(answered),
+            burst: Some(burst),
+            output: String::new(),
+        });
+    }
+    runs
+}
+
+#[test]
+fn bursts_of_one_size_compare_at_whatever_rate() {
+    let (a, b) = ([(Metric::Rps, 9_000.0), (Metric::Mean, 1e8)], [(Metric::Rps, 2_000.0), (Metric::Mean, 2e8)]);
+    let found = |bursts: &[(u64, f64)]| {
+        compared(&["epoll", "threads"], &[Metric::Mean], &in_bursts(runs(5, &[&a, &b]), bursts)).remove(0)
+    };
+    let same = found(&[(1000, 1000.0), (1000, 990.0)]);
+    assert_eq!(same.verdict, Verdict::Slower, "{}", same.words);
+    let sizes = found(&[(1000, 1000.0), (500, 500.0)]);
+    assert_eq!(sizes.verdict, Verdict::NotCompared);
+    assert!(sizes.words.contains("epoll sent 1,000 requests at once and threads 500"), "{}", sizes.words);
+    let failing = found(&[(1000, 1000.0), (1000, 900.0)]);
+    assert_eq!(failing.verdict, Verdict::NotCompared);
+    assert!(failing.words.contains("10 % of the requests to threads ended in errors"), "{}", failing.words);
 }
 
 #[test]

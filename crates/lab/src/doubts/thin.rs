@@ -74,8 +74,14 @@ mod tests {
 
     /// Ten runs of each variant, in which so many requests were answered.
     fn cell_of(answers: &[(&str, Option<f64>)], metrics: &[Metric]) -> CellResult {
-        let command =
-            |requests| CommandRun { words: Vec::new(), elapsed_s: 1.0, cpu_s: 0.1, requests, output: String::new() };
+        let command = |requests| CommandRun {
+            words: Vec::new(),
+            elapsed_s: 1.0,
+            cpu_s: 0.1,
+            requests,
+            burst: None,
+            output: String::new(),
+        };
         let runs = (0..10).flat_map(|block| {
             answers.iter().enumerate().map(move |(variant, (_, requests))| Run {
                 command: Some(command(*requests)),

@@ -165,7 +165,7 @@ fn warm_up(
 
 fn program(stage: &mut Stage<'_>, command: &Command, order: Order<'_>) -> Result<Measured, Stopped> {
     let Order { cell, index, variant, mut server, .. } = order;
-    let warnings = match &command.warmup {
+    let mut warnings = match &command.warmup {
         Some(draft) => warm_up(stage, draft, variant, server.as_mut())?,
         None => Vec::new(),
     };
@@ -224,6 +224,8 @@ fn program(stage: &mut Stage<'_>, command: &Command, order: Order<'_>) -> Result
     }
     let picked = pick::pick(command, &finished.output)
         .map_err(|why| Stopped::Failed { why: format!("its load `{}`: {why}", words[0]), output: lines() })?;
+    let burst = command.burst.zip(picked.requests);
+    warnings.extend(burst.and_then(|(burst, answered)| verify::burst_warning(burst, answered)));
     let rate = picked.figures.get(&Metric::Rps);
     let requests = picked.requests.or(rate.map(|rate| rate * finished.elapsed_s));
     let mut figures = picked.figures;
@@ -243,6 +245,7 @@ fn program(stage: &mut Stage<'_>, command: &Command, order: Order<'_>) -> Result
             elapsed_s: finished.elapsed_s,
             cpu_s: finished.cpu_s,
             requests: picked.requests,
+            burst: command.burst,
             output: finished.output,
         }),
         ..Measured::default()

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use oroshi_words::units;
 use regex_lite::Regex;
 
+use super::verify;
 use crate::metric::{Metric, Unit};
 use crate::plan::{Command, Figure};
 
@@ -33,17 +34,21 @@ pub(super) struct Picked {
 /// What is missing, or cannot be read, in words.
 pub(super) fn pick(command: &Command, output: &str) -> Result<Picked, String> {
     let mut picked = Picked::default();
+    if let Some(pattern) = &command.requests {
+        let text = last(pattern, output, "number of requests")?;
+        let answered = units::parse_number(&plain(text)).map_err(|why| unreadable("number of requests", &why))?;
+        // Where hardly anything was answered, that is the news, and not a figure that is missing.
+        if let Some(why) = command.burst.and_then(|burst| verify::burst_failure(burst, answered)) {
+            return Err(why);
+        }
+        picked.requests = Some(answered);
+    }
     for figure in &command.figures {
         let value = figure.find(output)?;
         // As with our own figures: a ratio wants something to divide by.
         if value > 0.0 {
             picked.figures.insert(figure.metric, value);
         }
-    }
-    if let Some(pattern) = &command.requests {
-        let text = last(pattern, output, "number of requests")?;
-        picked.requests =
-            Some(units::parse_number(&plain(text)).map_err(|why| unreadable("number of requests", &why))?);
     }
     Ok(picked)
 }
@@ -111,6 +116,7 @@ mod tests {
             env: Vec::new(),
             figures,
             requests: requests.map(|pattern| Regex::new(pattern).unwrap()),
+            burst: None,
             warmup: None,
             timeout: Duration::from_secs(60),
         }
@@ -171,6 +177,14 @@ Requests/sec:  14935.21
         let found = figure(Metric::Rps, r"rps (\d+)", 1.0).find("rps 1\nrps 2\nend").unwrap();
         assert_eq!(found, 2.0);
         assert_eq!(figure(Metric::Rps, r"\d+", 1.0).find("7").unwrap(), 7.0, "without a group all of it");
+    }
+
+    #[test]
+    fn a_burst_of_which_hardly_anything_was_answered_is_told_before_what_else_is_missing() {
+        let asked = command(vec![figure(Metric::Mean, "mean (.*)", 1.0)], Some(r"ok (\d+)"));
+        let burst = Command { burst: Some(100), ..asked };
+        assert_eq!(pick(&burst, "ok 0").unwrap_err(), "none of its 100 requests was answered");
+        assert_eq!(pick(&burst, "ok 60, mean 2").unwrap().requests, Some(60.0));
     }
 
     #[test]

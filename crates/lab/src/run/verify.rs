@@ -59,6 +59,25 @@ pub(super) fn warnings(record: &Record) -> Vec<String> {
     record.warnings.iter().cloned().chain(bound).chain(errors).collect()
 }
 
+/// Why a program's burst measured nothing but failures, or is not what was asked for, if so.
+pub(super) fn burst_failure(burst: u64, answered: f64) -> Option<String> {
+    let (sent, failed) = (burst as f64, burst as f64 - answered);
+    let requests = units::plural(burst, "request");
+    if answered <= 0.0 {
+        Some(format!("none of its {requests} was answered"))
+    } else if answered > sent {
+        Some(format!("it tells of {} answers, and was to send {requests}", units::number(answered)))
+    } else {
+        (failed > FAILED * sent).then(|| format!("{} of its {requests} failed", units::number(failed)))
+    }
+}
+
+/// What makes a program's burst doubtful.
+pub(super) fn burst_warning(burst: u64, answered: f64) -> Option<String> {
+    let share = (burst as f64 - answered) / burst.max(1) as f64;
+    (share > ERRORS).then(|| format!("{} of the requests were not answered", units::percent(share)))
+}
+
 /// How a run did not stay as it began, if so: its throughput in a closed loop, its latency in an open one.
 pub(super) fn shift(record: &Record) -> Option<String> {
     let width = record.series.width_s;
@@ -139,6 +158,17 @@ mod tests {
         assert!(warnings(&record(&Load::Closed, 1, "port-bound"))[0].starts_with("port-bound, so"));
         doubtful.errors = 1;
         assert_eq!(warnings(&doubtful).len(), 2, "one in a thousand is not more than that");
+    }
+
+    #[test]
+    fn a_burst_is_held_against_what_was_to_be_sent() {
+        let failure = |answered| burst_failure(1000, answered);
+        assert_eq!(failure(0.0).unwrap(), "none of its 1,000 requests was answered");
+        assert_eq!(failure(499.0).unwrap(), "501 of its 1,000 requests failed");
+        assert_eq!(failure(1001.0).unwrap(), "it tells of 1,001 answers, and was to send 1,000 requests");
+        assert_eq!((failure(500.0), failure(1000.0)), (None, None));
+        assert_eq!(burst_warning(1000, 988.0).unwrap(), "1.2 % of the requests were not answered");
+        assert_eq!((burst_warning(1000, 999.0), burst_warning(1000, 1000.0)), (None, None));
     }
 
     #[test]

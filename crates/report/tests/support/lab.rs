@@ -147,6 +147,7 @@ fn cell(seed: u64, group: &str, point: Option<usize>, variants: &[(&str, f64)], 
                     elapsed_s: 1.0,
                     cpu_s: 0.5,
                     requests: Some(rps),
+                    burst: None,
                     output: String::new(),
                 }),
             });
