@@ -8,8 +8,8 @@
 #
 # The client is oroshi, threads (net/http), em (em-http-request) or coolio (a client written here, as Cool.io has had
 # none since 1.3). Prints one line of JSON. Each time counts from the moment at which Ruby begins the request to that
-# at which it has the whole answer. CPU time is that of this process, all its threads included, without loading
-# libraries.
+# at which it has the whole answer; `all_mean_ms` counts from the moment at which the burst began. CPU time is that of
+# this process, all its threads included, without loading libraries.
 
 require "json"
 require "uri"
@@ -32,16 +32,18 @@ module Burst
     samples = implementation.run(url, count)
     wall = now - began
     cpu = Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) - cpu
-    report(client, samples, wall, cpu)
+    report(client, samples, began, wall, cpu)
   end
 
-  def report(client, samples, wall, cpu)
-    times = samples.select(&:ok).map { |sample| (sample.ended - sample.began) * 1000 }.sort
+  def report(client, samples, began, wall, cpu)
+    answered = samples.select(&:ok)
+    times = answered.map { |sample| (sample.ended - sample.began) * 1000 }.sort
     {
       client: client, n: samples.size, ok: times.size, failed: samples.size - times.size,
       mean_ms: (times.sum / times.size if times.any?)&.round(2),
       p99_ms: times[[(times.size * 0.99).ceil - 1, 0].max]&.round(2),
       max_ms: times.last&.round(2),
+      all_mean_ms: (answered.sum { |sample| sample.ended - began } / answered.size * 1000 if answered.any?)&.round(2),
       cpu_us_per_request: (cpu * 1e6 / samples.size).round(1),
       wall_ms: (wall * 1000).round(1)
     }
