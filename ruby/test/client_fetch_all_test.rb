@@ -57,7 +57,6 @@ class ClientFetchAllTest < ClientSupport::Test
     assert_raises(ArgumentError) { client.fetch_all([{ method: "GET" }]) }
     assert_raises(ArgumentError) { client.fetch_all([server.url], tmieout: 1) }
     assert_raises(ArgumentError) { client.fetch_all([server.url], concurrency: 0) }
-    assert_raises(NoMethodError) { client.fetch_all(7) }
   end
 
   # No more connections than that, however many requests.
@@ -158,6 +157,26 @@ class ClientFetchAllTest < ClientSupport::Test
     program.wait
     # It is not even the line in which they wait: `concurrency` is lowered, too.
     assert_match(/\A{200=>300}\ntrue\n#<Oroshi::Client max_connections=\d\d>\n\z/, program.said)
+  end
+
+  # Nor do threads, each of which wants a descriptor to wait with.
+  def test_fewer_descriptors_than_threads
+    server = server()
+    program = start(*Support::RUBY, "-roroshi/client", "-e", <<~RUBY)
+      Process.setrlimit(:NOFILE, 100, 100)
+      client = Oroshi::Client.new
+      puts Array.new(200) { Thread.new { client.get(#{server.url.inspect}).status rescue $!.message } }.map(&:value).tally
+    RUBY
+    program.wait
+    assert_equal "{200=>200}\n", program.said
+  end
+
+  def test_a_symbol_as_block_and_a_single_request
+    server = server()
+    assert_equal 2, client.fetch_all([server.url] * 2, &:status)
+    assert_equal [200], client.fetch_all({ url: server.url }).map(&:status)
+    assert_equal [200], client.fetch_all(server.url).map(&:status)
+    assert_raises(ArgumentError) { client.fetch_all(nil) }
   end
 
   # A real server, and as many connections as the founding case had at most.

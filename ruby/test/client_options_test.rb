@@ -34,10 +34,11 @@ class ClientOptionsTest < ClientSupport::Test
       assert_operator message, :===, assert_raises(ArgumentError, options.inspect) { client(**options) }.message
     end
     {
-      { body: 7 } => "body: expected a String, or something with `read`, got 7",
+      { body: 7 } => "body: expected a String, or something with `read`, got one of Integer",
       { body: "a", json: 1 } => "body and json: a request has one body",
       { basic_auth: "me:secret" } => "basic_auth: expected an Array of user name and password, got one of String",
-      { basic_auth: %w[a b], bearer_auth: "c" } => "basic_auth and bearer_auth: a request has one of them"
+      { basic_auth: %w[a b], bearer_auth: "c" } => "basic_auth and bearer_auth: a request has one of them",
+      { headers: { "authorization" => "a" }, bearer_auth: "c" } => "bearer_auth and the header Authorization: a request has one of them"
     }.each do |options, message|
       error = assert_raises(ArgumentError, options.inspect) { client.get("http://127.0.0.1:1/", **options) }
       assert_equal message, error.message

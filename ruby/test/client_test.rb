@@ -91,6 +91,11 @@ class ClientTest < ClientSupport::Test
                  headers.inspect
   end
 
+  def test_repeated_headers_in_different_encodings
+    server = server { |request| request.socket.write("HTTP/1.1 200 OK\r\nX-A: \u00fc\r\nX-A: \xFF\r\nContent-Length: 0\r\n\r\n".b) }
+    assert_equal "\u00fc, ".b + "\xFF".b, client.get(server.url).headers.to_h["x-a"]
+  end
+
   def test_bodies_that_are_sent
     url = echo.url
     assert_equal "text", client.post(url, body: "text").json["body"]
@@ -148,10 +153,11 @@ class ClientTest < ClientSupport::Test
       error = assert_raises(Oroshi::Client::ContentError) { response.text }
       assert_equal [:content, "not-utf-8"], [error.phase, error.name]
     end
-    broken = client.get(server { |request| request.answer("{") }.url("/?secret"))
+    broken = client.get(server { |request| request.answer("{#{"x" * 10_000}") }.url("/?secret"))
     error = assert_raises(Oroshi::Client::ContentError) { broken.json }
     assert_equal "json", error.name
     refute_includes error.message, "secret"
+    assert_operator error.message.size, :<, 300, "not the whole body"
     assert_kind_of JSON::ParserError, error.cause
   end
 
@@ -223,10 +229,51 @@ class ClientTest < ClientSupport::Test
     assert_equal 1, client.counts[:requests]
   end
 
+  # The collector may come late, or not at all for long.
+  def test_descriptors_are_given_back_at_once
+    server = server()
+    client = client()
+    client.get(server.url)
+    count = -> { Dir["/proc/self/fd/*"].size }
+    before = count.call
+    GC.disable
+    20.times { client.get(server.url) }
+    client.fetch_all([server.url] * 5)
+    assert_operator count.call, :<=, before + 8, "4 connections more, on both sides"
+  ensure
+    GC.enable
+  end
+
+  def test_close_ends_thread_and_connections
+    ended = Queue.new
+    server = server do |request|
+      request.answer
+      ended << request.socket.read # until the client ends
+      request.socket.close
+    end
+    client = client()
+    threads = -> { Dir["/proc/self/task/*/comm"].count { |path| File.read(path).start_with?("oroshi-client") } }
+    before = threads.call
+    client.get(server.url)
+    assert_operator threads.call, :>, before
+    GC.disable
+    client.close
+    assert_equal "", within { ended.pop }
+    within("the thread's end") { Thread.pass until threads.call <= before }
+  ensure
+    GC.enable
+  end
+
   def test_nothing_secret_shows
     client = client(headers: { "Authorization" => "hidden" })
     refute_includes client.inspect, "hidden"
     error = assert_raises(Oroshi::Client::ConnectError) { client.get("http://127.0.0.1:#{closed_port}/?key=hidden") }
     refute_includes error.full_message, "key=hidden"
+    ["http://h/a b?key=hidden", "example.org/?key=hidden", "http://h/?key=hidden&a=b c", "h?\n key=hidden"].each do |url|
+      error = assert_raises(Oroshi::Client::RequestError) { client.get(url) }
+      refute_match(/hidden|\n/, error.message)
+    end
+    error = assert_raises(ArgumentError) { client.post("http://h/", form: "key=hidden") }
+    refute_includes error.message, "hidden"
   end
 end

@@ -97,10 +97,15 @@ module Oroshi
     # Returns how many results there were; without a block all of them, in the order of the requests.
     def fetch_all(requests, concurrency: @max_connections, **options, &block)
       Options.check(:concurrency, concurrency)
+      raise ArgumentError, "requests: expected something with each, such as an Array of URLs, got nil" if requests.nil?
+
+      requests = [requests] unless requests.respond_to?(:each) && !requests.is_a?(Hash)
       results = []
       # A lambda wants just as many arguments as it names.
       hand_over = if block.nil? then ->(result, _request, n) { results[n] = result }
-                  elsif block.lambda? && block.arity == 1 then ->(result, _request, _n) { block.call(result) }
+                  # -2 is `&:status`.
+                  elsif block.lambda? && [1, -2].include?(block.arity)
+                    ->(result, _request, _n) { block.call(result) }
                   else ->(result, request, _n) { block.call(result, request) }
                   end
       count = Call.open(engine) { |call| Burst.new(call, concurrency, options, &hand_over).run(requests) }
@@ -126,7 +131,9 @@ module Oroshi
     # Lets go of the thread and its connections; they end when the requests under way have. Another request would
     # begin anew.
     def close
-      @lock.synchronize { @engine = nil }
+      engine = @engine
+      @engine = nil
+      engine&.close
       nil
     end
 

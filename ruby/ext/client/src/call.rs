@@ -1,12 +1,13 @@
 //! What a Ruby thread or fiber holds while it waits for the outcomes of its requests.
 
-use std::os::fd::AsRawFd as _;
+use std::cell::RefCell;
+use std::io;
 use std::sync::Arc;
 
 use magnus::{Error, RArray, RHash, RString, Ruby};
 use oroshi_client::Bytes;
 
-use crate::engine::{Engine, Job, elsewhere};
+use crate::engine::{Job, Shared, Way, elsewhere};
 use crate::inbox::{Inbox, Ticket};
 use crate::order::Order;
 use crate::process::Here;
@@ -17,23 +18,21 @@ use crate::settings;
 #[derive(Debug)]
 #[magnus::wrap(class = "Oroshi::Client::Native::Call", free_immediately)]
 pub(crate) struct Call {
-    engine: Engine,
+    /// Nothing once it has finished, so that the thread can end before the collector comes.
+    way: RefCell<Option<Shared>>,
     inbox: Here<Arc<Inbox>>,
 }
 
 impl Call {
-    pub(crate) fn new(ruby: &Ruby, engine: Engine) -> Result<Self, Error> {
-        let inbox = Inbox::new().map_err(|error| {
-            let message = format!("no descriptor to wait with (raise `ulimit -n`): {error}");
-            Error::new(ruby.exception_runtime_error(), message)
-        })?;
-        Ok(Call { engine, inbox: Here::new(inbox) })
+    /// An error if no descriptor is left to wait with.
+    pub(crate) fn new(way: Shared) -> io::Result<Self> {
+        Ok(Call { way: RefCell::new(Some(way)), inbox: Here::new(Inbox::new()?) })
     }
 
     /// The number of the descriptor that is readable when `take` has something to give, or `submit` has room again.
-    /// It is this object's own.
+    /// It is this object's own, which closes it when it finishes.
     pub(crate) fn fileno(ruby: &Ruby, this: &Self) -> Result<i32, Error> {
-        Ok(this.inbox(ruby)?.descriptor().as_raw_fd())
+        this.inbox(ruby)?.fileno().ok_or_else(|| elsewhere(ruby))
     }
 
     /// Sends a request, whose outcome will carry `tag`. False if there is no room yet: it is to be sent again when
@@ -51,7 +50,8 @@ impl Call {
         options: Option<RHash>,
     ) -> Result<bool, Error> {
         let ruby = &Ruby::get_with(url);
-        let way = self.engine.way(ruby)?;
+        let shared = self.shared(ruby)?;
+        let way = way(ruby, &shared)?;
         let inbox = self.inbox(ruby)?;
         if !inbox.make_room() {
             return Ok(false);
@@ -67,7 +67,8 @@ impl Call {
 
     /// Asks for the client's counts.
     pub(crate) fn count(ruby: &Ruby, this: &Self) -> Result<(), Error> {
-        this.engine.way(ruby)?.ask(Job::Count(Ticket::for_question(this.inbox(ruby)?)));
+        let shared = this.shared(ruby)?;
+        way(ruby, &shared)?.ask(Job::Count(Ticket::for_question(this.inbox(ruby)?)));
         Ok(())
     }
 
@@ -86,11 +87,20 @@ impl Call {
         if let Some(inbox) = self.inbox.get() {
             inbox.give_up();
         }
+        drop(self.way.take());
+    }
+
+    fn shared(&self, ruby: &Ruby) -> Result<Shared, Error> {
+        self.way.borrow().clone().ok_or_else(|| elsewhere(ruby))
     }
 
     fn inbox(&self, ruby: &Ruby) -> Result<&Arc<Inbox>, Error> {
         self.inbox.get().ok_or_else(|| elsewhere(ruby))
     }
+}
+
+fn way<'s>(ruby: &Ruby, shared: &'s Shared) -> Result<&'s Way, Error> {
+    shared.get().ok_or_else(|| elsewhere(ruby))
 }
 
 impl Drop for Call {

@@ -1,5 +1,6 @@
 //! The thread on which requests are carried out, and the way to it.
 
+use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,10 +17,13 @@ use crate::outcome::Outcome;
 use crate::process::Here;
 use crate::settings::Settings;
 
-/// A running client, as Ruby holds it. Its thread ends when it and all its calls are gone.
-#[derive(Clone, Debug)]
+/// A running client, as Ruby holds it. Its thread ends when it was closed, or is gone, and all its calls have finished.
+#[derive(Debug)]
 #[magnus::wrap(class = "Oroshi::Client::Native::Engine", free_immediately)]
-pub(crate) struct Engine(Arc<Here<Way>>);
+pub(crate) struct Engine(RefCell<Option<Shared>>);
+
+/// The way to the thread, which goes on as long as somebody has one.
+pub(crate) type Shared = Arc<Here<Way>>;
 
 /// The way to the thread.
 #[derive(Debug)]
@@ -56,27 +60,33 @@ impl Engine {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
             Error::new(ruby.exception_runtime_error(), format!("the client's thread cannot be started: {error}{cause}"))
         })?;
-        Ok(Engine(Arc::new(Here::new(Way { jobs, limits: settings.limits }))))
+        Ok(Engine(RefCell::new(Some(Arc::new(Here::new(Way { jobs, limits: settings.limits }))))))
     }
 
-    /// The way to the thread; an error in a child of the process that started it.
-    pub(crate) fn way(&self, ruby: &Ruby) -> Result<&Way, Error> {
-        self.0.get().ok_or_else(|| elsewhere(ruby))
+    /// A call, or nil if no descriptor is left for it.
+    pub(crate) fn call(ruby: &Ruby, this: &Self) -> Result<Option<Call>, Error> {
+        let shared = this.0.borrow().clone().filter(|shared| shared.get().is_some()).ok_or_else(|| elsewhere(ruby))?;
+        match Call::new(shared) {
+            Ok(call) => Ok(Some(call)),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => Ok(None),
+            Err(error) => Err(Error::new(ruby.exception_runtime_error(), format!("no eventfd can be made: {error}"))),
+        }
     }
 
-    pub(crate) fn call(ruby: &Ruby, this: &Self) -> Result<Call, Error> {
-        this.way(ruby)?;
-        Call::new(ruby, this.clone())
+    pub(crate) fn close_idle(&self) {
+        if let Some(way) = self.0.borrow().as_ref().and_then(|shared| shared.get()) {
+            way.ask(Job::CloseIdle);
+        }
     }
 
-    pub(crate) fn close_idle(ruby: &Ruby, this: &Self) -> Result<(), Error> {
-        this.way(ruby)?.ask(Job::CloseIdle);
-        Ok(())
+    /// Lets go of the thread.
+    pub(crate) fn close(&self) {
+        drop(self.0.take());
     }
 
-    /// Whether it belongs to this process.
+    /// Whether it belongs to this process, and was not closed.
     pub(crate) fn is_here(&self) -> bool {
-        self.0.get().is_some()
+        self.0.borrow().as_ref().is_some_and(|shared| shared.get().is_some())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -20,14 +20,15 @@ const UNBEGUN: usize = 128;
 /// is room for more orders.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    ready: OwnedFd,
     state: Mutex<State>,
     /// Wakes the requests when nobody wants them any more.
     given_up: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// Gone when nobody waits any more: descriptors are few, and the collector may come late.
+    ready: Option<OwnedFd>,
     outcomes: Vec<(usize, Outcome)>,
     unbegun: usize,
     /// An order was refused, and its call waits for room.
@@ -41,11 +42,13 @@ impl Inbox {
     /// No descriptor is left.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Inbox { ready, state: Mutex::default(), given_up: Notify::new() }))
+        let state = State { ready: Some(ready), outcomes: Vec::new(), unbegun: 0, refused: false, given_up: false };
+        Ok(Arc::new(Inbox { state: Mutex::new(state), given_up: Notify::new() }))
     }
 
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.ready.as_fd()
+    /// The descriptor's number, as long as somebody waits.
+    pub(crate) fn fileno(&self) -> Option<RawFd> {
+        self.lock().ready.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     // On Ruby's side.
@@ -60,15 +63,19 @@ impl Inbox {
 
     /// What has come since the last time.
     pub(crate) fn take(&self) -> Vec<(usize, Outcome)> {
-        // First the descriptor: what comes in between makes it readable again. That it was not readable is no error.
-        let _ = rustix::io::read(&self.ready, &mut [0; 8]);
-        std::mem::take(&mut self.lock().outcomes)
+        let mut state = self.lock();
+        if let Some(ready) = &state.ready {
+            // That it was not readable is no error.
+            let _ = rustix::io::read(ready, &mut [0; 8]);
+        }
+        std::mem::take(&mut state.outcomes)
     }
 
-    /// Wants no more outcomes. Those that are under way end as soon as the thread gets to them.
+    /// Wants no more outcomes, and closes the descriptor. Those that are under way end as soon as the thread gets to them.
     pub(crate) fn give_up(&self) {
         let mut state = self.lock();
         state.given_up = true;
+        state.ready = None;
         state.outcomes.clear();
         drop(state);
         self.given_up.notify_waiters();
@@ -88,7 +95,7 @@ impl Inbox {
         state.unbegun -= 1;
         if state.refused && state.unbegun <= UNBEGUN / 2 {
             state.refused = false;
-            self.ring();
+            state.ring();
         }
         state
     }
@@ -105,12 +112,20 @@ impl Inbox {
 
     /// Makes the descriptor readable.
     fn ring(&self) {
-        // It fails only when the counter is full, and the descriptor readable anyway.
-        let _ = rustix::io::write(&self.ready, &1_u64.to_ne_bytes());
+        self.lock().ring();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn ring(&self) {
+        if let Some(ready) = &self.ready {
+            // It fails only when the counter is full, and the descriptor readable anyway.
+            let _ = rustix::io::write(ready, &1_u64.to_ne_bytes());
+        }
     }
 }
 
@@ -205,7 +220,7 @@ mod tests {
     use super::*;
 
     fn is_readable(inbox: &Inbox) -> bool {
-        rustix::io::read(&inbox.ready, &mut [0; 8]).is_ok()
+        rustix::io::read(inbox.lock().ready.as_ref().unwrap(), &mut [0; 8]).is_ok()
     }
 
     fn tags(inbox: &Inbox) -> Vec<usize> {
@@ -259,5 +274,6 @@ mod tests {
         first.tell(Outcome::Lost, &bell);
         drop(second);
         assert!(inbox.take().is_empty() && bell.inboxes.borrow().is_empty());
+        assert_eq!(inbox.fileno(), None, "the descriptor is closed");
     }
 }

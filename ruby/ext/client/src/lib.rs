@@ -48,6 +48,7 @@ mod entry {
         let engine = native.define_class("Engine", ruby.class_object())?;
         engine.define_method("call", method!(Engine::call, 0))?;
         engine.define_method("close_idle", method!(Engine::close_idle, 0))?;
+        engine.define_method("close", method!(Engine::close, 0))?;
         engine.define_method("here?", method!(Engine::is_here, 0))?;
 
         let call = native.define_class("Call", ruby.class_object())?;

@@ -6,16 +6,36 @@ module Oroshi
     # descriptor as one waits for any IO, which is what lets threads, fiber schedulers and interrupts do as they
     # always do.
     class Call
-      # Gives a call to the block. Whatever it has begun and not seen the end of is cancelled then.
+      # How long to wait for a descriptor, and how often to look: there is nobody who could tell.
+      PATIENCE_S = 30
+      PAUSE_S = 0.01
+
+      # Gives a call to the block. Whatever it has begun and not seen the end of is cancelled then. Where all descriptors
+      # of the process are taken, waits until one is free. Raises QueueError if that takes too long.
       def self.open(engine)
-        call = new(engine)
+        call = new(native(engine))
         yield call
       ensure
         call&.finish
       end
 
-      def initialize(engine)
-        @native = engine.call
+      def self.native(engine)
+        over = nil
+        until (native = engine.call)
+          now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+          over ||= now + PATIENCE_S
+          if now > over
+            raise QueueError.new("no descriptor was free within #{PATIENCE_S} s to wait with: raise `ulimit -n`, or " \
+                                 "use fewer threads", phase: :queue, name: "descriptors", retry_safe: true)
+          end
+          sleep PAUSE_S
+        end
+        native
+      end
+      private_class_method :native
+
+      def initialize(native)
+        @native = native
         @io = IO.for_fd(@native.fileno, "rb", autoclose: false) # it is the native call's, which closes it
       end
 

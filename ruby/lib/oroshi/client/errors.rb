@@ -118,10 +118,19 @@ module Oroshi
 
       # The error of a failure, as the native side tells it.
       def self.of(phase, name, message, timeout, retry_safe, timings)
+        message = presentable(message)
         CLASSES.fetch(phase)[timeout ? 1 : 0]
                .new(message, phase: phase, name: name.freeze, timeout: timeout, retry_safe: retry_safe,
                              timings: Timings.new(*timings).freeze)
       end
+
+      # Without queries, and with what would break a line of a log escaped. What a caller gave stands between backticks.
+      def self.presentable(message)
+        message.gsub(/`[^`]*`/) { |quoted| quoted.sub(/\?.*(?=`)/m, "?...") }
+               .sub(/(did you mean [^?]*)\?.* \?/m, "\\1?... ?")
+               .gsub(/[[:cntrl:]]/) { |character| character.dump[1..-2] }
+      end
+      private_class_method :presentable
     end
   end
 end

@@ -49,7 +49,7 @@ module Oroshi
         @fields.each_with_object({}) do |(name, value), hash|
           name = name.downcase
           known = hash[name]
-          hash[name] = known ? "#{known}#{name == "set-cookie" ? "\n" : ", "}#{value}" : value
+          hash[name] = known ? joined(known, value, name == "set-cookie" ? "\n" : ", ") : value
         end
       end
 
@@ -64,6 +64,12 @@ module Oroshi
       end
 
       private
+
+      def joined(first, second, separator)
+        return first + separator + second if Encoding.compatible?(first, second)
+
+        first.b + separator + second.b
+      end
 
       def readable(part)
         part.force_encoding(Encoding::UTF_8)

@@ -167,7 +167,7 @@ module Oroshi
 
         # Values that may be secrets show their class alone.
         def shown(name, value)
-          %i[basic_auth bearer_auth headers].include?(name) ? "one of #{value.class}" : value.inspect
+          %i[basic_auth bearer_auth headers query form json body].include?(name) ? "one of #{value.class}" : value.inspect
         end
 
         # Pairs of Strings; an Array as a value gives several, nil none.
@@ -180,10 +180,14 @@ module Oroshi
         def authorize(headers, options)
           user, password = options[:basic_auth]
           token = options[:bearer_auth]
-          raise ArgumentError, "basic_auth and bearer_auth: a request has one of them" if user && token
+          ways = options.slice(:basic_auth, :bearer_auth).compact.keys.map(&:to_s)
+          return if ways.empty?
 
-          headers << ["Authorization", "Basic #{["#{user}:#{password}"].pack("m0")}"] if user
-          headers << ["Authorization", "Bearer #{token}"] if token
+          ways << "the header Authorization" if headers.any? { |name, _| name.casecmp?("authorization") }
+          raise ArgumentError, "#{ways.join(" and ")}: a request has one of them" if ways.size > 1
+
+          credentials = token ? "Bearer #{token}" : "Basic #{["#{user}:#{password}".b].pack("m0")}"
+          headers << ["Authorization", credentials]
         end
 
         def body(headers, options)

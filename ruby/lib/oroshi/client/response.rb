@@ -80,7 +80,8 @@ module Oroshi
         require "json"
         JSON.parse(text, **options)
       rescue JSON::ParserError => e
-        raise unreadable("the body is not JSON: #{e.message}", "json")
+        # The message repeats the text.
+        raise unreadable("the body is not JSON: #{e.message.scrub("?")[0, 100]}", "json")
       end
 
       def inspect
