@@ -223,6 +223,8 @@ class ClientWaitingTest < ClientSupport::Test
       reader.close
       writer.write(Marshal.dump(yield))
       writer.close
+    rescue Exception => e # rubocop:disable Lint/RescueException -- the parent raises it
+      writer.write(Marshal.dump("in the child: #{e.full_message(highlight: false)}"))
     ensure
       exit! # neither minitest nor the servers' ends are the child's
     end

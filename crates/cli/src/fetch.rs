@@ -64,6 +64,9 @@ pub(crate) enum Error {
     /// The results of an earlier run would be lost.
     #[error("--output: {} holds something already", .0.display())]
     Exists(PathBuf),
+    /// Two runs would fetch the same lines.
+    #[error("--output: another run of oroshi fetch writes {}", .0.display())]
+    InUse(PathBuf),
     /// The output of an earlier run cannot be used.
     #[error("--resume: {} cannot be gone on with", path.display())]
     Resume {
@@ -98,14 +101,18 @@ pub(crate) enum Error {
     /// A record could not be put into JSON: a defect.
     #[error("a record cannot be written as JSON")]
     Json(#[from] serde_json::Error),
+    /// The work ended before its end, when some records had been written.
+    #[error(transparent)]
+    Halfway(Box<Error>),
 }
 
 impl Error {
     /// 2 when the command line was wrong, 1 when the work failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Exists(_) | Self::Work(WorkError::Burst { .. }) => 2,
-            Self::Resume { source: ResumeError::NoRecord { .. }, .. } => 2,
+            Self::Usage(_) | Self::Exists(_) | Self::InUse(_) | Self::Work(WorkError::Burst { .. }) => 2,
+            Self::Resume { source: ResumeError::NoRecord { .. } | ResumeError::NoFile, .. } => 2,
+            Self::Halfway(error) => error.exit_code(),
             _ => 1,
         }
     }
@@ -115,15 +122,17 @@ impl Error {
         match self {
             Self::Usage(_) => Some("`oroshi fetch --help` lists all flags, with examples"),
             Self::Exists(_) => Some("add --resume to go on with it, name another file, or remove it"),
-            Self::Resume { source: ResumeError::NoRecord { .. }, .. } => {
+            Self::InUse(_) => Some("wait until that run has ended, or name another file"),
+            Self::Resume { source: ResumeError::NoRecord { .. } | ResumeError::NoFile, .. } => {
                 Some("name the output of an earlier run, or a new file")
             }
             Self::Work(WorkError::Burst { .. }) => {
                 Some("raise -c, leave it out to send the whole list, or leave --burst out")
             }
-            Self::Output { .. } | Self::List(_) | Self::Work(_) => {
+            Self::Halfway(_) => {
                 Some("what has a record is done: with --output and --resume the next run goes on from there")
             }
+            Self::Output { .. } | Self::Work(WorkError::Body { .. }) => Some("name another place, or make room there"),
             _ => None,
         }
     }
@@ -160,18 +169,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     };
     let worker = start(job)?;
     let mut live = Live::new(plan.quiet, matches!(output, Output::Stdout) || plan.bodies == Bodies::Printed);
-    let mut written = Writing { output, tally: Tally::default(), live: &mut live, stop: &stop };
+    let mut written = Writing { output, tally: Tally::default(), count: 0, live: &mut live, stop: &stop };
     let wrote = written.all(&mut records, &reader, &under_way);
-    let tally = written.tally;
+    let (tally, count) = (written.tally, written.count);
+    let halfway = |error: Error| if count > 0 { Error::Halfway(Box::new(error)) } else { error };
     // With nobody to take them, no more records are made.
     drop(records);
     let counts = worker.join()?.pop();
     live.finish();
-    let to_the_end = wrote?;
+    let to_the_end = wrote.map_err(halfway)?;
     let (counts, to_the_end) = match counts.transpose() {
         // `oroshi fetch --bodies - ... | head` has read what it wanted.
         Err(WorkError::Body { source, .. }) if is_closed(&source) && plan.bodies == Bodies::Printed => (None, false),
-        counts => (counts?, to_the_end),
+        counts => (counts.map_err(|error| halfway(error.into()))?, to_the_end),
     };
     let interrupted = stop.count() > 0;
     let frame = Frame {
@@ -189,7 +199,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let failed = tally.failed() + frame.skipped_failed > 0;
     // Otherwise it may wait for ever for a line that nobody wants.
     if to_the_end && !interrupted {
-        reader.end()?;
+        reader.end().map_err(|error| halfway(error.into()))?;
     }
     Ok(ExitCode::from(match (interrupted, failed) {
         (true, _) => interrupt::EXIT_CODE,
@@ -350,12 +360,20 @@ impl Output {
             return Ok((if plan.bodies == Bodies::Printed { Output::Nowhere } else { Output::Stdout }, None));
         };
         if plan.resume {
-            let (file, ledger) = resume::open(path).map_err(|source| Error::Resume { path: path.clone(), source })?;
+            let bodies = match &plan.bodies {
+                Bodies::Folder(folder) => Some(folder.as_path()),
+                _ => None,
+            };
+            let (file, ledger) = resume::open(path, bodies).map_err(|error| match error {
+                ResumeError::Io(error) if error.kind() == io::ErrorKind::WouldBlock => Error::InUse(path.clone()),
+                source => Error::Resume { path: path.clone(), source },
+            })?;
             return Ok((Output::File(file, path.clone()), Some(ledger)));
         }
         match resume::open_new(path) {
             Ok(file) => Ok((Output::File(file, path.clone()), None)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::Exists(path.clone())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Error::InUse(path.clone())),
             Err(source) => Err(Error::Output { path: path.clone(), source }),
         }
     }
@@ -377,6 +395,8 @@ impl Output {
 struct Writing<'a> {
     output: Output,
     tally: Tally,
+    /// Records that have been written.
+    count: usize,
     live: &'a mut Live,
     stop: &'a Shutdown,
 }
@@ -397,11 +417,16 @@ impl Writing<'_> {
             if received == Ok(0) {
                 return Ok(true);
             }
+            let count = batch.len();
             for record in batch.drain(..) {
                 self.tally.note(&record);
                 if let (Output::Nowhere, Some(failure)) = (&self.output, record.failure()) {
                     let why = record.error.as_ref().map_or(failure, |error| error.message.clone());
-                    self.live.say(&format!("error: {} {}: {why}", record.method, record.url));
+                    let what = match &*record.url {
+                        "" => format!("line {}", record.n),
+                        url => format!("{} {url}", record.method),
+                    };
+                    self.live.say(&format!("error: {what}: {why}"));
                 }
                 serde_json::to_writer(&mut lines, &record)?;
                 lines.push(b'\n');
@@ -415,6 +440,7 @@ impl Writing<'_> {
                 }
                 wrote => wrote?,
             }
+            self.count += count;
             let (stopping, under_way) = (self.stop.count() > 0, under_way.load(Ordering::Relaxed));
             if stopping && !told {
                 told = true;

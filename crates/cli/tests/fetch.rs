@@ -148,6 +148,10 @@ fn requests_are_what_flags_and_lines_say() {
     assert_eq!((&*request.method, request.length), ("PATCH", 3));
     assert!(has(&request, "x-a: own") && has(&request, "X-B: 2") && has(&request, "X-C: 3"), "{request:?}");
     assert!(!request.head.contains("of all"), "{request:?}");
+    let line = json!({"url": peer.url, "headers": {"x-a": null, "X-B": null}});
+    only(&fetch_list(&line.to_string(), &["-H", "X-A: of all"]), 0);
+    let head = last().head.to_lowercase();
+    assert!(!head.contains("x-a") && !head.contains("x-b"), "{head}");
 }
 
 #[test]
@@ -255,7 +259,39 @@ fn a_body_can_be_printed() {
     let missing = format!("{}missing", peer.url);
     let ran = fetch(&["--bodies", "-", &missing]);
     assert_eq!((ran.code, &*ran.err), (Some(1), &*format!("error: GET {missing}: status 404\n")));
-    fetch(&["--bodies", "-", "-c", "2", &peer.url]).said(2, &["--bodies", "--concurrency"]);
+    for more in [["-c", "2"], ["--per-host", "2"]] {
+        fetch(&[&["--bodies", "-", &peer.url][..], &more].concat()).said(2, &["--bodies", "--concurrency, --per-host"]);
+    }
+    let ran = fetch_list("{\n", &["--bodies", "-"]);
+    assert!(ran.err.starts_with("error: line 1: the line is no request in JSON"), "{ran:?}");
+}
+
+#[test]
+fn of_a_body_that_is_printed_only_the_last_attempt_is_seen_and_in_its_place() {
+    let peer = Peer::start(Place::Tcp, |mut conn: Conn| {
+        while let Some(request) = conn.request() {
+            match (&*request.target, request.number) {
+                ("/a", 0) => {
+                    conn.send("HTTP/1.1 503 -\r\nContent-Length: 4\r\n\r\nbusy");
+                }
+                ("/a", 1) => {
+                    conn.send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n/a ");
+                    return conn.close_gently();
+                }
+                (path, _) => {
+                    conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n{path:<6}"));
+                }
+            }
+        }
+    });
+    let list = format!("{0}a\n{0}b\n", peer.url);
+    let ran = fetch_list(&list, &["--bodies", "-", "--retry", "3", "--retry-wait", "1ms"]);
+    assert_eq!((ran.code, &*ran.out, &*ran.err), (Some(0), "/a    /b    ", ""));
+    assert_eq!(peer.seen().requests, 4, "two attempts of the first one failed");
+    // The last attempt is printed also where it fails.
+    let busy = Peer::answering(|_| "HTTP/1.1 503 -\r\nContent-Length: 4\r\n\r\nbusy".into());
+    let ran = fetch(&["--bodies", "-", "--retry", "2", "--retry-wait", "1ms", &busy.url]);
+    assert_eq!((ran.code, &*ran.out, busy.seen().requests), (Some(1), "busy", 3));
 }
 
 #[test]
@@ -279,6 +315,31 @@ fn a_full_host_holds_up_nobody_else() {
         let seen = peer.seen();
         assert_eq!((seen.requests, seen.accepted), (EACH, 1), "one at a time, on one connection");
     }
+}
+
+#[test]
+fn a_host_has_no_more_than_its_share_by_redirects_either() {
+    const N: usize = 4;
+    let sent = Arc::new(AtomicU64::new(0));
+    let waiting = Arc::clone(&sent);
+    let host = Peer::answering(move |_| {
+        wait_until("all are on their way", || waiting.load(Ordering::SeqCst) == N as u64);
+        OK.into()
+    });
+    let peers: Vec<Peer> = (0..N)
+        .map(|_| {
+            let (to, counting) = (host.url.clone(), Arc::clone(&sent));
+            Peer::answering(move |_| {
+                counting.fetch_add(1, Ordering::SeqCst);
+                format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n").into()
+            })
+        })
+        .collect();
+    let list: String = peers.iter().map(|peer| format!("{}\n", peer.url)).collect();
+    let ran = fetch_list(&list, &["-c", "4", "--per-host", "1"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let seen = host.seen();
+    assert_eq!((seen.requests, seen.accepted), (N as u64, 1), "one at a time, on one connection");
 }
 
 #[test]
@@ -352,8 +413,11 @@ fn wrong_usage_is_2_and_says_what_was_expected() {
         ran.said(2, words);
         assert_eq!(ran.out, "", "{args:?}");
     }
-    fetch(&["-i", "/nonexistent/list"]).said(1, &["/nonexistent/list cannot be read"]);
-    fetch(&["-o", "/nonexistent/out", "http://h/"]).said(1, &["/nonexistent/out"]);
+    let ran = fetch(&["-i", "/nonexistent/list", "http://h/"]);
+    ran.said(2, &["--input: /nonexistent/list cannot be read: No such file"]);
+    let ran = fetch(&["-o", "/nonexistent/out", "http://h/"]);
+    ran.said(1, &["/nonexistent/out"]);
+    assert!(!ran.err.contains("what has a record is done"), "nothing is: {ran:?}");
 }
 
 const PAGE: &str = include_str!("../../../docs/fetch.md");

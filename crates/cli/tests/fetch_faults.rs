@@ -71,6 +71,8 @@ fn a_bad_line_costs_itself_alone() {
     assert_eq!(each(&records, "ok"), [true, false, false, false, true]);
     let kinds: Vec<&Value> = records[1..4].iter().map(|record| &record["error"]["kind"]).collect();
     assert_eq!(kinds, ["request", "line", "request"]);
+    assert_eq!(each(&records, "method"), [&json!("GET"), &json!("GET"), &Value::Null, &json!("GET"), &json!("GET")]);
+    assert_eq!((&records[1]["url"], &records[2]["url"]), (&json!("nowhere"), &Value::Null));
     let message = |at: usize| records[at]["error"]["message"].as_str().unwrap();
     assert!(message(1).contains("did you mean http://nowhere/") && message(2).contains("no request in JSON"));
     assert!(!message(3).contains("secret"), "{}", message(3));
@@ -175,6 +177,78 @@ fn an_interrupted_list_is_gone_on_with() {
 }
 
 #[test]
+fn two_runs_cannot_write_one_file() {
+    let gate = Arc::new(AtomicBool::new(false));
+    let opens = Arc::clone(&gate);
+    let peer = Peer::answering(move |_| {
+        wait_until("the gate opens", || opens.load(Ordering::SeqCst));
+        OK.into()
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out");
+    let out = output.to_str().unwrap();
+    let mut running = Running::start(&["-o", out, &peer.url]);
+    peer.wait_for("the request", |seen| seen.requests == 1);
+    for more in [&[][..], &["--resume"]] {
+        let ran = fetch(&[&["-o", out, &peer.url][..], more].concat());
+        ran.said(2, &["another run of oroshi fetch writes", out, "next: wait until that run has ended"]);
+    }
+    gate.store(true, Ordering::SeqCst);
+    assert_eq!((running.end(), peer.seen().requests), (Some(0), 1));
+    assert_eq!(records_in(&output).len(), 1);
+    assert_eq!(fetch(&["-o", out, &peer.url, "--resume"]).code, Some(0), "the lock has ended with the run");
+}
+
+#[test]
+fn only_a_file_can_be_gone_on_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+    fetch(&["-o", pipe.to_str().unwrap(), "--resume", "http://h/"])
+        .said(2, &["--resume: ", "/pipe", "no regular file", "next: name the output of an earlier run"]);
+}
+
+#[test]
+fn a_line_whose_body_is_not_there_is_not_done() {
+    let peer = Peer::answering(|_| OK.into());
+    let folder = tempfile::tempdir().unwrap();
+    let (output, bodies) = (folder.path().join("out"), folder.path().join("bodies"));
+    let list = format!("{0}a\n{0}b\n", peer.url);
+    let run = |more: &[&str]| {
+        let ran = fetch_list(&list, &[&["-o", output.to_str().unwrap(), "--resume"], more].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        peer.seen().requests
+    };
+    let with_bodies = ["--bodies", bodies.to_str().unwrap()];
+    assert_eq!(run(&[]), 2);
+    assert_eq!((run(&with_bodies), fs::read_dir(&bodies).unwrap().count()), (4, 2), "added later");
+    fs::remove_file(fs::read_dir(&bodies).unwrap().next().unwrap().unwrap().path()).unwrap();
+    assert_eq!((run(&with_bodies), fs::read_dir(&bodies).unwrap().count()), (5, 2), "removed");
+    assert_eq!((run(&with_bodies), run(&[])), (5, 5));
+}
+
+#[test]
+fn the_pages_recipe_gives_the_last_record_of_each_line() {
+    let test = "the_pages_recipe_gives_the_last_record_of_each_line";
+    let Some(jq) = find("jq") else { return skipped(test, "jq is not installed") };
+    let page = include_str!("../../../docs/fetch.md");
+    let recipe = page.split("jq -sc '").nth(1).and_then(|rest| rest.split('\'').next()).unwrap();
+    let peer = statuses(&[503, 200, 200], "");
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out");
+    let list = format!("{0}a\n{0}b\n", peer.url);
+    for code in [1, 0] {
+        let ran = fetch_list(&list, &["-c", "1", "-o", output.to_str().unwrap(), "--resume"]);
+        assert_eq!(ran.code, Some(code), "{ran:?}");
+    }
+    assert_eq!(each(&records_in(&output), "status"), [503, 200, 200]);
+    let mut command = Command::new(jq);
+    command.args(["-sc", recipe, output.to_str().unwrap()]);
+    let last = records(&to_the_end(command).out);
+    assert_eq!((each(&last, "n"), each(&last, "status")), (vec![&json!(1), &json!(2)], vec![&json!(200), &json!(200)]));
+}
+
+#[test]
 fn killed_at_any_moment_the_output_is_a_list_of_records_and_the_rest_is_fetched() {
     const N: u64 = 300;
     let peer = Peer::answering(|_| OK.into());
@@ -215,7 +289,9 @@ fn a_second_ctrl_c_waits_for_nobody() {
 #[test]
 fn an_output_that_takes_nothing_ends_the_work() {
     let peer = Peer::answering(|_| OK.into());
-    fetch(&["-o", "/dev/full", &peer.url]).said(1, &["/dev/full cannot be written", "No space", "--resume"]);
+    let ran = fetch(&["-o", "/dev/full", &peer.url]);
+    ran.said(1, &["/dev/full cannot be written", "No space", "next: name another place"]);
+    assert!(!ran.err.contains("what has a record is done"), "nothing has: {ran:?}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
@@ -226,6 +302,11 @@ fn an_output_that_takes_nothing_ends_the_work() {
     let bodies = folder.path().join("bodies");
     fetch(&["--bodies", bodies.to_str().unwrap(), &peer.url]).said(1, &["the body of", &peer.url, "next: "]);
     assert_eq!(fs::read_dir(&bodies).unwrap().count(), 1, "nothing unfinished is left");
+    // The same when something has been done.
+    fs::rename(bodies.join(&name), bodies.join(name.replacen('1', "2", 1))).unwrap();
+    let ran = fetch(&["-c", "1", "--bodies", bodies.to_str().unwrap(), &peer.url, &peer.url]);
+    ran.said(1, &["the body of", "next: what has a record is done"]);
+    assert_eq!(records(&ran.out).len(), 1);
 }
 
 #[test]

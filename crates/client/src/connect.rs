@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::core::{Connection, Core, Lease, Origin, count};
 use crate::deadline::{Phase, after};
+use crate::dns::{Answer, Place};
 use crate::error::{Cause, Error};
 use crate::exchange::Exchange;
 use crate::eyeballs::{interleaved, race};
@@ -43,7 +44,7 @@ impl Exchange {
     async fn lease(&mut self, origin: &Rc<Origin>, fresh: bool) -> Result<(), Error> {
         let core = Rc::clone(self.core());
         loop {
-            let take = core.pool.borrow_mut().take(origin, fresh, monotonic_ns());
+            let take = self.take(&core, origin, fresh);
             let (host, connection, waited) = match take {
                 Take::Idle(host, connection) => (host, Some(connection), false),
                 Take::Connect(host) => (host, None, false),
@@ -61,9 +62,9 @@ impl Exchange {
                 }
             };
             let mut lease = Lease::new(&core, host, connection);
-            // One that the server has closed in the meantime is closed here as well.
+            // One that the server has closed in the meantime is closed here as well; so is a used one where a fresh one is to be made.
             if let Some(connection) = lease.connection()
-                && !is_alive(&core, &mut connection.stream)
+                && (fresh || !is_alive(&core, &mut connection.stream))
             {
                 if !waited {
                     continue; // There may be another.
@@ -77,6 +78,17 @@ impl Exchange {
         }
     }
 
+    /// Asks the pool, the first time for a turn as well.
+    fn take(&mut self, core: &Core, origin: &Rc<Origin>, fresh: bool) -> Take<Connection> {
+        let mut pool = core.pool.borrow_mut();
+        if self.turn != 0 {
+            return pool.take_again(origin, fresh, monotonic_ns(), self.turn);
+        }
+        let take = pool.take(origin, fresh, monotonic_ns());
+        self.turn = pool.turn();
+        take
+    }
+
     async fn connect(&mut self, endpoint: &Endpoint) -> Result<(), Error> {
         let (host, port) = match &endpoint.address {
             Address::Unix(socket) => return self.reach(endpoint, Peer::Unix(socket.clone())).await,
@@ -87,12 +99,10 @@ impl Exchange {
         }
         self.enter(Phase::Dns);
         let core = Rc::clone(self.core());
-        let mut place = None;
-        let addresses = poll_fn(|context| {
-            let answer = core.names.borrow_mut().poll(host, &mut place, context);
-            self.bounded(answer, context)
-        });
-        let addresses = addresses.await?;
+        let addresses = {
+            let mut asking = Asking { core: &core, host, place: None };
+            poll_fn(|context| self.bounded(asking.poll(context), context)).await?
+        };
         let addresses = addresses.map_err(|source| self.fail(Cause::Resolve { host: host.clone(), source }))?;
         self.stamps.resolved = monotonic_ns();
         match *addresses {
@@ -120,6 +130,9 @@ impl Exchange {
                 self.connected(endpoint, connected, remote).await
             }
             Err(error) => {
+                if may_have_sent(&error) && !first.is_empty() {
+                    self.assume_sent();
+                }
                 self.put_first(first, 0);
                 Err(self.fail(Cause::Connect(error)))
             }
@@ -185,12 +198,14 @@ impl Exchange {
         no_descriptor && self.core().pool.borrow().open() > 1
     }
 
-    /// Takes the connections that there are for all that there can be, and goes back in line.
+    /// Takes the connections that there are for all that there can be for a while, and goes back in line.
     fn lower_the_cap(&mut self) {
+        let until = after(monotonic_ns(), LOWERED);
         let mut pool = self.core().pool.borrow_mut();
         let others = pool.open() - 1;
-        pool.lower(others, after(monotonic_ns(), LOWERED));
+        pool.lower(others, until);
         drop(pool);
+        self.core().look_at(until);
         self.drop_lease();
         self.enter(Phase::Queue);
     }
@@ -222,6 +237,31 @@ impl Drop for InLine<'_> {
     }
 }
 
+/// Waits for a name's addresses; asks no more when dropped.
+struct Asking<'c> {
+    core: &'c Rc<Core>,
+    host: &'c str,
+    place: Place,
+}
+
+impl Asking<'_> {
+    fn poll(&mut self, context: &Context<'_>) -> Poll<Answer> {
+        self.core.names.borrow_mut().poll(self.host, &mut self.place, context)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.core.names.borrow_mut().leave(self.host, self.place);
+    }
+}
+
+/// Whether some of the request may have been sent by a connect that failed like this: all other failures come before there is a
+/// connection, but registering one that is already in use may fail too, and has no name of its own.
+fn may_have_sent(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::Io(_))
+}
+
 /// Whether an idle connection is still open and has nothing to say: whatever it says answers no request.
 fn is_alive(core: &Core, stream: &mut Stream) -> bool {
     if stream.is_quiet() {
@@ -236,4 +276,18 @@ fn is_alive(core: &Core, stream: &mut Stream) -> bool {
     // The poll that waits for the answer brings its own waker.
     let context = &mut Context::from_waker(Waker::noop());
     std::pin::Pin::new(stream).poll_read(context, &mut buffer).is_pending()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_without_a_name_may_have_come_after_the_first_bytes() {
+        let unknown = || std::io::Error::other("no more room in epoll");
+        assert!(may_have_sent(&ConnectError::Io(unknown())));
+        for before in [ConnectError::Refused, ConnectError::Descriptors(unknown()), ConnectError::Timeout] {
+            assert!(!may_have_sent(&before), "{before}");
+        }
+    }
 }

@@ -231,7 +231,7 @@ impl Core {
     }
 
     /// Has the sweeper look at this time, at the latest.
-    fn look_at(&self, due: u64) {
+    pub(crate) fn look_at(&self, due: u64) {
         if due < self.sweep_at.get() {
             self.sweep_at.set(due);
             self.bell.notify_one();
@@ -247,7 +247,7 @@ impl Core {
         }
     }
 
-    /// Wakes those whose time has come, closes connections that were idle for too long, and says when to look again.
+    /// Wakes those whose time has come, closes connections that were idle for too long, raises a lowered cap, and says when to look again.
     fn sweep(&self, now: u64) {
         if self.idle_at.get() <= now {
             let pause = (self.settings.idle / 8).clamp(IDLE_SWEEP.0, IDLE_SWEEP.1);
@@ -255,7 +255,8 @@ impl Core {
             let next = self.pool.borrow_mut().sweep(now);
             self.idle_at.set(next.map_or(u64::MAX, |next| next.max(self.idle_not_before.get())));
         }
-        let mut next = self.idle_at.get();
+        let raise_at = self.pool.borrow_mut().raise(now).unwrap_or(u64::MAX);
+        let mut next = self.idle_at.get().min(raise_at);
         for seat in self.seats.borrow().iter() {
             if seat.due.get() > now {
                 next = next.min(seat.due.get());

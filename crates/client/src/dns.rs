@@ -4,7 +4,7 @@
 //! up and ended when there is not. A look-up that hangs holds one of them, and nobody else; nothing waits for it when the process ends.
 //! It tells no TTL, so its answers are kept for as long as the settings say; a [`Lookup`] of one's own may tell one.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -68,12 +68,12 @@ pub(crate) struct Names {
     /// With how many of them it is time to fetch those that nobody came for.
     tidy_at: usize,
     threads: Arc<Threads>,
-    /// How many look-ups there have been.
+    /// How many look-ups and askers there have been.
     count: u64,
 }
 
-/// Where somebody waits: in which look-up, at which place.
-pub(crate) type Place = Option<(u64, usize)>;
+/// The number of somebody who waits for an answer.
+pub(crate) type Place = Option<u64>;
 
 impl Names {
     pub(crate) fn new(lookup: Lookup, ttl: Ttl) -> Self {
@@ -82,13 +82,17 @@ impl Names {
     }
 
     /// The answer for a host, if it is there; otherwise it is being looked up, and the task will be woken. `place` is the
-    /// asker's own, and begins as `None`.
+    /// asker's own, and begins as `None`; who has one and does not come back says so with [`leave`](Self::leave).
     pub(crate) fn poll(&mut self, host: &str, place: &mut Place, context: &Context<'_>) -> Poll<Answer> {
         if let Some(answer) = self.cache.get(host, monotonic_ns()) {
             return Poll::Ready(answer);
         }
+        let asker = *place.get_or_insert_with(|| {
+            self.count += 1;
+            self.count
+        });
         if let Some(flight) = self.flights.get(host) {
-            if !flight.poll(place, context) {
+            if !flight.poll(asker, context) {
                 return Poll::Pending;
             }
             self.land(host);
@@ -100,10 +104,21 @@ impl Names {
         self.tidy();
         self.count += 1;
         let flight = Arc::new(Flight { number: self.count, state: Mutex::default() });
-        flight.poll(place, context);
+        flight.poll(asker, context);
         self.flights.insert(host.into(), Arc::clone(&flight));
         self.threads.look_up(host, flight);
         Poll::Pending
+    }
+
+    /// Waits no more. A look-up that nobody waits for is not begun; one that is under way goes on, and its answer is kept.
+    pub(crate) fn leave(&mut self, host: &str, place: Place) {
+        if let Some(asker) = place
+            && let Some(flight) = self.flights.get(host)
+            && flight.leave(asker)
+            && self.threads.cancel(flight)
+        {
+            self.flights.remove(host);
+        }
     }
 
     /// Remembers which of a host's addresses could be connected to.
@@ -220,25 +235,30 @@ struct Flight {
 #[derive(Default)]
 struct FlightState {
     found: Option<(io::Result<Addresses>, u64)>,
-    wakers: Vec<Waker>,
+    /// By the number of who waits.
+    wakers: BTreeMap<u64, Waker>,
 }
 
 impl Flight {
     /// Whether it has landed; if not, the task will be woken when it does.
-    fn poll(&self, place: &mut Place, context: &Context<'_>) -> bool {
+    fn poll(&self, asker: u64, context: &Context<'_>) -> bool {
         let mut state = lock(&self.state);
         if state.found.is_some() {
             return true;
         }
-        // A place in an earlier look-up is none here.
-        match place.filter(|&(number, _)| number == self.number).and_then(|(_, place)| state.wakers.get_mut(place)) {
-            Some(waker) => waker.clone_from(context.waker()),
-            None => {
-                *place = Some((self.number, state.wakers.len()));
-                state.wakers.push(context.waker().clone());
-            }
-        }
+        state
+            .wakers
+            .entry(asker)
+            .and_modify(|waker| waker.clone_from(context.waker()))
+            .or_insert_with(|| context.waker().clone());
         false
+    }
+
+    /// Takes an asker out, whose waker would keep its task alive. Whether nobody is left.
+    fn leave(&self, asker: u64) -> bool {
+        let mut state = lock(&self.state);
+        state.wakers.remove(&asker);
+        state.wakers.is_empty()
     }
 
     fn land(&self, found: io::Result<Addresses>) {
@@ -246,7 +266,7 @@ impl Flight {
         state.found = Some((found, monotonic_ns()));
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_values().for_each(Waker::wake);
     }
 
     fn take(&self) -> Option<(io::Result<Addresses>, u64)> {
@@ -263,13 +283,14 @@ struct Threads {
 #[derive(Default)]
 struct Jobs {
     running: usize,
-    queue: VecDeque<(String, Arc<Flight>)>,
+    /// By their numbers: first in, first out.
+    queue: BTreeMap<u64, (String, Arc<Flight>)>,
 }
 
 impl Threads {
     fn look_up(self: &Arc<Self>, host: &str, flight: Arc<Flight>) {
         let mut jobs = lock(&self.jobs);
-        jobs.queue.push_back((host.to_owned(), flight));
+        jobs.queue.insert(flight.number, (host.to_owned(), flight));
         if jobs.running >= THREADS {
             return;
         }
@@ -282,7 +303,7 @@ impl Threads {
             jobs.running -= 1;
             // With another thread at work it only takes longer.
             if jobs.running == 0 {
-                for (_, flight) in jobs.queue.drain(..) {
+                for (_, flight) in std::mem::take(&mut jobs.queue).into_values() {
                     flight.land(Err(io::Error::new(error.kind(), "no thread could be started to look it up")));
                 }
             }
@@ -301,11 +322,16 @@ impl Threads {
 
     fn next(&self) -> Option<(String, Arc<Flight>)> {
         let mut jobs = lock(&self.jobs);
-        let next = jobs.queue.pop_front();
+        let next = jobs.queue.pop_first();
         if next.is_none() {
             jobs.running -= 1;
         }
-        next
+        next.map(|(_, job)| job)
+    }
+
+    /// Takes a look-up back that was not begun. Whether it was not.
+    fn cancel(&self, flight: &Flight) -> bool {
+        lock(&self.jobs).queue.remove(&flight.number).is_some()
     }
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct Exchange {
     total_due: u64,
     phase: Phase,
     pub(crate) stamps: Stamps,
+    /// The attempt's turn among those who want a connection; 0 until it first asks for one.
+    pub(crate) turn: u64,
     lease: Option<Lease>,
     outgoing: Outgoing,
     decoder: ResponseDecoder,
@@ -74,6 +76,7 @@ impl Exchange {
             total_due: after(called, total),
             phase: Phase::Request,
             stamps: Stamps { called, began: called, ..Stamps::default() },
+            turn: 0,
             lease: None,
             outgoing: Outgoing::nothing(),
             decoder: ResponseDecoder::default(),
@@ -90,6 +93,7 @@ impl Exchange {
     /// Begins an attempt: `head` is the request's, encoded.
     pub(crate) fn begin(&mut self, head: Vec<u8>, body: Body<dyn AsyncRead>, expect: Expect) {
         self.drop_lease();
+        self.turn = 0;
         self.stamps = Stamps { called: self.stamps.called, began: monotonic_ns(), ..Stamps::default() };
         self.outgoing = Outgoing::new(head, body);
         self.decoder = ResponseDecoder::default();
@@ -171,16 +175,23 @@ impl Exchange {
         }
     }
 
+    /// Whether some of the request was sent is not known, so a retry must not count on the contrary.
+    pub(crate) fn assume_sent(&mut self) {
+        self.progress.sent = true;
+    }
+
     fn stream(&mut self) -> Option<&mut Stream> {
         self.lease.as_mut()?.connection().map(|connection| &mut connection.stream)
     }
 
     // Time.
 
-    /// Enters a phase: its deadline counts from now.
+    /// Enters a phase: its deadline counts from now. That of the queue counts from the attempt's beginning, so that whoever is sent back
+    /// in line does not wait anew.
     pub(crate) fn enter(&mut self, phase: Phase) {
         self.phase = phase;
-        let due = after(monotonic_ns(), self.deadlines().limit(phase));
+        let from = if phase == Phase::Queue { self.stamps.began } else { monotonic_ns() };
+        let due = after(from, self.deadlines().limit(phase));
         self.seated.set_due(due.min(self.total_due));
     }
 
@@ -203,6 +214,16 @@ impl Exchange {
             return self.failure(Phase::Total, Cause::Timeout { limit });
         }
         self.fail(Cause::Timeout { limit: self.deadlines().limit(self.phase) })
+    }
+
+    /// Fails once the time for everything is over: for a body that is still being unpacked, though all of it may have come.
+    pub(crate) fn check_total(&mut self) -> Result<(), Error> {
+        if monotonic_ns() < self.total_due {
+            return Ok(());
+        }
+        self.drop_lease();
+        self.stamps.ended = 0; // The time that went into unpacking counts.
+        Err(self.overdue())
     }
 
     /// A failure of the phase that the request is in.

@@ -6,7 +6,7 @@ use oroshi_http1::encode::{self, EncodeError};
 
 /// Header fields, in one allocation: each a line `Name: value`. Names compare without regard to case.
 ///
-/// `Debug` shows the values of fields that hold secrets (`Authorization`, `Cookie`, ...) as `***`.
+/// `Debug` shows the values of fields that hold secrets (`Authorization`, `Cookie`, tokens, keys) as `***`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Lines with their CRLF, without the empty one; each has passed the codec's checks.
@@ -104,11 +104,12 @@ impl fmt::Debug for Headers {
     }
 }
 
-/// Whether a field's value belongs in no log.
+/// Whether a field's value belongs in no log, and to no other origin. By its name, as everybody has a name of their own for a key:
+/// hiding or dropping one too many costs less than giving a secret away.
 pub(crate) fn is_secret(name: &str) -> bool {
-    const SECRET: [&str; 7] =
-        ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "x-auth-token", "x-csrf-token"];
-    SECRET.iter().any(|secret| name.eq_ignore_ascii_case(secret))
+    const SECRET: [&str; 7] = ["auth", "cookie", "token", "secret", "session", "api-key", "apikey"];
+    let name = name.to_ascii_lowercase();
+    SECRET.iter().any(|secret| name.contains(secret))
 }
 
 /// A checked line's name, and its value without the white space around it.
@@ -151,7 +152,19 @@ mod tests {
     #[test]
     fn secrets_do_not_show() {
         let mut headers = Headers::new();
-        for name in ["Authorization", "COOKIE", "Set-Cookie", "Proxy-Authorization", "X-Api-Key"] {
+        for name in [
+            "Authorization",
+            "COOKIE",
+            "Set-Cookie",
+            "Proxy-Authorization",
+            "X-Api-Key",
+            "ApiKey",
+            "X-Amz-Security-Token",
+            "PRIVATE-TOKEN",
+            "X-Client-Secret",
+            "X-Session-Id",
+            "X-Authentication",
+        ] {
             headers.append(name, "hidden-value").unwrap();
         }
         headers.append("Accept", "shown").unwrap();

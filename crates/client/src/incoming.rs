@@ -36,6 +36,10 @@ impl Incoming {
         let Some(unpacking) = &mut self.unpacking else { return self.exchange.poll_body(context, into) };
         loop {
             if unpacking.more || unpacking.used < unpacking.packed.len() {
+                // The first piece of what has come is not late; that there are a million more of it does not put the end off.
+                if unpacking.more {
+                    self.exchange.check_total()?;
+                }
                 // One read can hold gigabytes, with no wait for the socket in between: others of this core get their turn.
                 let turn = ready!(tokio::task::coop::poll_proceed(context));
                 let before = into.len();

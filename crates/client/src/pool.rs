@@ -134,18 +134,48 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         self.total
     }
 
-    /// Lowers the cap on all connections for a while, to no less than one.
+    /// Lowers the cap on all connections until [`Pool::raise`] is called at that time or later; to no less than one.
     pub(crate) fn lower(&mut self, total: usize, until: u64) {
         self.total = self.total.min(total.max(1));
         self.lowered_until = until;
     }
 
+    /// Takes the cap on all connections back up once its time has come: those in line get what room there is. Returns until when it stays
+    /// lowered, if it does.
+    pub(crate) fn raise(&mut self, now: u64) -> Option<u64> {
+        if self.total >= self.caps.total {
+            return None;
+        }
+        if now < self.lowered_until {
+            return Some(self.lowered_until);
+        }
+        self.total = self.caps.total;
+        self.grant_room();
+        None
+    }
+
+    /// The turn of whoever has asked last by [`Pool::take`]: the earlier, the lower, and never 0.
+    pub(crate) fn turn(&self) -> u64 {
+        self.turn
+    }
+
     /// Asks for a connection of an origin; with `fresh` for none that was used before.
     pub(crate) fn take(&mut self, key: &K, fresh: bool, now: u64) -> Take<C> {
-        if self.total < self.caps.total && now >= self.lowered_until {
-            self.total = self.caps.total;
-            self.grant_room();
-        }
+        self.raise(now);
+        self.turn += 1;
+        let full = self.waiting() >= self.caps.waiting;
+        self.ask(key, fresh, now, (!full).then_some(self.turn))
+    }
+
+    /// As [`Pool::take`], for somebody who could not make the connection that it was their turn to make: they keep their turn, before all
+    /// who came later, and the line always has a place for them.
+    pub(crate) fn take_again(&mut self, key: &K, fresh: bool, now: u64, turn: u64) -> Take<C> {
+        self.raise(now);
+        self.ask(key, fresh, now, Some(turn))
+    }
+
+    /// Without a turn there is no place in line.
+    fn ask(&mut self, key: &K, fresh: bool, now: u64, turn: Option<u64>) -> Take<C> {
         let host = self.host(key);
         if fresh {
             if self.hosts[host].open >= self.caps.per_host {
@@ -164,15 +194,15 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
             self.count_open(host);
             return Take::Connect(host);
         }
-        if self.waiting() >= self.caps.waiting {
+        let Some(turn) = turn else {
             self.reap(host);
             return Take::Full;
-        }
-        self.turn += 1;
-        self.waiters.insert(self.turn, Waiter { host, waker: None, grant: None });
-        self.hosts[host].queue.push_back(self.turn);
+        };
+        self.waiters.insert(turn, Waiter { host, waker: None, grant: None });
+        let queue = &mut self.hosts[host].queue;
+        queue.insert(queue.partition_point(|&earlier| earlier < turn), turn);
         self.refresh(host);
-        Take::Wait(self.turn)
+        Take::Wait(turn)
     }
 
     /// Whether somebody's turn has come; until then the waker is kept.

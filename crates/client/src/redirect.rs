@@ -262,14 +262,14 @@ mod tests {
     fn credentials_stay_with_their_origin() {
         let mut headers = Headers::new();
         for (name, value) in
-            [("Authorization", "a"), ("cookie", "b"), ("Content-Type", "c"), ("Host", "d"), ("X-Y", "e")]
+            [("Authorization", "a"), ("Private-TOKEN", "b"), ("Content-Type", "c"), ("Host", "d"), ("X-Y", "e")]
         {
             headers.append(name, value).unwrap();
         }
         let names = |headers: &Headers| headers.iter().map(|(name, _)| name.to_owned()).collect::<Vec<_>>();
         for (to, status, kept) in [
-            ("/b", 307, vec!["Authorization", "cookie", "Content-Type", "Host", "X-Y"]),
-            ("/b", 303, vec!["Authorization", "cookie", "Host", "X-Y"]),
+            ("/b", 307, vec!["Authorization", "Private-TOKEN", "Content-Type", "Host", "X-Y"]),
+            ("/b", 303, vec!["Authorization", "Private-TOKEN", "Host", "X-Y"]),
             ("http://b/", 307, vec!["Content-Type", "X-Y"]),
             ("https://a/", 307, vec!["Content-Type", "X-Y"]),
             ("http://a:81/", 303, vec!["X-Y"]),

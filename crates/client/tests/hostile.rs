@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::mpsc;
 
 use oroshi_client::{Cause, Deadlines, Phase};
@@ -192,6 +192,28 @@ fn a_bomb_does_not_keep_a_core_to_itself() {
 }
 
 #[test]
+fn a_bomb_ends_with_the_total_although_all_of_it_has_come() {
+    let (mut bomb, size) = (Vec::new(), 50 << 20);
+    brotli::BrotliCompress(&mut std::io::repeat(0).take(size), &mut bomb, &Default::default()).unwrap();
+    assert!(bomb.len() < 1000);
+    let peer = Peer::answering(packed_answer("br", &bomb), false);
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        let total = SHORT * 4;
+        let mut response = client.get(peer.url("/")).timeout(total).send().await.unwrap();
+        let mut chunks = response.chunks();
+        // However fast it is unpacked, the time is over before its end; what came before that may be taken.
+        tokio::time::sleep(total).await;
+        assert!(chunks.next().await.unwrap().is_some());
+        let error = chunks.next().await.unwrap_err();
+        assert_eq!((error.phase(), error.is_timeout()), (Phase::Total, true), "{}", told(&error));
+        assert!(error.timings().total >= total, "{:?}", error.timings());
+        assert_eq!(chunks.next().await.unwrap_err().phase(), Phase::Total, "it does not go on");
+        assert_eq!(client.counts().in_flight, 0);
+    });
+}
+
+#[test]
 fn packed_bodies_that_are_broken_say_so() {
     let good = gzip(b"hello hello hello");
     let mut bad = good.clone();
@@ -341,6 +363,34 @@ fn names_have_their_phase_too() {
             "{}",
             told(&error)
         );
+    });
+}
+
+#[test]
+fn names_that_nobody_waits_for_any_more_are_not_looked_up() {
+    const THREADS: usize = 32;
+    let (asked, questions) = mpsc::channel();
+    let (answer, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let client = builder().resolver(move |host| {
+        asked.send(host.to_owned()).unwrap();
+        let _ = wait.lock().unwrap().recv();
+        Err(std::io::Error::other("no such host"))
+    });
+    block_on(async {
+        let client = client.build_local().unwrap();
+        let hurried = Deadlines { dns: SHORT, ..patient() };
+        let tasks: Vec<_> = (0..3 * THREADS)
+            .map(|number| client.get(format!("http://host-{number}.example/")).deadlines(hurried))
+            .map(|request| tokio::task::spawn_local(request.send()))
+            .collect();
+        for task in tasks {
+            assert_eq!(task.await.unwrap().unwrap_err().name(), "dns-timeout");
+        }
+        drop(answer);
+        assert_eq!(client.get("http://last.example/").send().await.unwrap_err().name(), "dns");
+        let asked: Vec<String> = questions.try_iter().collect();
+        assert!(asked.len() <= THREADS + 1 && asked.iter().any(|host| host == "last.example"), "{asked:?}");
     });
 }
 

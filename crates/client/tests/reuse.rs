@@ -96,6 +96,38 @@ fn closes_at_reuse() -> Peer {
 }
 
 #[test]
+fn a_retry_that_has_to_wait_gets_a_fresh_connection_too() {
+    let (go, may_go) = mpsc::channel::<()>();
+    let may_go = std::sync::Mutex::new(may_go);
+    let peer = Peer::start(move |mut peer, number| {
+        peer.request();
+        peer.send(HELLO);
+        peer.request();
+        if number == 0 {
+            may_go.lock().unwrap().recv().unwrap();
+            return peer.reset();
+        }
+        peer.send(HELLO);
+    });
+    block_on(async {
+        let client = builder().connections_per_host(1).build_local().unwrap();
+        client.get(peer.url("/")).send().await.unwrap();
+        // The first's connection breaks when the second waits, which is then served before the first's retry.
+        let mut tasks = Vec::new();
+        for target in ["/first", "/second"] {
+            tasks.push(tokio::task::spawn_local(client.get(peer.url(target)).send()));
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(client.counts().waiting, 1);
+        go.send(()).unwrap();
+        for task in tasks {
+            assert_eq!(task.await.unwrap().unwrap().text().await.unwrap(), "hello");
+        }
+        assert_eq!((client.counts().retries, peer.accepted()), (1, 3));
+    });
+}
+
+#[test]
 fn a_reset_at_reuse_is_retried_once_where_that_is_safe() {
     let peer = closes_at_reuse();
     block_on(async {

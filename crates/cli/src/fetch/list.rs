@@ -9,11 +9,15 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// The longest line, bytes. A longer one is skipped, and told as a failure.
 const MOST_BYTES: usize = 1 << 20;
+
+/// What some editors write before the first line.
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// How much is read at once, bytes.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -58,31 +62,55 @@ pub(super) struct Asked {
     pub(super) headers: Fields,
     pub(super) body: Option<String>,
     /// Whatever the user knows it by; it comes back in the record.
+    #[serde(default, deserialize_with = "id")]
     pub(super) id: Option<Value>,
 }
 
-/// Header fields: an object of texts, or a list of pairs, which can hold a name twice.
+/// Header fields: an object of texts, or a list of pairs, which can hold a name twice. One without a value is not sent, nor is that of
+/// the flags.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "EitherForm")]
-pub(super) struct Fields(pub(super) Vec<(String, String)>);
+pub(super) struct Fields(pub(super) Vec<(String, Option<String>)>);
 
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum EitherForm {
     Object(serde_json::Map<String, Value>),
-    Pairs(Vec<(String, String)>),
+    Pairs(Vec<(String, Option<String>)>),
 }
 
 impl From<EitherForm> for Fields {
     fn from(form: EitherForm) -> Self {
         let text = |value| match value {
-            Value::String(text) => text,
-            other => other.to_string(),
+            Value::Null => None,
+            Value::String(text) => Some(text),
+            other => Some(other.to_string()),
         };
         Fields(match form {
             EitherForm::Object(map) => map.into_iter().map(|(name, value)| (name, text(value))).collect(),
             EitherForm::Pairs(pairs) => pairs,
         })
+    }
+}
+
+/// An id, which has to come back as it is: JSON's numbers are read as 64 bits, and what is beyond them would be rounded.
+fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    let id = Option::<Value>::deserialize(deserializer)?;
+    match id.as_ref().is_some_and(is_rounded) {
+        true => Err(D::Error::custom("`id` has a number beyond 64 bits: write it as text, in quotes")),
+        false => Ok(id),
+    }
+}
+
+/// Whether a number in it was too large for an integer of 64 bits.
+fn is_rounded(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => {
+            number.is_f64() && number.as_f64().is_some_and(|number| number.abs() >= i64::MAX as f64)
+        }
+        Value::Array(values) => values.iter().any(is_rounded),
+        Value::Object(fields) => fields.values().any(is_rounded),
+        _ => false,
     }
 }
 
@@ -157,7 +185,7 @@ struct List<'a> {
 
 impl List<'_> {
     fn lines(&mut self, mut input: BufReader<impl Read>) -> io::Result<bool> {
-        let mut line = Vec::new();
+        let (mut line, mut is_first) = (Vec::new(), true);
         loop {
             // Before it is waited for more, what there is goes out.
             if !input.buffer().contains(&b'\n') && !self.hand_over() {
@@ -174,8 +202,10 @@ impl List<'_> {
                 self.n += 1;
                 self.push(Item { n: self.n, asked: Err(format!("the line is longer than {MOST_BYTES} bytes")) }, 0)
             } else {
-                self.line(&line)
+                let mark = if is_first { BYTE_ORDER_MARK } else { b"" };
+                self.line(line.strip_prefix(mark).unwrap_or(&line))
             };
+            is_first = false;
             if !goes_on {
                 return Ok(false);
             }
@@ -251,14 +281,39 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_before_the_first_line_is_none_of_it() {
+        let read = items(b"\xEF\xBB\xBFhttp://a/\n\xEF\xBB\xBFhttp://b/\n");
+        let urls: Vec<&str> = read.iter().map(|item| &*item.asked.as_ref().unwrap().url).collect();
+        assert_eq!(urls, ["http://a/", "\u{feff}http://b/"]);
+        assert!(items(b"\xEF\xBB\xBF{\"url\":\"u\"}")[0].asked.is_ok());
+        assert!(items(b"\xEF\xBB\xBF\n").is_empty());
+    }
+
+    #[test]
+    fn an_id_comes_back_as_it_is_or_the_line_is_refused() {
+        let id = |text: &str| asked(&format!(r#"{{"url":"u","id":{text}}}"#)).map(|asked| asked.id);
+        for sound in
+            ["18446744073709551615", "-9223372036854775808", "1.5", "[1,{\"k\":2}]", "\"18446744073709551616\""]
+        {
+            assert_eq!(id(sound).unwrap().unwrap().to_string(), sound);
+        }
+        assert_eq!(id("null"), Ok(None));
+        for large in ["18446744073709551616", "-9223372036854775809", "[{\"k\":1e30}]"] {
+            let told = id(large).unwrap_err();
+            assert!(told.contains("beyond 64 bits"), "{large}: {told}");
+        }
+    }
+
+    #[test]
     fn a_line_may_be_a_request_in_json() {
-        let line = r#"{"url":"u","method":"PUT","headers":{"A":"b","C":7},"body":"x","id":{"k":[1]}}"#;
+        let line = r#"{"url":"u","method":"PUT","headers":{"A":"b","C":7,"D":null},"body":"x","id":{"k":[1]}}"#;
         let Asked { url, method, headers, body, id } = asked(line).unwrap();
         assert_eq!((&*url, method.as_deref(), body.as_deref()), ("u", Some("PUT"), Some("x")));
-        assert_eq!(headers.0, [("A".to_owned(), "b".to_owned()), ("C".to_owned(), "7".to_owned())]);
+        let field = |name: &str, value: Option<&str>| (name.to_owned(), value.map(str::to_owned));
+        assert_eq!(headers.0, [field("A", Some("b")), field("C", Some("7")), field("D", None)]);
         assert_eq!(id.unwrap()["k"][0], 1);
-        let pairs = asked(r#"{"url":"u","headers":[["A","b"],["A","c"]]}"#).unwrap();
-        assert_eq!(pairs.headers.0.len(), 2);
+        let pairs = asked(r#"{"url":"u","headers":[["A","b"],["A",null]]}"#).unwrap();
+        assert_eq!(pairs.headers.0, [field("A", Some("b")), field("A", None)]);
         for (bad, why) in [("{", "EOF"), (r#"{"method":"GET"}"#, "url"), (r#"{"url":"u","header":{}}"#, "`header`")] {
             let told = asked(bad).unwrap_err();
             assert!(told.contains(why), "{told}");

@@ -7,6 +7,7 @@ use oroshi_client::{Builder, Bytes, Client, Deadlines};
 use oroshi_net::tls::Roots;
 use oroshi_net::{ClientTls, ClientTlsOptions, UnixAddress};
 use oroshi_words::units;
+use rustix::fs::{Access, access};
 
 use super::args::{Args, ConnectionArgs, RequestArgs, TimeArgs};
 use super::list::Source;
@@ -83,8 +84,10 @@ impl Args {
         let prints = self.output.bodies.as_deref() == Some(Path::new("-"));
         let concurrency = problems.one("--concurrency", self.concurrency.as_deref(), at_least_one);
         let per_host = problems.one("--per-host", self.per_host.as_deref(), at_least_one);
-        if prints && (self.burst || concurrency.is_some_and(|most| most > 1)) {
-            problems.add("--bodies", "`-` prints one body after another, so it goes with one request at a time: leave --concurrency and --burst out");
+        if prints && (self.burst || concurrency.max(per_host).is_some_and(|most| most > 1)) {
+            let why = "`-` prints one body after another, so it goes with one request at a time: \
+                       leave --concurrency, --per-host and --burst out";
+            problems.add("--bodies", why);
         }
         if self.burst && concurrency.is_some_and(|most| most > LARGEST_BURST) {
             problems
@@ -150,10 +153,21 @@ fn sources(urls: &[String], files: &[PathBuf], problems: &mut Problems) -> Vec<S
         problems.add("URL", "standard input can be read once: give - once");
     }
     for source in &sources {
-        if let Source::Url(url) = source
-            && let Err(error) = url.parse::<oroshi_net::Endpoint>()
-        {
-            problems.add("URL", error.to_string());
+        match source {
+            Source::Url(url) => {
+                if let Err(error) = url.parse::<oroshi_net::Endpoint>() {
+                    problems.add("URL", error.to_string());
+                }
+            }
+            // It is not opened: whoever writes to a pipe would find it closed again.
+            Source::File(path) => {
+                if let Err(error) = access(path, Access::READ_OK) {
+                    problems.add("--input", format!("{} cannot be read: {error}", path.display()));
+                } else if path.is_dir() {
+                    problems.add("--input", format!("{} is a folder: expected a file with a list", path.display()));
+                }
+            }
+            Source::Stdin => {}
         }
     }
     sources
@@ -280,14 +294,17 @@ mod tests {
     fn urls_come_first_then_files() {
         let sources = |line: &str| read(line).unwrap().sources;
         assert_eq!(
-            sources("-i list http://a/ - -i other"),
+            sources("-i Cargo.toml http://a/ - -i src/main.rs"),
             [
                 Source::Url("http://a/".to_owned()),
                 Source::Stdin,
-                Source::File("list".into()),
-                Source::File("other".into())
+                Source::File("Cargo.toml".into()),
+                Source::File("src/main.rs".into())
             ]
         );
+        let problems = read("-i /nonexistent/list -i src").unwrap_err();
+        assert!(problems[0].starts_with("--input: /nonexistent/list cannot be read: No such file"), "{problems:?}");
+        assert!(problems[1].starts_with("--input: src is a folder"), "{problems:?}");
         assert_eq!(sources("--urls -"), [Source::Stdin]);
         assert_eq!(read("- --input -").unwrap_err(), ["URL: standard input can be read once: give - once"]);
     }

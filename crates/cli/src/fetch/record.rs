@@ -15,8 +15,11 @@ pub(super) struct Record {
     pub(super) id: Option<Value>,
     /// Answered whole, with a status below 400.
     pub(super) ok: bool,
+    /// Empty, and null in the line of JSON, where the line of the list cannot be read.
+    #[serde(serialize_with = "text_or_null")]
     pub(super) method: String,
-    /// As it stands in the list.
+    /// As it stands in the list; empty as the method is.
+    #[serde(serialize_with = "text_or_null")]
     pub(super) url: String,
     /// Where the answer came from, if that is elsewhere.
     pub(super) final_url: Option<String>,
@@ -102,6 +105,10 @@ impl Record {
     }
 }
 
+fn text_or_null<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    (!text.is_empty()).then_some(text).serialize(serializer)
+}
+
 /// Failures by name.
 pub(super) type Failures = BTreeMap<String, u64>;
 
@@ -129,7 +136,10 @@ mod tests {
         let timings = Timings { connect: Some(Duration::from_micros(3)), ..Timings::default() };
         let record = Record { n: 7, timings: Some(Times(timings)), ..Record::default() };
         let line = serde_json::to_string(&record).unwrap();
-        assert!(line.starts_with(r#"{"n":7,"id":null,"ok":false,"method":"","url":"","final_url":null,"#), "{line}");
+        assert!(
+            line.starts_with(r#"{"n":7,"id":null,"ok":false,"method":null,"url":null,"final_url":null,"#),
+            "{line}"
+        );
         assert!(line.contains(r#""dns_ns":null,"connect_ns":3000,"tls_ns":null,"#), "{line}");
         assert!(line.ends_with(r#""error":null}"#) && !line.contains('\n'), "{line}");
     }

@@ -2,14 +2,17 @@
 //!
 //! A line is done if the output has a record for its number and its request (method, URL, id), and that record is final: answered
 //! whole, with a status that would be the same again. An error or a passing status (429, 503 ...) is no end: the line is
-//! fetched anew. A line whose request is another one than it was, because the list was changed, is fetched too, and counted.
+//! fetched anew. So is one whose body is wanted as a file that is not there. A line whose request is another one than it was, because
+//! the list was changed, is fetched too, and counted.
+//!
+//! An output is locked while it is written: a second run would fetch the same lines, and cut off what the first one is writing.
 //!
 //! What is kept of a record is four bytes, so that a list of ten million lines takes 40 MB.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -45,9 +48,11 @@ struct Past {
     n: u64,
     id: Option<Value>,
     ok: bool,
-    method: String,
-    url: String,
+    method: Option<String>,
+    url: Option<String>,
     status: Option<u16>,
+    #[serde(default)]
+    body_file: Option<String>,
     error: Option<Value>,
 }
 
@@ -56,6 +61,9 @@ struct Past {
 pub(crate) enum ResumeError {
     #[error("it cannot be read or written")]
     Io(#[from] io::Error),
+    /// A pipe or a device keeps nothing that could be read.
+    #[error("it is no regular file")]
+    NoFile,
     /// It is some other file: name another.
     #[error("line {line} is no record of oroshi fetch, so this is not the output of an earlier run")]
     NoRecord { line: u64, source: serde_json::Error },
@@ -72,14 +80,18 @@ impl Ledger {
         }
     }
 
-    fn note(&mut self, past: &Past) {
+    /// Notes a record, if its line is done. With a folder for bodies, its body has to be there.
+    fn note(&mut self, past: &Past, bodies: Option<&Path>) {
         let ended = past.error.is_none() && past.status.is_some_and(|status| !is_passing(status));
-        if !ended {
+        let has_body =
+            bodies.is_none_or(|folder| past.body_file.as_ref().is_some_and(|name| folder.join(name).is_file()));
+        let (Some(method), Some(url)) = (&past.method, &past.url) else { return };
+        if !ended || !has_body {
             return;
         }
         let page = self.pages.entry(past.n / PAGE).or_insert_with(|| vec![0; PAGE as usize].into());
         let state = if past.ok { 1 } else { 2 };
-        page[(past.n % PAGE) as usize] = fingerprint(&past.method, &past.url, past.id.as_ref()) | state;
+        page[(past.n % PAGE) as usize] = fingerprint(method, url, past.id.as_ref()) | state;
     }
 }
 
@@ -91,23 +103,34 @@ fn fingerprint(method: &str, url: &str, id: Option<&Value>) -> u32 {
 }
 
 /// Opens the output of an earlier run, to write behind what it holds, and reads what that is. A last line that was cut off when the
-/// run was ended is taken out. A file that is not there is made.
+/// run was ended is taken out. A file that is not there is made. It is locked until it is closed. With a folder for bodies, what has no
+/// file there is not done.
 ///
 /// # Errors
-/// [`ResumeError`]: the file cannot be used; it is then as it was.
-pub(super) fn open(path: &Path) -> Result<(File, Ledger), ResumeError> {
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-    let (ledger, whole) = read(BufReader::with_capacity(1 << 20, &file))?;
-    let length = file.metadata()?.len();
-    if whole < length {
+/// [`ResumeError`]: the file cannot be used; it is then as it was. Another run writes it: [`io::ErrorKind::WouldBlock`].
+pub(super) fn open(path: &Path, bodies: Option<&Path>) -> Result<(File, Ledger), ResumeError> {
+    let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(ResumeError::NoFile);
+    }
+    lock(&file)?;
+    let (ledger, whole) = read(BufReader::with_capacity(1 << 20, &file), bodies)?;
+    if whole < file.metadata()?.len() {
         file.set_len(whole)?;
     }
-    file.seek(SeekFrom::Start(whole))?;
     Ok((file, ledger))
 }
 
+/// Keeps other runs from writing the file, until it is closed.
+fn lock(file: &File) -> io::Result<()> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
+        TryLockError::Error(error) => error,
+    })
+}
+
 /// Reads the records, and tells how many bytes hold whole lines.
-fn read(mut input: impl BufRead) -> Result<(Ledger, u64), ResumeError> {
+fn read(mut input: impl BufRead, bodies: Option<&Path>) -> Result<(Ledger, u64), ResumeError> {
     let (mut ledger, mut whole, mut number) = (Ledger::default(), 0, 0);
     let mut line = Vec::new();
     loop {
@@ -119,21 +142,23 @@ fn read(mut input: impl BufRead) -> Result<(Ledger, u64), ResumeError> {
         }
         number += 1;
         let past = serde_json::from_slice(&line);
-        ledger.note(&past.map_err(|source| ResumeError::NoRecord { line: number, source })?);
+        ledger.note(&past.map_err(|source| ResumeError::NoRecord { line: number, source })?, bodies);
         whole += count as u64;
     }
 }
 
-/// Opens an output that holds nothing yet.
+/// Opens an output that holds nothing yet. A regular file is locked until it is closed.
 ///
 /// # Errors
-/// It cannot be made, or holds something ([`io::ErrorKind::AlreadyExists`]).
+/// It cannot be made, holds something ([`io::ErrorKind::AlreadyExists`]), or another run writes it ([`io::ErrorKind::WouldBlock`]).
 pub(super) fn open_new(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-    let metadata = file.metadata()?;
-    // A pipe or a device has no length.
-    if metadata.is_file() && metadata.len() > 0 {
-        return Err(io::ErrorKind::AlreadyExists.into());
+    let file = OpenOptions::new().append(true).create(true).open(path)?;
+    // A pipe or a device has no length, and may well have several writers.
+    if file.metadata()?.is_file() {
+        lock(&file)?;
+        if file.metadata()?.len() > 0 {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
     }
     Ok(file)
 }
@@ -165,7 +190,7 @@ mod tests {
         let records =
             [record(1, Some(200)), record(2, Some(404)), record(3, Some(503)), record(4, None), record(5, None), last];
         let again = [record(5, Some(301)), record(1, None)];
-        let (ledger, _) = read((lines(&records) + &lines(&again)).as_bytes()).unwrap();
+        let (ledger, _) = read((lines(&records) + &lines(&again)).as_bytes(), None).unwrap();
         for (n, expected) in [
             (1, Known::Done { ok: true }),
             (2, Known::Done { ok: false }),
@@ -183,7 +208,7 @@ mod tests {
     #[test]
     fn a_changed_line_is_noticed() {
         let of = |id: Option<Value>| Record { id, ..record(1, Some(200)) };
-        let (ledger, _) = read(lines(&[of(Some(7.into()))]).as_bytes()).unwrap();
+        let (ledger, _) = read(lines(&[of(Some(7.into()))]).as_bytes(), None).unwrap();
         let seven = Value::from(7);
         assert_eq!(ledger.known(1, "GET", "http://h/1", Some(&seven)), Known::Done { ok: true });
         for (method, url, id) in
@@ -199,7 +224,7 @@ mod tests {
         let (first, second) = (lines(&[record(1, Some(200))]), lines(&[record(2, Some(200))]));
         for cut in 0..second.len() {
             std::fs::write(file.path(), first.clone() + &second[..cut]).unwrap();
-            let (mut opened, ledger) = open(file.path()).unwrap();
+            let (mut opened, ledger) = open(file.path(), None).unwrap();
             assert_eq!((known(&ledger, 1), known(&ledger, 2)), (Known::Done { ok: true }, Known::Nothing), "{cut}");
             opened.write_all(second.as_bytes()).unwrap();
             assert_eq!(std::fs::read_to_string(file.path()).unwrap(), first.clone() + &second, "{cut}");
@@ -211,14 +236,42 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let text = lines(&[record(1, Some(200))]) + "{\"n\":2}\nhttp://h/";
         std::fs::write(file.path(), &text).unwrap();
-        let error = open(file.path()).unwrap_err();
+        let error = open(file.path(), None).unwrap_err();
         assert!(error.to_string().starts_with("line 2 is no record"), "{error}");
         assert_eq!(std::fs::read_to_string(file.path()).unwrap(), text);
         assert_eq!(open_new(file.path()).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         let folder = tempfile::tempdir().unwrap();
-        let (_, ledger) = open(&folder.path().join("new")).unwrap();
+        let (_, ledger) = open(&folder.path().join("new"), None).unwrap();
         assert_eq!(known(&ledger, 1), Known::Nothing);
         open_new(&folder.path().join("new")).unwrap();
         open_new(Path::new("/dev/null")).unwrap();
+        assert!(matches!(open(Path::new("/dev/null"), None), Err(ResumeError::NoFile)));
+    }
+
+    #[test]
+    fn one_run_at_a_time_has_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let first = open_new(&path).unwrap();
+        assert_eq!(open_new(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let Err(ResumeError::Io(error)) = open(&path, None) else { panic!("it was opened") };
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(first);
+        open(&path, None).unwrap();
+        let devices = [open_new(Path::new("/dev/null")), open_new(Path::new("/dev/null"))];
+        assert!(devices.iter().all(Result::is_ok), "a device takes any number of writers");
+    }
+
+    #[test]
+    fn without_its_body_a_line_is_not_done() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("there"), "body").unwrap();
+        let of = |n, file: Option<&str>| Record { body_file: file.map(str::to_owned), ..record(n, Some(200)) };
+        let text = lines(&[of(1, Some("there")), of(2, Some("gone")), of(3, None)]);
+        let done = |bodies| {
+            let (ledger, _) = read(text.as_bytes(), bodies).unwrap();
+            [1, 2, 3].map(|n| known(&ledger, n) == Known::Done { ok: true })
+        };
+        assert_eq!((done(Some(folder.path())), done(None)), ([true, false, false], [true; 3]));
     }
 }

@@ -6,17 +6,24 @@ use super::body_files::{BodyFile, Folder};
 use super::read::Bodies;
 
 /// A body on its way.
-pub(super) enum Sink {
+pub(super) enum Sink<'h> {
     Counted,
     Printed,
+    /// To be printed once it is known that no further attempt brings another one.
+    Held(&'h mut Vec<u8>),
     Kept(BodyFile, String),
 }
 
-impl Sink {
-    /// For one body; `name` is asked for where it becomes a file.
-    pub(super) fn of(bodies: &Bodies, folder: Option<&Folder>, name: impl FnOnce() -> String) -> io::Result<Self> {
+impl<'h> Sink<'h> {
+    /// For one body. One that is to be printed is held in `held`, if that is given; `name` is asked for where it becomes a file.
+    pub(super) fn of(
+        bodies: &Bodies,
+        folder: Option<&Folder>,
+        held: Option<&'h mut Vec<u8>>,
+        name: impl FnOnce() -> String,
+    ) -> io::Result<Self> {
         Ok(match (bodies, folder) {
-            (Bodies::Printed, _) => Sink::Printed,
+            (Bodies::Printed, _) => held.map_or(Sink::Printed, Sink::Held),
             (Bodies::Folder(_), Some(folder)) => {
                 let name = name();
                 Sink::Kept(folder.begin(&name)?, name)
@@ -29,6 +36,10 @@ impl Sink {
         match self {
             Sink::Counted => Ok(()),
             Sink::Printed => io::stdout().lock().write_all(piece),
+            Sink::Held(held) => {
+                held.extend_from_slice(piece);
+                Ok(())
+            }
             Sink::Kept(file, _) => file.write(piece),
         }
     }
@@ -36,9 +47,15 @@ impl Sink {
     /// The body is whole. Gives the file's name.
     pub(super) fn finish(self) -> io::Result<Option<String>> {
         match self {
-            Sink::Counted => Ok(None),
+            Sink::Counted | Sink::Held(_) => Ok(None),
             Sink::Printed => io::stdout().lock().flush().map(|()| None),
             Sink::Kept(file, name) => file.finish().map(|()| Some(name)),
         }
     }
+}
+
+/// Prints a body that was held.
+pub(super) fn print(body: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(body).and_then(|()| out.flush())
 }

@@ -24,10 +24,10 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::body_files::{Folder, name};
 use super::list::{Asked, Item};
-use super::read::{LARGEST_BURST, Pace, Plan};
+use super::read::{Bodies, LARGEST_BURST, Pace, Plan};
 use super::record::{Failure, Record, Times};
 use super::retry::{Outcome, is_idempotent};
-use super::sink::Sink;
+use super::sink::{Sink, print};
 
 /// Places beside the slots, per slot and at least, where requests may wait for other reasons.
 const AHEAD: (usize, usize) = (10, 1000);
@@ -75,9 +75,12 @@ pub(super) async fn work(job: Job) -> Result<Counts, WorkError> {
         Pace::Steady { concurrency, per_host } => (concurrency.min(connections), per_host),
         Pace::Burst(_) => (LARGEST_BURST, None),
     };
-    let waits = per_host.is_some() || plan.retries.most > 0;
+    // Bodies are printed in the order of the list: then no item goes ahead of another.
+    let waits = plan.bodies != Bodies::Printed && (per_host.is_some() || plan.retries.most > 0);
     let places = if waits { slots + (slots * AHEAD.0).max(AHEAD.1) } else { slots };
-    let client = plan.client.clone().connections(connections).connections_per_host(connections);
+    // By the client as well: only it knows where redirects lead.
+    let at_one_host = per_host.map_or(connections, |most| most.min(connections));
+    let client = plan.client.clone().connections(connections).connections_per_host(at_one_host);
     let client = client.idle_per_host(connections).waiting(usize::MAX).build_local()?;
     let (alive, mut all_gone) = mpsc::channel(1);
     let worker = Rc::new(Worker {
@@ -256,7 +259,7 @@ impl Worker {
         &self,
         endpoint: &Endpoint,
         method: &str,
-        headers: &[(String, String)],
+        headers: &[(String, Option<String>)],
         body: Option<Bytes>,
     ) -> RequestBuilder<Client> {
         let mut request = self.client.request(method.to_owned(), endpoint);
@@ -266,7 +269,9 @@ impl Worker {
             }
         }
         for (name, value) in headers {
-            request = request.header(name, value);
+            if let Some(value) = value {
+                request = request.header(name, value);
+            }
         }
         match body {
             Some(body) => request.body(body),
@@ -292,13 +297,11 @@ impl Worker {
             started_unix_s: Some(now.as_secs_f64()),
             ..Record::default()
         };
+        let mut held = Vec::new();
         let answered = match request.send().await {
-            Ok(response) => match self.receive(response, record).await {
+            Ok(response) => match self.receive(response, record, &mut held).await {
                 Ok(received) => received,
-                Err(source) => {
-                    self.fail(WorkError::Body { url: record.url.clone(), source });
-                    return None;
-                }
+                Err(source) => return self.fail(WorkError::Body { url: record.url.clone(), source }),
             },
             Err(error) => Err(error),
         };
@@ -314,10 +317,17 @@ impl Worker {
                 Outcome::Failed { passing: may_pass(error.cause()), safe: failure.retry_safe }
             }
         };
-        Some(self.plan.retries.after(record.attempts, outcome, idempotent))
+        let again = self.plan.retries.after(record.attempts, outcome, idempotent);
+        if again.is_none()
+            && let Err(source) = print(&held)
+        {
+            return self.fail(WorkError::Body { url: record.url.clone(), source });
+        }
+        Some(again)
     }
 
-    /// Receives the body. Gives what `Retry-After` says, or the request's failure.
+    /// Receives the body; one that is to be printed into `held`, if another attempt may follow. Gives what `Retry-After` says, or the
+    /// request's failure.
     ///
     /// # Errors
     /// The body cannot be written.
@@ -325,6 +335,7 @@ impl Worker {
         &self,
         mut response: Response,
         record: &mut Record,
+        held: &mut Vec<u8>,
     ) -> io::Result<Result<Option<String>, oroshi_client::Error>> {
         let retry_after = response.headers().get_str("Retry-After").map(str::to_owned);
         record.status = Some(response.status());
@@ -340,7 +351,8 @@ impl Worker {
             let text = |value| String::from_utf8_lossy(value).into_owned();
             response.headers().iter().map(|(name, value)| (name.to_owned(), text(value))).collect()
         });
-        let mut sink = Sink::of(&self.plan.bodies, self.folder.as_ref(), || name(record.n, &record.url))?;
+        let held = (record.attempts <= self.plan.retries.most).then_some(held);
+        let mut sink = Sink::of(&self.plan.bodies, self.folder.as_ref(), held, || name(record.n, &record.url))?;
         let mut chunks = response.chunks();
         loop {
             match chunks.next().await {
@@ -357,10 +369,11 @@ impl Worker {
         Ok(Ok(retry_after))
     }
 
-    /// The work has failed as a whole.
-    fn fail(&self, error: WorkError) {
+    /// The work has failed as a whole; there is nothing to give.
+    fn fail<T>(&self, error: WorkError) -> Option<T> {
         self.failed.borrow_mut().get_or_insert(error);
         self.has_failed.notify_one();
+        None
     }
 }
 

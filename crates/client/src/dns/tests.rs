@@ -168,6 +168,40 @@ fn however_many_names_there_are_few_threads_look_them_up() {
     assert_eq!(most.load(Ordering::SeqCst), THREADS);
 }
 
+struct Bell;
+
+impl std::task::Wake for Bell {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn who_leaves_is_forgotten_and_so_is_a_look_up_that_was_not_begun() {
+    let (lookup, questions, answer) = held();
+    let names = std::cell::RefCell::new(Names::new(lookup, TTL));
+    let bell = Arc::new(Bell);
+    let waker = Waker::from(Arc::clone(&bell));
+    let context = Context::from_waker(&waker);
+    let ask = |host: &str| {
+        let mut place = None;
+        assert!(names.borrow_mut().poll(host, &mut place, &context).is_pending());
+        place
+    };
+    let begun: Vec<Place> = (0..THREADS).map(|number| ask(&format!("begun-{number}"))).collect();
+    for _ in &begun {
+        questions.recv().unwrap();
+    }
+    let (first, second, alone) = (ask("shared"), ask("shared"), ask("alone"));
+    names.borrow_mut().leave("shared", first);
+    names.borrow_mut().leave("alone", alone);
+    (0..THREADS).for_each(|number| names.borrow_mut().leave(&format!("begun-{number}"), begun[number]));
+    assert_eq!(Arc::strong_count(&bell), 3, "ours, the waker, and the second asker's");
+    assert_eq!((names.borrow().flights.len(), lock(&names.borrow().threads.jobs).queue.len()), (THREADS + 1, 1));
+    drop(answer);
+    assert!(block_on(resolve(&names, "shared")).is_err());
+    names.borrow_mut().leave("shared", second);
+    assert_eq!(questions.try_iter().collect::<Vec<_>>(), ["shared"], "and nobody else is asked for");
+}
+
 #[test]
 fn names_whose_servers_do_not_answer_hold_up_nobody_else() {
     let (stuck, questions, answer) = held();

@@ -253,6 +253,39 @@ fn a_cap_that_was_lowered_comes_back() {
     assert!(matches!(claim(&mut pool, second), Poll::Ready(Some(Grant::Connect(_)))));
 }
 
+#[test]
+fn a_cap_that_comes_back_serves_those_in_line() {
+    let mut pool = pool(3, 3);
+    let host = connect(pool.take(&"a", false, 0));
+    pool.lower(1, 100);
+    let turn = wait(pool.take(&"a", false, 1));
+    assert_eq!((pool.raise(99), claim(&mut pool, turn)), (Some(100), Poll::Pending));
+    assert_eq!((pool.raise(100), claim(&mut pool, turn)), (None, Poll::Ready(Some(Grant::Connect(host)))));
+}
+
+#[test]
+fn who_could_not_connect_keeps_their_turn_and_finds_a_place() {
+    let mut pool: Pool<&str, u32> = Pool::new(Caps { waiting: 2, ..ROOMY });
+    let host = connect(pool.take(&"a", false, 0));
+    let failing: Vec<u64> = (0..2)
+        .map(|_| {
+            connect(pool.take(&"a", false, 0));
+            pool.turn()
+        })
+        .collect();
+    pool.lower(1, 100);
+    let later = [wait(pool.take(&"a", false, 0)), wait(pool.take(&"a", false, 0))];
+    for &turn in &failing {
+        pool.forget(host);
+        assert_eq!(pool.take_again(&"a", false, 0, turn), Take::Wait(turn));
+    }
+    assert_eq!(pool.take(&"a", false, 0), Take::Full);
+    for turn in failing.into_iter().chain(later) {
+        pool.give_back(host, 7, 100);
+        assert_eq!(claim(&mut pool, turn), Poll::Ready(Some(Grant::Idle(host, 7, 100))));
+    }
+}
+
 /// What is held outside of the pool, for the test of its sums.
 #[derive(Debug, Default)]
 struct Outside {
