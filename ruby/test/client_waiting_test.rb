@@ -218,7 +218,7 @@ class ClientWaitingTest < ClientSupport::Test
 
   # What the block gives in a child, for which the parent's threads are gone.
   def in_a_child
-    reader, writer = IO.pipe
+    reader, writer = IO.pipe.each(&:binmode) # an application that another test has loaded may have set Encoding.default_internal
     pid = fork do
       reader.close
       writer.write(Marshal.dump(yield))

@@ -62,7 +62,7 @@ module Support
     end
 
     def file(name, text)
-      File.join(@dir, name).tap { |path| File.write(path, text) }
+      File.join(@dir, name).tap { |path| File.binwrite(path, text) }
     end
 
     def socket_path

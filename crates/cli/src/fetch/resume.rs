@@ -166,6 +166,8 @@ pub(super) fn open_new(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     use super::super::record::{Failure, Record};
     use super::*;
@@ -218,13 +220,27 @@ mod tests {
         }
     }
 
+    /// What comes of opening a file that was closed just now. Another test may start a process at the same moment: until that has become its
+    /// program, it has a copy of the descriptor, and with it the lock.
+    fn patiently<T>(attempt: impl Fn() -> Result<T, ResumeError>) -> Result<T, ResumeError> {
+        let over = Instant::now() + Duration::from_secs(30);
+        loop {
+            match attempt() {
+                Err(ResumeError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < over => {
+                    thread::yield_now();
+                }
+                result => return result,
+            }
+        }
+    }
+
     #[test]
     fn a_last_line_that_was_cut_is_taken_out_wherever_it_was() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (first, second) = (lines(&[record(1, Some(200))]), lines(&[record(2, Some(200))]));
         for cut in 0..second.len() {
             std::fs::write(file.path(), first.clone() + &second[..cut]).unwrap();
-            let (mut opened, ledger) = open(file.path(), None).unwrap();
+            let (mut opened, ledger) = patiently(|| open(file.path(), None)).unwrap();
             assert_eq!((known(&ledger, 1), known(&ledger, 2)), (Known::Done { ok: true }, Known::Nothing), "{cut}");
             opened.write_all(second.as_bytes()).unwrap();
             assert_eq!(std::fs::read_to_string(file.path()).unwrap(), first.clone() + &second, "{cut}");
@@ -239,11 +255,12 @@ mod tests {
         let error = open(file.path(), None).unwrap_err();
         assert!(error.to_string().starts_with("line 2 is no record"), "{error}");
         assert_eq!(std::fs::read_to_string(file.path()).unwrap(), text);
-        assert_eq!(open_new(file.path()).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        let Err(ResumeError::Io(error)) = patiently(|| Ok(open_new(file.path())?)) else { panic!("it was opened") };
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         let folder = tempfile::tempdir().unwrap();
         let (_, ledger) = open(&folder.path().join("new"), None).unwrap();
         assert_eq!(known(&ledger, 1), Known::Nothing);
-        open_new(&folder.path().join("new")).unwrap();
+        patiently(|| Ok(open_new(&folder.path().join("new"))?)).unwrap();
         open_new(Path::new("/dev/null")).unwrap();
         assert!(matches!(open(Path::new("/dev/null"), None), Err(ResumeError::NoFile)));
     }
@@ -257,7 +274,7 @@ mod tests {
         let Err(ResumeError::Io(error)) = open(&path, None) else { panic!("it was opened") };
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         drop(first);
-        open(&path, None).unwrap();
+        patiently(|| open(&path, None)).unwrap();
         let devices = [open_new(Path::new("/dev/null")), open_new(Path::new("/dev/null"))];
         assert!(devices.iter().all(Result::is_ok), "a device takes any number of writers");
     }
