@@ -197,7 +197,7 @@ class ClientErrorsTest < ClientSupport::Test
 
   # Every class below Error has a place in the documentation, and the other way round.
   def test_the_documentation_names_each_class
-    docs = File.read(File.join(Support::ROOT, "../docs/client.md"))
+    docs = File.read(File.join(Support::ROOT, "../docs/client.md"), encoding: "UTF-8")
     documented = docs.scan(/^\| `:\w+` \| `(\w+)`(?:, `(\w+)`)? \|/).flatten.compact
     classes = C.constants.map { |name| C.const_get(name) }.select { |value| value.is_a?(Class) && value < C::Error }
     assert_equal classes.map { |klass| klass.name[/\w+\z/] }.sort, documented.sort

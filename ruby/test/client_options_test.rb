@@ -71,7 +71,7 @@ class ClientOptionsTest < ClientSupport::Test
   end
 
   def test_the_documentation_has_each_option
-    docs = File.read(File.join(Support::ROOT, "../docs/client.md"))
+    docs = File.read(File.join(Support::ROOT, "../docs/client.md"), encoding: "UTF-8")
     table = docs[/^\| option \| of \| default \| meaning \|\n\|---\|---\|---\|---\|\n(.*?)\n\n/m, 1]
     rows = OPTIONS::ALL.map { |option| "| `#{option.name}` | #{option.where} | #{option.default} | #{option.doc} |" }
     assert_equal rows, table.to_s.lines(chomp: true)
