@@ -37,15 +37,7 @@ class NativeSpreadTest < Minitest::Test
     within("the processes to stop") { pids.all? { |pid| File.read("/proc/#{pid}/stat")[/\) (\w)/, 1] == "T" } }
   end
 
-  def within(what)
-    over = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PATIENCE_S
-    until (found = yield)
-      raise "waited in vain for #{what}" if Process.clock_gettime(Process::CLOCK_MONOTONIC) > over
-
-      sleep 0.002
-    end
-    found
-  end
+  def within(what, &block) = NativeSupport.within(what, &block)
 
   # The kernel wakes the first worker that sleeps, which would always be the same: then all that is kept waits for one.
   def test_kept_connections_are_spread_over_the_workers

@@ -19,6 +19,17 @@ module NativeSupport
   # Nothing here takes this long; whatever does is stuck.
   PATIENCE_S = Integer(ENV.fetch("OROSHI_TEST_PATIENCE_S", 20))
 
+  # Waits until the block is true, and gives what it gave.
+  def self.within(what)
+    over = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PATIENCE_S
+    until (found = yield)
+      raise "waited in vain for #{what}" if Process.clock_gettime(Process::CLOCK_MONOTONIC) > over
+
+      sleep 0.002
+    end
+    found
+  end
+
   # What was answered: status, headers (names in lower case, each with all its values), body, and the head as it came.
   Answer = Struct.new(:status, :headers, :body, :head) do
     def [](name) = headers[name]&.join(", ")
@@ -168,16 +179,7 @@ module NativeSupport
     # What the worker wrote to rack.errors.
     def errors = File.read("#{@folder}/errors")
 
-    # Waits until the block is true.
-    def wait_for(what)
-      over = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PATIENCE_S
-      until (found = yield)
-        raise "waited in vain for #{what}" if Process.clock_gettime(Process::CLOCK_MONOTONIC) > over
-
-        sleep 0.002
-      end
-      found
-    end
+    def wait_for(what, &block) = NativeSupport.within(what, &block)
 
     def signal(name) = Process.kill(name, @pid)
 
