@@ -42,6 +42,16 @@ impl Stream {
         }
     }
 
+    /// As [`try_write`](Self::try_write), from several places at once; with TLS, from the first of them.
+    #[inline]
+    pub fn try_write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.try_write_vectored(bufs),
+            Stream::Unix(stream) => stream.try_write_vectored(bufs),
+            Stream::Tls(stream) => stream.try_write(bufs.iter().find(|buf| !buf.is_empty()).map_or(&[], |buf| buf)),
+        }
+    }
+
     /// Writes to the socket without asking tokio whether it is ready. tokio learns that a socket which was just
     /// registered is writable only from the next round of epoll; this saves that round for the first bytes on a
     /// connection that is known to be connected. For TLS it is [`Stream::try_write`].

@@ -107,6 +107,27 @@ impl<'a> Exchange<'a> {
         Ok((stream, self.body.take_leftover()))
     }
 
+    /// Answers with a body without end, which the caller writes to the stream by itself: events, a feed. The connection is the
+    /// caller's from here on, as after [`upgrade`](Self::upgrade), and is said to close behind the answer.
+    ///
+    /// Returns whether the body is chunked, which then is the caller's to do: it is not for a client of HTTP/1.0, whose body ends
+    /// with the connection. The request's body must have been read to its end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] to a HEAD request, for a status that has no body, or when the above does not hold; [`Error::Header`]. Nothing was
+    /// written then, and another answer can be given. Otherwise the connection broke.
+    pub async fn detach(&mut self, status: u16, fields: &[(&str, &[u8])]) -> Result<(Stream, Vec<u8>, bool), Error> {
+        if !self.body.take_end()? {
+            return Err(Error::Misuse("the body must be read to its end before the connection is handed off"));
+        }
+        let chunked = self.reply.begin_detached(status, fields.iter().copied())?;
+        self.wire.flush().await?;
+        let stream = self.wire.take_stream().ok_or(Error::Misuse("the connection was handed off already"))?;
+        self.reply.tunnel_begun();
+        Ok((stream, self.body.take_leftover(), chunked))
+    }
+
     /// The peer's address; `None` for most clients on a unix socket, or when the connection is gone. A system call.
     pub fn peer_address(&self) -> Option<Peer> {
         self.wire.with_stream(|stream| stream.peer_address().ok().flatten()).flatten()

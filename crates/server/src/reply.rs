@@ -311,7 +311,25 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// The tunnel's head was sent.
+    /// The head of an answer whose body is somebody else's to write. Whether that body is chunked.
+    pub(crate) fn begin_detached<'f>(
+        &mut self,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+    ) -> Result<bool, Error> {
+        if self.head_only || self.connect {
+            return Err(Error::Misuse("a body without end answers neither HEAD nor CONNECT"));
+        }
+        if has_no_body(status) {
+            return Err(NO_BODY);
+        }
+        self.start(status, fields, None, true)?;
+        let chunked = self.state == State::Body(Transfer::Chunked);
+        self.state = State::Broken;
+        Ok(chunked)
+    }
+
+    /// The head of what was handed off was sent.
     pub(crate) fn tunnel_begun(&mut self) {
         self.state = State::Complete;
     }

@@ -1,0 +1,503 @@
+//! The thread that holds the connection to NATS.
+//!
+//! Each connection has a runtime of its own, and ends with it: whatever the client still held is gone then, and cannot reach anybody
+//! late. A connection is good as long as this node's own heartbeats come back on it, which proves all of the way; one where they do not is
+//! given up, like one that breaks.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use futures_util::StreamExt as _;
+use futures_util::future::{Either, select};
+use oroshi_net::Shutdown;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{sleep, timeout};
+
+use crate::cluster::peers::{HEARTBEAT_MS, LetBe, Peers, SILENCE_MS};
+use crate::cluster::serve::{self, Claim};
+use crate::cluster::wire::{self, Request, Head, Body};
+use crate::cluster::{Order, Progress, Shared, count};
+use crate::http::query;
+use crate::node::Node;
+use crate::plan::{Cluster, Secret};
+
+/// How long making a connection may take, and handing over what is due.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// The pause before a connection is tried again: it doubles from the one to the other, and a random half of it is left out.
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+
+/// So many orders are handed to the client before it has to be done with them.
+const BATCH: usize = 64;
+
+/// What other nodes asked for and is under way, KiB; what comes beyond is not carried out, and its sender told nothing.
+const UNDER_WAY_KIB: usize = 64 * 1024;
+
+/// What is to become the thread.
+#[derive(Debug)]
+pub(crate) struct Carrier {
+    nats: Secret,
+    name: String,
+    shared: Arc<Shared>,
+    /// For the replies of this node's cores.
+    orders: UnboundedSender<Order>,
+    taken: UnboundedReceiver<Order>,
+}
+
+/// The thread.
+#[derive(Debug)]
+pub(crate) struct Running {
+    stop: Shutdown,
+    thread: JoinHandle<()>,
+}
+
+impl Running {
+    /// Takes leave of the other nodes.
+    pub(crate) fn stop(self) {
+        self.stop.request();
+        // A panic there has lost the link, and no more.
+        let _ = self.thread.join();
+    }
+}
+
+/// How a connection ended.
+enum End {
+    /// It broke, was never made, or nothing came back on it. The pause until the next is over.
+    Lost,
+    /// This node goes.
+    Stopped,
+}
+
+impl Carrier {
+    pub(super) fn new(
+        cluster: &Cluster,
+        shared: Arc<Shared>,
+        orders: UnboundedSender<Order>,
+        taken: UnboundedReceiver<Order>,
+    ) -> Self {
+        Carrier { nats: cluster.nats.clone(), name: cluster.name.clone(), shared, orders, taken }
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn start(self, node: Arc<Node>) -> io::Result<Running> {
+        let stop = Shutdown::new();
+        let stopped = stop.clone();
+        let thread = thread::Builder::new().name("push-nats".to_owned()).spawn(move || self.run(node, &stopped))?;
+        Ok(Running { stop, thread })
+    }
+
+    fn run(self, node: Arc<Node>, stop: &Shutdown) {
+        let Carrier { nats, name, shared, orders, mut taken } = self;
+        let work = Rc::new(Work {
+            all: format!("oroshi.push.{name}.all"),
+            name,
+            orders,
+            peers: RefCell::new(Peers::new(shared.me)),
+            waiting: RefCell::default(),
+            number: Cell::new(0),
+            came_back_ms: Cell::new(0),
+            beat_now: Notify::new(),
+            under_way: Arc::new(Semaphore::new(UNDER_WAY_KIB)),
+            pause: Cell::new(Duration::ZERO),
+            node,
+            shared,
+        });
+        loop {
+            let runtime = match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+                Ok(runtime) => runtime,
+                // The descriptors are used up, which passes.
+                Err(error) => {
+                    work.shared.trouble(format!("cannot connect to NATS: {error}"));
+                    thread::sleep(PAUSES[1]);
+                    if stop.count() > 0 {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            let end = runtime.block_on(work.connection(&nats, &mut taken, stop));
+            // Without waiting for names that are being looked up.
+            runtime.shutdown_background();
+            work.lose(&mut taken);
+            if matches!(end, End::Stopped) {
+                return;
+            }
+        }
+    }
+}
+
+/// What the thread knows.
+struct Work {
+    node: Arc<Node>,
+    shared: Arc<Shared>,
+    name: String,
+    /// The subject on which nodes speak to all.
+    all: String,
+    orders: UnboundedSender<Order>,
+    peers: RefCell<Peers>,
+    /// Requests by number, and who has still to reply.
+    waiting: RefCell<HashMap<u64, Waiting>>,
+    /// The last request.
+    number: Cell<u64>,
+    /// When a heartbeat of this node came back last.
+    came_back_ms: Cell<u64>,
+    /// Rung when a node came that should hear from this one at once.
+    beat_now: Notify,
+    under_way: Arc<Semaphore>,
+    /// Before the next connection.
+    pause: Cell<Duration>,
+}
+
+/// A request whose replies are due.
+struct Waiting {
+    nodes: Vec<u64>,
+    replies: UnboundedSender<Progress>,
+}
+
+impl Work {
+    /// Makes a connection, and works with it until it ends.
+    async fn connection(self: &Rc<Self>, nats: &Secret, orders: &mut UnboundedReceiver<Order>, stop: &Shutdown) -> End {
+        let mut stopped = pin!(stop.reached(1));
+        let lost = Arc::new(Notify::new());
+        let client = {
+            let connect = pin!(async {
+                sleep(self.pause.get().mul_f64(1.0 - fastrand::f64() / 2.0)).await;
+                self.pause.set((self.pause.get() * 2).clamp(PAUSES[0], PAUSES[1]));
+                self.connect(nats, &lost).await
+            });
+            match select(connect, stopped.as_mut()).await {
+                Either::Left((Ok(client), _)) => client,
+                Either::Left((Err(why), _)) => {
+                    self.shared.trouble(format!("cannot connect to NATS: {why}"));
+                    return End::Lost;
+                }
+                Either::Right(_) => return End::Stopped,
+            }
+        };
+        self.shared.max_payload.store(client.max_payload(), Ordering::Relaxed);
+        let (hear, speak) = (pin!(self.hear(&client)), pin!(self.speak(&client, orders)));
+        let (beat, broken) = (pin!(self.beat(&client)), pin!(lost.notified()));
+        match select(select(select(hear, speak), select(beat, broken)), stopped).await {
+            Either::Left(_) => End::Lost,
+            Either::Right(_) => {
+                let leave = async {
+                    self.say_heartbeat(&client, true).await;
+                    let _ = client.flush().await;
+                };
+                let _ = timeout(CONNECT, leave).await;
+                End::Stopped
+            }
+        }
+    }
+
+    async fn connect(&self, nats: &Secret, lost: &Arc<Notify>) -> Result<Client, String> {
+        let servers: Vec<ServerAddr> =
+            nats.0.split(',').map(|server| server.trim().parse()).collect::<io::Result<_>>().map_err(|error| error.to_string())?;
+        let lost = Arc::clone(lost);
+        let mut options = ConnectOptions::new()
+            .name(format!("oroshi push {}", self.node.name))
+            .connection_timeout(CONNECT)
+            .client_capacity(BATCH)
+            // They would be forgotten with the connection.
+            .ignore_discovered_servers()
+            .event_callback(move |event| {
+                if matches!(event, Event::Disconnected | Event::Closed) {
+                    lost.notify_one();
+                }
+                std::future::ready(())
+            });
+        options = match credentials(&servers) {
+            Some((user, Some(password))) => options.user_and_password(user, password),
+            Some((token, None)) => options.token(token),
+            None => options,
+        };
+        options.connect(servers).await.map_err(|error| with_causes(&error))
+    }
+
+    /// Takes in what other nodes say.
+    async fn hear(self: &Rc<Self>, client: &Client) {
+        let to_me = format!("oroshi.push.{}.node.{:016x}", self.name, self.shared.me);
+        let (Ok(to_all), Ok(to_me)) = (client.subscribe(self.all.clone()).await, client.subscribe(to_me).await) else { return };
+        let mut messages = futures_util::stream::select(to_all, to_me);
+        let most = self.node.plan.limits.publish_bytes;
+        while let Some(message) = messages.next().await {
+            match wire::decode(&message.payload, most) {
+                Ok((head, said)) => self.heard(head, said, message.payload.len()),
+                Err(refused) => {
+                    count(&self.shared.counters.refused, 1);
+                    self.shared.trouble(refused.to_string());
+                }
+            }
+        }
+    }
+
+    fn heard(self: &Rc<Self>, head: Head, said: Body, bytes: usize) {
+        let is_own = head.sender == self.shared.me;
+        match said {
+            Body::Heartbeat { leaving: false, .. } if is_own => self.came_back(),
+            _ if is_own => {}
+            Body::Heartbeat { leaving, heard } => {
+                let heard = self.peers.borrow_mut().heard(head, leaving, &heard, self.shared.now_ms());
+                count(&self.shared.counters.missed, heard.missed);
+                if heard.came {
+                    self.beat_now.notify_one();
+                }
+                if heard.left {
+                    self.wait_no_more(&[head.sender]);
+                }
+                self.tell_known();
+            }
+            Body::Request { patience, request } => self.asked(head, patience, request, bytes),
+            Body::Working => self.answered(head, Progress::Working),
+            Body::Reply(reply) => self.answered(head, Progress::Replied(reply)),
+        }
+    }
+
+    /// A heartbeat of this node came back: who speaks on this connection is heard.
+    fn came_back(&self) {
+        self.came_back_ms.set(self.shared.now_ms());
+        if !self.shared.connected.swap(true, Ordering::Relaxed) {
+            self.shared.trouble(String::new());
+            self.peers.borrow_mut().resume(self.shared.now_ms());
+            self.pause.set(Duration::ZERO);
+            count(&self.shared.counters.connects, 1);
+        }
+    }
+
+    /// Another node wants something done.
+    fn asked(self: &Rc<Self>, head: Head, patience: Duration, request: Request, bytes: usize) {
+        let counters = &self.shared.counters;
+        let now = self.shared.now_ms();
+        let taken = match self.peers.borrow_mut().take(head, patience.as_millis() as u64, now) {
+            Ok(taken) => taken,
+            Err(why) => {
+                return count(
+                    match why {
+                        LetBe::Stranger => &counters.refused,
+                        LetBe::Repeated => &counters.repeated,
+                        LetBe::Stale => &counters.stale,
+                    },
+                    1,
+                );
+            }
+        };
+        count(&counters.missed, taken.missed);
+        if let Request::Claim { keys } = request {
+            count(&counters.received, 1);
+            let is_greater = head.sender > self.shared.me;
+            for place in keys.iter().filter_map(|key| self.node.directory.find(key)) {
+                let claim = Claim { place, age: Duration::from_millis(taken.age_ms), is_greater };
+                self.node.tell(place.core, Box::new(move |hub| claim.settle(hub)));
+            }
+            return;
+        }
+        let Ok(under_way) = Arc::clone(&self.under_way).try_acquire_many_owned((bytes / 1024 + 1) as u32) else {
+            self.shared.trouble(format!("other nodes ask for more than {} MiB at a time", UNDER_WAY_KIB / 1024));
+            return count(&counters.refused, 1);
+        };
+        count(&counters.received, 1);
+        let (orders, shared) = (self.orders.clone(), Arc::clone(&self.shared));
+        let say = move |said: Body| {
+            let frame = said.encode(Head { sender: shared.me, number: head.number, sent_ms: shared.now_ms() });
+            // Without its thread there is no link.
+            let _ = orders.send(Order::Reply { to: head.sender, frame });
+        };
+        // What one node asks for is begun by one core, so that it keeps its order.
+        let core = (head.sender % u64::from(self.node.cores())) as u16;
+        self.node.tell(
+            core,
+            Box::new(move |hub| {
+                let hub = Rc::clone(hub);
+                tokio::task::spawn_local(async move {
+                    if let Some(reply) = serve::perform(&hub, request, patience, || say(Body::Working)).await {
+                        say(Body::Reply(reply));
+                    }
+                    drop(under_way);
+                });
+            }),
+        );
+    }
+
+    /// Another node has answered.
+    fn answered(&self, head: Head, progress: Progress) {
+        let mut all = self.waiting.borrow_mut();
+        let place = all.get(&head.number).and_then(|waiting| waiting.nodes.iter().position(|&node| node == head.sender));
+        let (Some(place), Some(waiting)) = (place, all.get_mut(&head.number)) else {
+            return count(&self.shared.counters.late, 1);
+        };
+        if matches!(progress, Progress::Replied(_)) {
+            waiting.nodes.swap_remove(place);
+        }
+        if waiting.replies.send(progress).is_err() {
+            count(&self.shared.counters.late, 1);
+        }
+        if waiting.nodes.is_empty() {
+            all.remove(&head.number);
+        }
+    }
+
+    /// These nodes have gone, and will reply nothing.
+    fn wait_no_more(&self, gone: &[u64]) {
+        self.waiting.borrow_mut().retain(|_, waiting| {
+            waiting.nodes.retain(|node| !gone.contains(node));
+            !waiting.nodes.is_empty()
+        });
+    }
+
+    fn tell_known(&self) {
+        self.shared.known.store(self.peers.borrow().known().len() as u32, Ordering::Relaxed);
+    }
+
+    /// Hands to NATS what the cores want to be told.
+    async fn speak(&self, client: &Client, orders: &mut UnboundedReceiver<Order>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        // This end holds a sender too: it does not run dry.
+        while orders.recv_many(&mut batch, BATCH).await > 0 {
+            let mut keys = Vec::new();
+            for order in batch.drain(..) {
+                if let Order::Claim { key } = &order {
+                    keys.push(Box::from(&**key));
+                } else if !self.hand_over(client, order).await {
+                    return;
+                }
+            }
+            if !keys.is_empty() && !self.say_claim(client, keys).await {
+                return;
+            }
+            // The client holds one batch at most. What is late is not handed over, so it cannot be late by more than that.
+            if client.flush().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// False if the client has ended.
+    async fn hand_over(&self, client: &Client, order: Order) -> bool {
+        match order {
+            Order::Request { mut frame, until, replies, _room } => {
+                if Instant::now() >= until || !self.shared.connected.load(Ordering::Relaxed) {
+                    count(&self.shared.counters.unsent, 1);
+                    return true;
+                }
+                wire::set_number(&mut frame, self.next_number());
+                if let Some(replies) = replies {
+                    let nodes = self.peers.borrow().known();
+                    if !nodes.is_empty() {
+                        self.waiting.borrow_mut().insert(self.number.get(), Waiting { nodes, replies });
+                    }
+                }
+                count(&self.shared.counters.sent, 1);
+                client.publish(self.all.clone(), frame.into()).await.is_ok()
+            }
+            Order::Reply { to, frame } => {
+                client.publish(format!("oroshi.push.{}.node.{to:016x}", self.name), frame.into()).await.is_ok()
+            }
+            Order::Claim { .. } => true,
+        }
+    }
+
+    async fn say_claim(&self, client: &Client, keys: Vec<Box<str>>) -> bool {
+        let head = Head { sender: self.shared.me, number: self.next_number(), sent_ms: self.shared.now_ms() };
+        let patience = Duration::from_millis(SILENCE_MS);
+        count(&self.shared.counters.sent, 1);
+        client.publish(self.all.clone(), Body::Request { patience, request: Request::Claim { keys } }.encode(head).into()).await.is_ok()
+    }
+
+    fn next_number(&self) -> u64 {
+        self.number.set(self.number.get() + 1);
+        self.number.get()
+    }
+
+    /// Says now and then that this node is there, and sees who else is. Returns when nothing comes back.
+    async fn beat(&self, client: &Client) {
+        self.came_back_ms.set(self.shared.now_ms());
+        loop {
+            self.say_heartbeat(client, false).await;
+            let (pause, asked_for) = (pin!(sleep(Duration::from_millis(HEARTBEAT_MS))), pin!(self.beat_now.notified()));
+            select(pause, asked_for).await;
+            let now = self.shared.now_ms();
+            let silence = now.saturating_sub(self.came_back_ms.get());
+            if silence > SILENCE_MS {
+                return self.shared.trouble("nothing comes back from NATS: trying another connection".to_owned());
+            }
+            if silence > HEARTBEAT_MS * 3 / 2 {
+                // What is handed over now might reach others when nobody waits for it any more.
+                self.shared.connected.store(false, Ordering::Relaxed);
+            } else {
+                let gone = self.peers.borrow_mut().forget_silent(now);
+                self.wait_no_more(&gone);
+                self.tell_known();
+            }
+            self.waiting.borrow_mut().retain(|_, waiting| !waiting.replies.is_closed());
+        }
+    }
+
+    async fn say_heartbeat(&self, client: &Client, leaving: bool) {
+        let heard = self.peers.borrow_mut().echoes();
+        let head = Head { sender: self.shared.me, number: self.number.get(), sent_ms: self.shared.now_ms() };
+        // If the client has ended, nothing comes back either.
+        let _ = client.publish(self.all.clone(), Body::Heartbeat { leaving, heard }.encode(head).into()).await;
+        self.tell_known();
+    }
+
+    /// The link is lost: nobody waits for what would have come over it, and what was to go over it goes nowhere.
+    fn lose(&self, orders: &mut UnboundedReceiver<Order>) {
+        self.shared.connected.store(false, Ordering::Relaxed);
+        self.waiting.borrow_mut().clear();
+        while let Ok(order) = orders.try_recv() {
+            if matches!(order, Order::Request { .. }) {
+                count(&self.shared.counters.unsent, 1);
+            }
+        }
+    }
+}
+
+/// User and password, or a token alone, of the first server that has any.
+fn credentials(servers: &[ServerAddr]) -> Option<(String, Option<String>)> {
+    let plain = |text: &str| query::segment(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned);
+    let server = servers.iter().find(|server| server.has_user_pass())?;
+    Some((plain(server.username()?), server.password().map(plain)))
+}
+
+/// An error and what it came from, in one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_stand_in_the_address_and_are_unescaped() {
+        let of = |addresses: &str| {
+            let servers: Vec<ServerAddr> = addresses.split(',').map(|address| address.parse().unwrap()).collect();
+            credentials(&servers)
+        };
+        assert_eq!(of("nats://h:1"), None);
+        assert_eq!(of("nats://u:p%40ss@h:1"), Some(("u".to_owned(), Some("p@ss".to_owned()))));
+        assert_eq!(of("nats://h:1,nats://s3cret@h:2"), Some(("s3cret".to_owned(), None)));
+    }
+}

@@ -1,0 +1,97 @@
+//! What this node does for others.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::cluster::wire::{Reply, Request, PartialReceipt};
+use crate::directory::Place;
+use crate::hub::Hub;
+use crate::publish::Publish;
+
+/// Does what another node asks for. `working` is called if that will take longer than half of the time that the other waits.
+pub(super) async fn perform(hub: &Rc<Hub>, request: Request, patience: Duration, working: impl FnOnce()) -> Option<Reply> {
+    Some(match request {
+        Request::Publish(publish) => Reply::Receipt(self::publish(hub, publish, patience / 2, working).await),
+        Request::Find { key } => Reply::Session(hub.find_here(&key).await),
+        Request::Close { key, last, code, reason } => Reply::Closed(hub.close_here(&key, last, code, &reason).await),
+        Request::Join { key, group } => Reply::Known(hub.join_group_here(&key, &group).await),
+        Request::Leave { key, group } => Reply::Known(hub.leave_group_here(&key, &group).await),
+        Request::GroupSize { group } => Reply::GroupSize(hub.group_size_here(&group).await),
+        // Those are told to the cores as they come.
+        Request::Claim { .. } => return None,
+    })
+}
+
+async fn publish(hub: &Rc<Hub>, publish: Publish, soon: Duration, working: impl FnOnce()) -> PartialReceipt {
+    let publish = Arc::new(publish);
+    let mut publishing = pin!(hub.publish_here(&publish));
+    let receipt = match timeout(soon, &mut publishing).await {
+        Ok(receipt) => receipt,
+        Err(_) => {
+            working();
+            publishing.await
+        }
+    };
+    let is_found = |key: &str| !receipt.unknown.iter().any(|unknown| **unknown == *key);
+    let keys = publish.to.sessions.iter().enumerate();
+    PartialReceipt {
+        matched: receipt.matched,
+        written: receipt.written,
+        queued: receipt.queued,
+        dropped: receipt.dropped,
+        closed: receipt.closed,
+        found: keys.filter(|(_, key)| is_found(key)).map(|(place, _)| place as u64).collect(),
+        refused: receipt.refused,
+    }
+}
+
+/// A claim of another node's to a key that a session of this node has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub(super) place: Place,
+    /// How long ago the other session was opened, at most.
+    pub(super) age: Duration,
+    /// Whether the other node has the greater number.
+    pub(super) is_greater: bool,
+}
+
+impl Claim {
+    /// Ends the session of this core if it is the older one.
+    pub(super) fn settle(self, hub: &Hub) {
+        if let Some(session) = hub.at(self.place) {
+            let age = hub.tick() * hub.now().saturating_sub(session.began);
+            // Both ages are known to a tick or so.
+            if self.wins(age, hub.tick() * 2) {
+                hub.replace(self.place);
+            }
+        }
+    }
+
+    /// Whether a session of this age gives way. Of two that began at about the same time, both nodes keep the same one.
+    fn wins(self, age: Duration, margin: Duration) -> bool {
+        if age > self.age + margin {
+            return true;
+        }
+        self.age <= age + margin && self.is_greater
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_younger_session_keeps_its_key_and_one_of_twins_does() {
+        let wins = |age, claim_age, is_greater| {
+            let claim = Claim { place: Place { core: 0, slot: 0, generation: 0 }, age: Duration::from_millis(claim_age), is_greater };
+            claim.wins(Duration::from_millis(age), Duration::from_millis(100))
+        };
+        assert!(wins(5000, 10, false) && wins(5000, 10, true), "an old one gives way");
+        assert!(!wins(10, 5000, true) && !wins(10, 5000, false), "a new one stays, however late the claim came");
+        assert!(wins(50, 20, true) && !wins(20, 50, false), "twins");
+    }
+}

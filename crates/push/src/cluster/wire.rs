@@ -1,0 +1,602 @@
+//! What nodes say to each other, as bytes.
+//!
+//! A head of fixed size, then what is said; lengths and numbers in LEB128. There is one way only to write a thing, and reading accepts no
+//! other: whatever can be read is written again as the same bytes. Nothing that is read may claim more than is there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use oroshi_websocket::{CloseCode, Kind};
+use thiserror::Error;
+
+use crate::control::{Closed, SessionInfo};
+use crate::counts::TRANSPORTS;
+use crate::message::Message;
+use crate::publish::{Publish, Targets};
+use crate::tally::Wait;
+
+/// Nodes of another version refuse what they read, and are refused.
+const VERSION: u8 = 1;
+
+/// Where in a frame its number stands.
+const NUMBER_AT: usize = 10;
+
+/// The length of a head, bytes.
+const HEAD: usize = 26;
+
+/// The most that a time or a stamp can be: nine thousand years in milliseconds, which leave room to calculate.
+const MOST_MS: u64 = 1 << 48;
+
+/// Who speaks, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Head {
+    /// The node, in this run of its process.
+    pub(super) sender: u64,
+    /// Of a request: which of the sender's it is, from 1. Of a reply: the same. Of a heartbeat: that of the last request.
+    pub(super) number: u64,
+    /// The sender's clock, which counts milliseconds from a moment of its own.
+    pub(super) sent_ms: u64,
+}
+
+/// What is said.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// To all, now and then: the sender is there, and has heard these.
+    Heartbeat { leaving: bool, heard: Vec<Echo> },
+    /// To all: the sender wants something done, and waits for so long.
+    Request { patience: Duration, request: Request },
+    /// To who asked: it takes longer, but will be answered.
+    Working,
+    /// To who asked.
+    Reply(Reply),
+}
+
+/// The last heartbeat that was heard of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Echo {
+    pub(super) node: u64,
+    /// By the clock of that node.
+    pub(super) sent_ms: u64,
+    /// By the clock of who heard it.
+    pub(super) heard_ms: u64,
+}
+
+/// What a node can ask of all others.
+#[derive(Debug)]
+pub(super) enum Request {
+    Publish(Publish),
+    Find { key: Box<str> },
+    Close { key: Box<str>, last: Option<Arc<Message>>, code: CloseCode, reason: Box<str> },
+    Join { key: Box<str>, group: Box<str> },
+    Leave { key: Box<str>, group: Box<str> },
+    GroupSize { group: Box<str> },
+    /// Sessions with these keys were opened; older ones end. Not answered.
+    Claim { keys: Vec<Box<str>> },
+}
+
+/// What a request is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// To a publish.
+    Receipt(PartialReceipt),
+    /// To `Find`.
+    Session(Option<SessionInfo>),
+    Closed(Closed),
+    /// To `Join` and `Leave`: whether there is such a session.
+    Known(bool),
+    GroupSize(u64),
+}
+
+/// What became of a publish on a node, in sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PartialReceipt {
+    pub(super) matched: u64,
+    pub(super) written: u64,
+    pub(super) queued: u64,
+    pub(super) dropped: u64,
+    pub(super) closed: u64,
+    /// Which of the keys that were asked for it knows, by their place in the list.
+    pub(super) found: Vec<u64>,
+    pub(super) refused: Vec<Box<str>>,
+}
+
+/// What was read is not what a node of this version says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum Refused {
+    #[error("another node speaks version {0} of the protocol, this one version {VERSION}: run one version of oroshi on all")]
+    Version(u8),
+    #[error("what came from NATS is no node's message ({0}): is the cluster's name used for something else?")]
+    Malformed(&'static str),
+}
+
+impl Body {
+    /// As bytes.
+    pub(super) fn encode(&self, head: Head) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128);
+        out.extend_from_slice(&[VERSION, self.kind()]);
+        for field in [head.sender, head.number, head.sent_ms] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        match self {
+            Body::Heartbeat { leaving, heard } => {
+                flag(&mut out, *leaving);
+                number(&mut out, heard.len() as u64);
+                for echo in heard {
+                    out.extend_from_slice(&echo.node.to_le_bytes());
+                    number(&mut out, echo.sent_ms);
+                    number(&mut out, echo.heard_ms);
+                }
+            }
+            Body::Request { patience, request } => {
+                time(&mut out, *patience);
+                request.encode(&mut out);
+            }
+            Body::Working => {}
+            Body::Reply(reply) => reply.encode(&mut out),
+        }
+        out
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Body::Heartbeat { .. } => 0,
+            Body::Request { .. } => 1,
+            Body::Working => 2,
+            Body::Reply(_) => 3,
+        }
+    }
+}
+
+/// Gives a frame its number, which is known last.
+pub(super) fn set_number(frame: &mut [u8], number: u64) {
+    if let Some(place) = frame.get_mut(NUMBER_AT..NUMBER_AT + 8) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+}
+
+/// Reads a frame. `most` is how large a message may be, bytes.
+pub(super) fn decode(frame: &[u8], most: u64) -> Result<(Head, Body), Refused> {
+    let mut reader = Reader { rest: frame, most };
+    let version = reader.byte()?;
+    if version != VERSION {
+        return Err(Refused::Version(version));
+    }
+    if frame.len() < HEAD {
+        return Err(Refused::Malformed("a head that is cut off"));
+    }
+    let kind = reader.byte()?;
+    let head = Head { sender: reader.fixed()?, number: reader.fixed()?, sent_ms: stamp(reader.fixed()?)? };
+    let said = match kind {
+        0 => {
+            let leaving = reader.flag()?;
+            let heard = reader.list(|reader| {
+                Ok(Echo { node: reader.fixed()?, sent_ms: stamp(reader.number()?)?, heard_ms: stamp(reader.number()?)? })
+            })?;
+            Body::Heartbeat { leaving, heard }
+        }
+        1 => Body::Request { patience: reader.time()?, request: Request::decode(&mut reader)? },
+        2 => Body::Working,
+        3 => Body::Reply(Reply::decode(&mut reader)?),
+        _ => return Err(Refused::Malformed("an unknown kind")),
+    };
+    match reader.rest {
+        [] => Ok((head, said)),
+        _ => Err(Refused::Malformed("more than there should be")),
+    }
+}
+
+impl Request {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Request::Publish(Publish { message: sent, to, except, wait, deadline }) => {
+                out.push(0);
+                message(out, sent);
+                flag(out, to.all);
+                [&to.groups, &to.sessions, except].into_iter().for_each(|names| texts(out, names));
+                out.push(match wait {
+                    Wait::Queued => 0,
+                    Wait::Attempted => 1,
+                    Wait::Written => 2,
+                });
+                time(out, *deadline);
+            }
+            Request::Find { key } => {
+                out.push(1);
+                text(out, key);
+            }
+            Request::Close { key, last, code, reason } => {
+                out.push(2);
+                text(out, key);
+                flag(out, last.is_some());
+                last.iter().for_each(|last| message(out, last));
+                number(out, code.0.into());
+                text(out, reason);
+            }
+            Request::Join { key, group } => {
+                out.push(3);
+                [key, group].into_iter().for_each(|name| text(out, name));
+            }
+            Request::Leave { key, group } => {
+                out.push(4);
+                [key, group].into_iter().for_each(|name| text(out, name));
+            }
+            Request::GroupSize { group } => {
+                out.push(5);
+                text(out, group);
+            }
+            Request::Claim { keys } => {
+                out.push(6);
+                texts(out, keys);
+            }
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, Refused> {
+        Ok(match reader.byte()? {
+            0 => Request::Publish(Publish {
+                message: Arc::new(reader.message()?),
+                to: Targets { all: reader.flag()?, groups: reader.texts()?, sessions: reader.texts()? },
+                except: reader.texts()?,
+                wait: match reader.byte()? {
+                    0 => Wait::Queued,
+                    1 => Wait::Attempted,
+                    2 => Wait::Written,
+                    _ => return Err(Refused::Malformed("an unknown wait")),
+                },
+                deadline: reader.time()?,
+            }),
+            1 => Request::Find { key: reader.text()? },
+            2 => {
+                let (key, has_last) = (reader.text()?, reader.flag()?);
+                let last = if has_last { Some(Arc::new(reader.message()?)) } else { None };
+                let code = u16::try_from(reader.number()?).ok().map(CloseCode).filter(|code| code.may_be_sent());
+                let code = code.ok_or(Refused::Malformed("a close code that cannot be sent"))?;
+                let reason = reader.text()?;
+                if reason.len() > REASON_BYTES {
+                    return Err(Refused::Malformed("a reason that is too long"));
+                }
+                Request::Close { key, last, code, reason }
+            }
+            3 => Request::Join { key: reader.text()?, group: reader.text()? },
+            4 => Request::Leave { key: reader.text()?, group: reader.text()? },
+            5 => Request::GroupSize { group: reader.text()? },
+            6 => Request::Claim { keys: reader.texts()? },
+            _ => return Err(Refused::Malformed("an unknown request")),
+        })
+    }
+}
+
+/// The longest reason that fits into a close frame, bytes (RFC 6455, section 5.5).
+const REASON_BYTES: usize = 123;
+
+impl Reply {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Reply::Receipt(PartialReceipt { matched, written, queued, dropped, closed, found, refused }) => {
+                out.push(0);
+                [matched, written, queued, dropped, closed].into_iter().for_each(|&count| number(out, count));
+                number(out, found.len() as u64);
+                found.iter().for_each(|place| number(out, *place));
+                texts(out, refused);
+            }
+            Reply::Session(found) => {
+                out.push(1);
+                flag(out, found.is_some());
+                if let Some(SessionInfo { transport, groups, queued_messages, queued_bytes, age }) = found {
+                    out.push(TRANSPORTS.iter().position(|name| name == transport).unwrap_or(0) as u8);
+                    texts(out, groups);
+                    [queued_messages, queued_bytes].into_iter().for_each(|&count| number(out, count as u64));
+                    time(out, *age);
+                }
+            }
+            Reply::Closed(closed) => out.extend_from_slice(&[2, match closed {
+                Closed::Done => 0,
+                Closed::Already => 1,
+                Closed::Unknown => 2,
+            }]),
+            Reply::Known(known) => {
+                out.push(3);
+                flag(out, *known);
+            }
+            Reply::GroupSize(size) => {
+                out.push(4);
+                number(out, *size);
+            }
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, Refused> {
+        Ok(match reader.byte()? {
+            0 => Reply::Receipt(PartialReceipt {
+                matched: reader.number()?,
+                written: reader.number()?,
+                queued: reader.number()?,
+                dropped: reader.number()?,
+                closed: reader.number()?,
+                found: reader.list(Reader::number)?,
+                refused: reader.texts()?,
+            }),
+            1 if reader.flag()? => {
+                let transport = TRANSPORTS.get(usize::from(reader.byte()?));
+                Reply::Session(Some(SessionInfo {
+                    transport: transport.ok_or(Refused::Malformed("an unknown transport"))?,
+                    groups: reader.texts()?,
+                    queued_messages: reader.number()? as usize,
+                    queued_bytes: reader.number()? as usize,
+                    age: reader.time()?,
+                }))
+            }
+            1 => Reply::Session(None),
+            2 => Reply::Closed(match reader.byte()? {
+                0 => Closed::Done,
+                1 => Closed::Already,
+                2 => Closed::Unknown,
+                _ => return Err(Refused::Malformed("an unknown end")),
+            }),
+            3 => Reply::Known(reader.flag()?),
+            4 => Reply::GroupSize(reader.number()?),
+            _ => return Err(Refused::Malformed("an unknown reply")),
+        })
+    }
+}
+
+fn number(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn flag(out: &mut Vec<u8>, set: bool) {
+    out.push(set.into());
+}
+
+fn time(out: &mut Vec<u8>, time: Duration) {
+    number(out, u64::try_from(time.as_millis()).unwrap_or(MOST_MS).min(MOST_MS));
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    number(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn texts(out: &mut Vec<u8>, all: &[Box<str>]) {
+    number(out, all.len() as u64);
+    all.iter().for_each(|one| text(out, one));
+}
+
+fn message(out: &mut Vec<u8>, message: &Message) {
+    let (kind, data) = message.payload().map_or((Kind::Text, &[][..]), |(kind, data)| (kind, data));
+    out.push(u8::from(kind == Kind::Binary));
+    number(out, data.len() as u64);
+    out.extend_from_slice(data);
+    flag(out, message.key().is_some());
+    message.key().into_iter().for_each(|key| text(out, key));
+}
+
+fn stamp(value: u64) -> Result<u64, Refused> {
+    if value > MOST_MS { Err(Refused::Malformed("a time that is too far")) } else { Ok(value) }
+}
+
+/// What is still to be read.
+struct Reader<'f> {
+    rest: &'f [u8],
+    /// The largest message, bytes.
+    most: u64,
+}
+
+impl Reader<'_> {
+    fn byte(&mut self) -> Result<u8, Refused> {
+        let (&byte, rest) = self.rest.split_first().ok_or(CUT_OFF)?;
+        self.rest = rest;
+        Ok(byte)
+    }
+
+    fn bytes(&mut self, count: u64) -> Result<&[u8], Refused> {
+        let count = usize::try_from(count).map_err(|_| CUT_OFF)?;
+        let (bytes, rest) = self.rest.split_at_checked(count).ok_or(CUT_OFF)?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    fn fixed(&mut self) -> Result<u64, Refused> {
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(CUT_OFF)?;
+        self.rest = rest;
+        Ok(u64::from_le_bytes(*bytes))
+    }
+
+    fn number(&mut self) -> Result<u64, Refused> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if (bits << shift) >> shift != bits || (byte == 0 && shift > 0) {
+                return Err(Refused::Malformed("a number that is not written as it should be"));
+            }
+            value |= bits << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(Refused::Malformed("a number that is too long"))
+    }
+
+    fn flag(&mut self) -> Result<bool, Refused> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Refused::Malformed("a yes or no that is neither")),
+        }
+    }
+
+    fn time(&mut self) -> Result<Duration, Refused> {
+        self.number().and_then(stamp).map(Duration::from_millis)
+    }
+
+    fn text(&mut self) -> Result<Box<str>, Refused> {
+        let length = self.number()?;
+        str::from_utf8(self.bytes(length)?).map(Box::from).map_err(|_| Refused::Malformed("a text that is not UTF-8"))
+    }
+
+    fn texts(&mut self) -> Result<Vec<Box<str>>, Refused> {
+        self.list(Reader::text)
+    }
+
+    /// Whatever its length is said to be, it takes no more memory than what is there fills.
+    fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Result<T, Refused>) -> Result<Vec<T>, Refused> {
+        let count = self.number()?;
+        let mut all = Vec::new();
+        for _ in 0..count {
+            all.push(one(self)?);
+        }
+        Ok(all)
+    }
+
+    fn message(&mut self) -> Result<Message, Refused> {
+        let kind = if self.flag()? { Kind::Binary } else { Kind::Text };
+        let length = self.number()?;
+        if length > self.most {
+            return Err(Refused::Malformed("a message over limits.publish"));
+        }
+        // A copy, as the buffer that it came in holds others too.
+        let data = Bytes::copy_from_slice(self.bytes(length)?);
+        if kind == Kind::Text && str::from_utf8(&data).is_err() {
+            return Err(Refused::Malformed("a text that is not UTF-8"));
+        }
+        let key = if self.flag()? { Some(self.text()?) } else { None };
+        Ok(Message::data(kind, data).with_key(key))
+    }
+}
+
+const CUT_OFF: Refused = Refused::Malformed("less than there should be");
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MOST: u64 = 1 << 20;
+
+    fn every_kind() -> Vec<Body> {
+        let names = |names: &[&str]| names.iter().map(|&name| name.into()).collect::<Vec<Box<str>>>();
+        let message = |kind, data: &'static [u8], key: Option<&str>| {
+            Arc::new(Message::data(kind, Bytes::from_static(data)).with_key(key.map(Box::from)))
+        };
+        let publish = Publish {
+            message: message(Kind::Text, "grüß".as_bytes(), Some("k")),
+            to: Targets { all: true, groups: names(&["a", ""]), sessions: names(&["s1", "s2"]) },
+            except: names(&["s3"]),
+            wait: Wait::Written,
+            deadline: Duration::from_millis(70_000),
+        };
+        let requests = [
+            Request::Publish(publish),
+            Request::Find { key: "k".into() },
+            Request::Close {
+                key: "k".into(),
+                last: Some(message(Kind::Binary, b"\xff\0", None)),
+                code: CloseCode::NORMAL,
+                reason: "bye".into(),
+            },
+            Request::Close { key: "k".into(), last: None, code: CloseCode(4999), reason: "".into() },
+            Request::Join { key: "k".into(), group: "g".into() },
+            Request::Leave { key: "k".into(), group: "g".into() },
+            Request::GroupSize { group: "g".into() },
+            Request::Claim { keys: names(&["a", "b"]) },
+        ];
+        let info = SessionInfo {
+            transport: "poll",
+            groups: names(&["g"]),
+            queued_messages: 3,
+            queued_bytes: 4096,
+            age: Duration::from_millis(1),
+        };
+        let part = PartialReceipt { matched: 300, written: 200, queued: 1, dropped: 2, closed: 3, found: vec![0, 129], refused: names(&["r"]) };
+        let replies = [
+            Reply::Receipt(part),
+            Reply::Session(Some(info)),
+            Reply::Session(None),
+            Reply::Closed(Closed::Done),
+            Reply::Closed(Closed::Already),
+            Reply::Closed(Closed::Unknown),
+            Reply::Known(true),
+            Reply::GroupSize(u64::MAX),
+        ];
+        let beats = [vec![], vec![Echo { node: u64::MAX, sent_ms: 5, heard_ms: MOST_MS }]];
+        let mut all = vec![Body::Working];
+        all.extend(beats.map(|heard| Body::Heartbeat { leaving: heard.is_empty(), heard }));
+        all.extend(requests.map(|request| Body::Request { patience: Duration::from_secs(2), request }));
+        all.extend(replies.map(Body::Reply));
+        all
+    }
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        for said in every_kind() {
+            let head = Head { sender: 7, number: 0, sent_ms: 9 };
+            let mut frame = said.encode(head);
+            set_number(&mut frame, 8);
+            let (read, again) = decode(&frame, MOST).unwrap_or_else(|refused| panic!("{said:?}: {refused}"));
+            assert_eq!(read, Head { number: 8, ..head });
+            assert_eq!(again.encode(read), frame, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_goes_on_is_refused() {
+        for said in every_kind() {
+            let mut frame = said.encode(Head::default());
+            for cut in 0..frame.len() {
+                assert!(decode(&frame[..cut], MOST).is_err(), "{said:?} cut at {cut}");
+            }
+            frame.push(0);
+            assert!(decode(&frame, MOST).is_err(), "{said:?} and more");
+        }
+    }
+
+    #[test]
+    fn other_versions_and_large_messages_are_refused_by_name() {
+        let mut frame = Body::Working.encode(Head::default());
+        frame[0] = 2;
+        assert_eq!(decode(&frame, MOST).unwrap_err(), Refused::Version(2));
+        let publish = &every_kind()[3].encode(Head::default());
+        assert!(decode(publish, 6).is_ok());
+        assert_eq!(decode(publish, 5).unwrap_err(), Refused::Malformed("a message over limits.publish"));
+    }
+
+    #[test]
+    fn a_list_that_claims_much_takes_nothing() {
+        let mut frame = Body::Heartbeat { leaving: false, heard: Vec::new() }.encode(Head::default());
+        frame.truncate(HEAD + 1);
+        number(&mut frame, u64::MAX);
+        assert_eq!(decode(&frame, MOST).unwrap_err(), CUT_OFF);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Whatever comes is refused, or is exactly what a node would have written.
+        #[test]
+        fn there_is_one_way_to_write_a_thing(which in 0..19usize, at in any::<prop::sample::Index>(), bytes in prop::collection::vec(any::<u8>(), 0..12)) {
+            let mut frame = every_kind()[which % every_kind().len()].encode(Head { sender: 1, number: 2, sent_ms: 3 });
+            let at = at.index(frame.len());
+            let end = (at + bytes.len()).min(frame.len());
+            frame.splice(at..end, bytes);
+            if let Ok((head, said)) = decode(&frame, MOST) {
+                prop_assert_eq!(said.encode(head), frame);
+            }
+        }
+
+        #[test]
+        fn noise_is_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut frame = vec![VERSION, bytes.first().copied().unwrap_or(0) % 4];
+            frame.extend_from_slice(&bytes);
+            if let Ok((head, said)) = decode(&frame, MOST) {
+                prop_assert_eq!(said.encode(head), frame);
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What a core counts.
+
+use std::cell::Cell;
+use std::iter::Sum;
+
+use crate::callbacks::CallbackCounts;
+use crate::message::Framing;
+use crate::session::Reason;
+use crate::tally::Tally;
+
+/// The counters of one core.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    opened: [Cell<u64>; TRANSPORTS.len()],
+    ended: [Cell<u64>; REASONS.len()],
+    current: [Cell<u64>; TRANSPORTS.len()],
+    published: Cell<u64>,
+    published_bytes: Cell<u64>,
+    overloaded: Cell<u64>,
+    delivered: Cell<Delivered>,
+    heard: Cell<u64>,
+    heard_bytes: Cell<u64>,
+    /// Requests to connect that were not answered with a session, but for those that the backend refused.
+    pub(crate) connect_errors: Cell<u64>,
+    pub(crate) connect_refused: Cell<u64>,
+    /// Requests to connect that are being asked about.
+    pub(crate) connecting: Cell<u64>,
+    /// Close callbacks under way.
+    pub(crate) closing: Cell<u64>,
+}
+
+/// What became of the messages of finished publishes, per session.
+#[derive(Clone, Copy, Debug, Default)]
+struct Delivered {
+    matched: u64,
+    written: u64,
+    dropped: u64,
+    closed: u64,
+}
+
+/// The transports, as [`Framing::name`] calls them.
+pub(crate) const TRANSPORTS: [&str; 4] = ["websocket", "sse", "stream", "poll"];
+
+/// Why sessions ended, as metrics call it.
+pub(crate) const REASONS: [&str; 7] = ["client", "violation", "slow", "silent", "closed", "replaced", "drain"];
+
+/// What was counted, added up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Sessions now; by transport as in [`TRANSPORTS`].
+    pub(crate) sessions: u64,
+    pub(crate) by_transport: [u64; TRANSPORTS.len()],
+    /// Sessions ever.
+    pub(crate) opened: [u64; TRANSPORTS.len()],
+    /// By reason as in [`REASONS`].
+    pub(crate) ended: [u64; REASONS.len()],
+    pub(crate) groups: u64,
+    pub(crate) queued_bytes: u64,
+    pub(crate) published: u64,
+    pub(crate) published_bytes: u64,
+    pub(crate) overloaded: u64,
+    pub(crate) matched: u64,
+    pub(crate) written: u64,
+    pub(crate) dropped: u64,
+    pub(crate) closed: u64,
+    pub(crate) heard: u64,
+    pub(crate) heard_bytes: u64,
+    pub(crate) connect_errors: u64,
+    pub(crate) connect_refused: u64,
+    pub(crate) connecting: u64,
+    pub(crate) closing: u64,
+    pub(crate) callbacks: CallbackCounts,
+}
+
+impl Counters {
+    pub(crate) fn opened(&self, framing: Framing) {
+        let at = transport(framing);
+        add(&self.opened[at], 1);
+        add(&self.current[at], 1);
+    }
+
+    pub(crate) fn ended(&self, framing: Framing, reason: Reason) {
+        let current = &self.current[transport(framing)];
+        current.set(current.get().saturating_sub(1));
+        add(&self.ended[reason as usize], 1);
+    }
+
+    pub(crate) fn published(&self, bytes: usize) {
+        add(&self.published, 1);
+        add(&self.published_bytes, bytes as u64);
+    }
+
+    pub(crate) fn overloaded(&self) {
+        add(&self.overloaded, 1);
+    }
+
+    /// A publish was answered; what is still queued then is counted as matched alone.
+    pub(crate) fn delivered(&self, tally: Tally) {
+        let mut delivered = self.delivered.get();
+        delivered.matched += u64::from(tally.matched);
+        delivered.written += u64::from(tally.written);
+        delivered.dropped += u64::from(tally.dropped);
+        delivered.closed += u64::from(tally.closed);
+        self.delivered.set(delivered);
+    }
+
+    pub(crate) fn heard(&self, bytes: usize) {
+        add(&self.heard, 1);
+        add(&self.heard_bytes, bytes as u64);
+    }
+
+    pub(crate) fn counts(&self, sessions: u64, queued_bytes: u64, groups: u64) -> Counts {
+        let Delivered { matched, written, dropped, closed } = self.delivered.get();
+        Counts {
+            sessions,
+            by_transport: self.current.each_ref().map(Cell::get),
+            opened: self.opened.each_ref().map(Cell::get),
+            ended: self.ended.each_ref().map(Cell::get),
+            groups,
+            queued_bytes,
+            published: self.published.get(),
+            published_bytes: self.published_bytes.get(),
+            overloaded: self.overloaded.get(),
+            matched,
+            written,
+            dropped,
+            closed,
+            heard: self.heard.get(),
+            heard_bytes: self.heard_bytes.get(),
+            connect_errors: self.connect_errors.get(),
+            connect_refused: self.connect_refused.get(),
+            connecting: self.connecting.get(),
+            closing: self.closing.get(),
+            callbacks: CallbackCounts::default(),
+        }
+    }
+}
+
+impl Sum for Counts {
+    fn sum<I: Iterator<Item = Counts>>(all: I) -> Counts {
+        all.fold(Counts::default(), |mut sum, one| {
+            let arrays = sum.by_transport.iter_mut().chain(&mut sum.opened).chain(&mut sum.ended);
+            let theirs = one.by_transport.iter().chain(&one.opened).chain(&one.ended);
+            arrays.zip(theirs).for_each(|(sum, one)| *sum += one);
+            sum.sessions += one.sessions;
+            // A group may have members on several cores; the most that one of them has is the least that there are.
+            sum.groups = sum.groups.max(one.groups);
+            sum.queued_bytes += one.queued_bytes;
+            sum.published += one.published;
+            sum.published_bytes += one.published_bytes;
+            sum.overloaded += one.overloaded;
+            sum.matched += one.matched;
+            sum.written += one.written;
+            sum.dropped += one.dropped;
+            sum.closed += one.closed;
+            sum.heard += one.heard;
+            sum.heard_bytes += one.heard_bytes;
+            sum.connect_errors += one.connect_errors;
+            sum.connect_refused += one.connect_refused;
+            sum.connecting += one.connecting;
+            sum.closing += one.closing;
+            sum.callbacks += one.callbacks;
+            sum
+        })
+    }
+}
+
+fn transport(framing: Framing) -> usize {
+    TRANSPORTS.iter().position(|&name| name == framing.name()).unwrap_or(0)
+}
+
+fn add(counter: &Cell<u64>, count: u64) {
+    counter.set(counter.get() + count);
+}

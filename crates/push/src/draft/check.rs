@@ -1,0 +1,370 @@
+//! What is wrong with a draft: one function for each part of it.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use oroshi_net::Endpoint;
+
+use super::{Draft, Key, PlanError, is_unix};
+use crate::plan::{Cluster, GroupRule, Limits, Origins, Paths, Secret, Serves};
+
+/// More threads than this are a slip of the finger.
+const MOST_THREADS: usize = 1024;
+
+/// Where the native API is; no other path may lie on or below these.
+const NATIVE: [&str; 6] = ["/publish", "/sessions", "/groups", "/status", "/metrics", "/openapi.json"];
+
+/// Header fields that say how a message is sent, which is the client's to say.
+const OF_THE_CLIENT: [&str; 9] = [
+    "connection",
+    "content-length",
+    "expect",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Everything that is wrong.
+pub(super) fn all(draft: &Draft) -> Vec<PlanError> {
+    let mut problems = Vec::new();
+    if let Some(threads) = draft.threads
+        && !(1..=MOST_THREADS).contains(&threads)
+    {
+        let expected = format!("1 to {MOST_THREADS}");
+        problems.push(value("threads", threads, "is no sensible number of threads", expected));
+    }
+    doors(draft, &mut problems);
+    paths(&draft.paths, &mut problems);
+    if let Some(name) = &draft.session_header
+        && let Some(why) = wrong_header_name(name)
+    {
+        problems.push(value("session-header", name, why, "a name such as X-Kuiperbelt-Session"));
+    }
+    if let Some(endpoint) = &draft.endpoint
+        && (endpoint.is_empty() || !is_field_value(endpoint))
+    {
+        problems.push(value("endpoint", endpoint.escape_default(), "cannot stand in a header", "one such as host:9180"));
+    }
+    callbacks(draft, &mut problems);
+    origins(draft.origins.as_ref(), &mut problems);
+    limits(&draft.limits, &mut problems);
+    least_time("send.timeout", draft.send.timeout, &mut problems);
+    groups(&draft.groups, &mut problems);
+    if let Some(Secret(token)) = &draft.token
+        && (token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()))
+    {
+        let why = if token.is_empty() { "is empty" } else { "has a space or something else that cannot be sent" };
+        let expected = "a token of letters, digits and signs in one piece (openssl rand -hex 32 makes a good one)";
+        problems.push(PlanError::Hidden { key: "auth.token".into(), why, expected });
+    }
+    if let Some(cluster) = &draft.cluster {
+        self::cluster(cluster, &mut problems);
+    }
+    problems
+}
+
+fn doors(draft: &Draft, problems: &mut Vec<PlanError>) {
+    let doors = &draft.doors;
+    if doors.is_empty() && !draft.inherits {
+        problems.push(PlanError::Nowhere);
+    } else if !draft.inherits {
+        if doors.iter().all(|door| door.serves == Serves::Admin) {
+            problems.push(PlanError::NoPublic);
+        }
+        // What other nodes publish comes in without a door.
+        if draft.cluster.is_none() && doors.iter().all(|door| door.serves == Serves::Sessions) {
+            problems.push(PlanError::NoAdmin);
+        }
+    }
+    let mut seen = HashSet::new();
+    for door in doors {
+        // Port 0 is another one each time.
+        if !door.address.ends_with(":0") && !seen.insert(&door.address) {
+            let key = match door.serves {
+                Serves::Everything => "listen.everything",
+                Serves::Sessions => "listen.public",
+                Serves::Admin => "listen.admin",
+            };
+            problems.push(PlanError::Twice { key: key.into(), value: door.address.clone() });
+        }
+        if door.serves == Serves::Admin && draft.token.is_none() && !is_of_this_machine(&door.address) {
+            problems.push(PlanError::Open { address: door.address.clone() });
+        }
+    }
+}
+
+/// Whether only this machine can connect to the address.
+fn is_of_this_machine(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or("", |(host, _)| host);
+    is_unix(address) || host.eq_ignore_ascii_case("localhost") || host.starts_with("127.") || host == "[::1]"
+}
+
+fn paths(paths: &Paths, problems: &mut Vec<PlanError>) {
+    let all = [
+        ("paths.connect", &paths.connect),
+        ("paths.poll", &paths.poll),
+        ("paths.send", &paths.send),
+        ("paths.close", &paths.close),
+        ("paths.broadcast", &paths.broadcast),
+        ("paths.ping", &paths.ping),
+        ("paths.stats", &paths.stats),
+    ];
+    let mut seen = HashSet::new();
+    for (key, path) in all {
+        let is_path = path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'?' | b'#'));
+        if !is_path {
+            problems.push(value(key, path, "is no path", "one that begins with /, without ? and #"));
+        } else if NATIVE.iter().any(|native| path.strip_prefix(native).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))) {
+            problems.push(value(key, path, "is where the native API is", "another path"));
+        } else if !seen.insert(path) {
+            problems.push(PlanError::Twice { key: key.into(), value: path.clone() });
+        }
+    }
+}
+
+fn callbacks(draft: &Draft, problems: &mut Vec<PlanError>) {
+    let callbacks = &draft.callbacks;
+    for (key, url) in [
+        ("callbacks.connect", &callbacks.connect),
+        ("callbacks.establish", &callbacks.establish),
+        ("callbacks.receive", &callbacks.receive),
+        ("callbacks.close", &callbacks.close),
+    ] {
+        if let Some(Err(source)) = url.as_ref().map(|url| url.parse::<Endpoint>()) {
+            problems.push(PlanError::Url { key: key.into(), source });
+        }
+    }
+    least_time("callbacks.timeout", callbacks.timeout, problems);
+    if callbacks.retries > 100 {
+        problems.push(value("callbacks.retries", callbacks.retries, "would go on for hours", "0 to 100"));
+    }
+    least("callbacks.connections", callbacks.connections as u64, problems);
+    least("callbacks.answer-bytes", callbacks.answer_bytes as u64, problems);
+    for (name, text) in &callbacks.headers {
+        let key = || Key::from(format!("callbacks.headers.{name}"));
+        if let Some(why) = wrong_header_name(name) {
+            problems.push(value(key(), name, why, "a name such as X-Forwarded-For"));
+        } else if text.as_ref().is_some_and(|text| !is_field_value(text)) {
+            let expected = "text without line breaks and other control characters";
+            problems.push(PlanError::Hidden { key: key(), why: "cannot stand in a header", expected });
+        }
+    }
+}
+
+fn wrong_header_name(name: &str) -> Option<&'static str> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_token) {
+        Some("is no header's name")
+    } else if OF_THE_CLIENT.iter().any(|own| name.eq_ignore_ascii_case(own)) {
+        Some("says how a message is sent, which is not to be set")
+    } else {
+        None
+    }
+}
+
+fn is_field_value(text: &str) -> bool {
+    !text.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t')
+}
+
+fn origins(origins: Option<&Origins>, problems: &mut Vec<PlanError>) {
+    let Some(Origins::List(list)) = origins else { return };
+    for origin in list {
+        let authority = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+        let is_origin = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_graphic() && !b"/?#@".contains(&b));
+        if !authority.is_some_and(is_origin) {
+            let expected = "one as browsers write it, such as https://example.org, without a path";
+            problems.push(value("origins", origin, "is no origin", expected));
+        }
+    }
+}
+
+fn limits(limits: &Limits, problems: &mut Vec<PlanError>) {
+    for (key, number) in [
+        ("limits.sessions", limits.sessions as u64),
+        ("limits.connects-per-second", limits.connects_per_second.map_or(1, u64::from)),
+        ("limits.message-bytes", limits.message_bytes as u64),
+        ("limits.publish-bytes", limits.publish_bytes),
+        ("limits.session-queue-bytes", limits.session_queue_bytes as u64),
+        ("limits.session-queue-messages", limits.session_queue_messages as u64),
+        ("limits.total-queue-bytes", limits.total_queue_bytes as u64),
+    ] {
+        least(key, number, problems);
+    }
+    for (key, time) in [
+        ("limits.idle", limits.idle.unwrap_or(Duration::MAX)),
+        ("limits.ping", limits.ping.unwrap_or(Duration::MAX)),
+        ("limits.pong", limits.pong),
+        ("limits.write", limits.write),
+        ("limits.poll-absence", limits.poll_absence),
+        ("limits.poll-wait", limits.poll_wait),
+        ("limits.close", limits.close),
+    ] {
+        least_time(key, time, problems);
+    }
+    // What can never be queued could never be delivered.
+    if limits.publish_bytes > limits.session_queue_bytes as u64 {
+        let expected = format!("at most limits.session-queue-bytes, {}", limits.session_queue_bytes);
+        problems.push(value("limits.publish-bytes", limits.publish_bytes, "is more than a session's queue holds", expected));
+    }
+    if limits.session_queue_bytes > limits.total_queue_bytes {
+        let expected = format!("at most limits.total-queue-bytes, {}", limits.total_queue_bytes);
+        let given = limits.session_queue_bytes;
+        problems.push(value("limits.session-queue-bytes", given, "is more than all queues together hold", expected));
+    }
+}
+
+fn groups(groups: &[GroupRule], problems: &mut Vec<PlanError>) {
+    for (place, GroupRule { pattern, .. }) in groups.iter().enumerate() {
+        let key = || Key::from(format!("group[{}].pattern", place + 1));
+        let prefix = pattern.strip_suffix('*').unwrap_or(pattern);
+        if pattern.is_empty() || prefix.contains('*') || !is_field_value(pattern) {
+            let expected = "a group's name, or the beginning of one with * behind it, such as chat:*";
+            problems.push(value(key(), pattern.escape_default(), "is no pattern", expected));
+        } else if let Some(earlier) = groups[..place].iter().find(|earlier| earlier.fits(pattern)) {
+            let expected = "the narrower of two patterns to stand first";
+            let why = "is never reached, as an earlier pattern fits all that it fits";
+            problems.push(value(key(), format!("{pattern}` (behind `{})", earlier.pattern), why, expected));
+        }
+    }
+}
+
+fn cluster(cluster: &Cluster, problems: &mut Vec<PlanError>) {
+    for url in cluster.nats.0.split(',') {
+        let authority = url.trim().strip_prefix("nats://").map(|rest| rest.rsplit('@').next().unwrap_or(rest));
+        let is_host = |host: &str| !host.is_empty() && host.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
+        if !authority.is_some_and(is_host) {
+            let expected = "nats://host:4222, several with commas";
+            problems.push(PlanError::Hidden { key: "cluster.nats".into(), why: "is no address of NATS", expected });
+            break;
+        }
+    }
+    let is_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+    if cluster.name.is_empty() || !cluster.name.bytes().all(is_name) {
+        problems.push(value("cluster.name", &cluster.name, "is no name", "one of letters, digits, - and _"));
+    }
+    least_time("cluster.receipt-timeout", cluster.receipt_timeout, problems);
+}
+
+fn least(key: &'static str, number: u64, problems: &mut Vec<PlanError>) {
+    if number == 0 {
+        problems.push(value(key, number, "is too little", "at least 1"));
+    }
+}
+
+fn least_time(key: &'static str, time: Duration, problems: &mut Vec<PlanError>) {
+    if time.is_zero() {
+        problems.push(value(key, "0", "leaves no time at all", "a time such as 10s"));
+    }
+}
+
+fn value(
+    key: impl Into<Key>,
+    value: impl ToString,
+    why: &'static str,
+    expected: impl Into<std::borrow::Cow<'static, str>>,
+) -> PlanError {
+    PlanError::Value { key: key.into(), value: value.to_string(), why, expected: expected.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Callbacks, Door, Slow};
+
+    fn door(address: &str, serves: Serves) -> Door {
+        Door { address: address.into(), serves }
+    }
+
+    /// A draft with nothing wrong.
+    fn sound() -> Draft {
+        Draft { doors: vec![door(":9180", Serves::Everything)], ..Draft::default() }
+    }
+
+    /// The keys that are wrong.
+    fn keys(draft: &Draft) -> Vec<String> {
+        all(draft).iter().map(|problem| problem.key().to_owned()).collect()
+    }
+
+    #[test]
+    fn doors_let_in_who_must_come_in_and_nobody_else() {
+        assert!(keys(&sound()).is_empty());
+        let of = |doors: &[(&str, Serves)]| {
+            keys(&Draft { doors: doors.iter().map(|(address, serves)| door(address, *serves)).collect(), ..Draft::default() })
+        };
+        assert_eq!(of(&[]), ["listen"]);
+        assert_eq!(of(&[("127.0.0.1:1", Serves::Admin)]), ["listen.public"]);
+        assert_eq!(of(&[(":1", Serves::Sessions)]), ["listen.admin"]);
+        assert_eq!(of(&[(":1", Serves::Sessions), ("@a", Serves::Admin), (":1", Serves::Sessions)]), ["listen.public"]);
+        assert!(of(&[("127.0.0.1:0", Serves::Sessions), ("127.0.0.1:0", Serves::Admin)]).is_empty());
+        for open in [":2", "2", "0.0.0.0:2", "[::]:2", "192.0.2.1:2", "example.org:2"] {
+            assert_eq!(of(&[(":1", Serves::Sessions), (open, Serves::Admin)]), ["listen.admin"], "{open}");
+        }
+        for closed in ["127.0.0.1:2", "[::1]:2", "localhost:2", "unix:/a", "/a", "@a", "UNIX:@a"] {
+            assert!(of(&[(":1", Serves::Sessions), (closed, Serves::Admin)]).is_empty(), "{closed}");
+        }
+        let doors = vec![door(":1", Serves::Sessions), door(":2", Serves::Admin)];
+        let guarded = Draft { doors, token: Some(Secret("t".into())), ..Draft::default() };
+        assert!(keys(&guarded).is_empty());
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_said_at_once_with_the_value_and_what_was_expected() {
+        let group = |pattern: &str| GroupRule { pattern: pattern.into(), slow: Slow::Disconnect, client_may_join: false };
+        let draft = Draft {
+            threads: Some(0),
+            paths: Paths { connect: "connect".into(), poll: "/sessions/poll".into(), send: "/ping".into(), ..Paths::default() },
+            session_header: Some("a b".into()),
+            endpoint: Some("a\nb".into()),
+            callbacks: Callbacks {
+                connect: Some("example.org".into()),
+                retries: 1000,
+                connections: 0,
+                headers: vec![("Connection".into(), None), ("X-A".into(), Some("a\r\nb".into()))],
+                ..Callbacks::default()
+            },
+            origins: Some(Origins::List(vec!["example.org".into(), "https://a/b".into(), "https://a.b:1".into()])),
+            limits: Limits { sessions: 0, publish_bytes: 1 << 40, pong: Duration::ZERO, ..Limits::default() },
+            groups: vec![group("a*"), group("ab"), group(""), group("*c")],
+            token: Some(Secret("hid den".into())),
+            cluster: Some(Cluster {
+                nats: Secret("http://hidden".into()),
+                name: String::new(),
+                receipt_timeout: Duration::from_secs(1),
+            }),
+            ..sound()
+        };
+        let expected = [
+            "threads",
+            "paths.connect",
+            "paths.poll",
+            "paths.ping",
+            "session-header",
+            "endpoint",
+            "callbacks.connect",
+            "callbacks.retries",
+            "callbacks.connections",
+            "callbacks.headers.Connection",
+            "callbacks.headers.X-A",
+            "origins",
+            "origins",
+            "limits.sessions",
+            "limits.pong",
+            "limits.publish-bytes",
+            "group[2].pattern",
+            "group[3].pattern",
+            "group[4].pattern",
+            "auth.token",
+            "cluster.nats",
+            "cluster.name",
+        ];
+        assert_eq!(keys(&draft), expected);
+        for problem in all(&draft) {
+            let text = problem.to_string();
+            assert!(text.contains("expected"), "{text}");
+            assert!(!text.contains("hid"), "a secret shows: {text}");
+        }
+    }
+}

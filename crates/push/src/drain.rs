@@ -1,0 +1,63 @@
+//! The end of a hub, in good form.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use oroshi_websocket::{CloseCode, Kind};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::hub::Hub;
+use crate::message::{Framing, Message};
+use crate::session::{Reason, Session};
+
+/// How often some more are ended.
+const TURN: Duration = Duration::from_millis(20);
+
+/// At least so many at a time: fewer sessions need no spreading.
+const AT_ONCE: usize = 64;
+
+impl Hub {
+    /// Opens no session any more, and ends those of this core: spread over the first half of the time that there is, each once what waits
+    /// for it is written, and with a time of its own to come back. Returns when all are gone and the backend knows it, or the time
+    /// is over.
+    pub(crate) async fn drain(self: &Rc<Self>) {
+        self.draining.set(true);
+        let limit = self.plan().drain.timeout;
+        let until = Instant::now() + limit;
+        let (sessions, _) = self.some(0, usize::MAX);
+        let turns = (limit / 2).as_millis().div_ceil(TURN.as_millis()).max(1) as usize;
+        let mut some = sessions.chunks(sessions.len().div_ceil(turns).max(AT_ONCE)).peekable();
+        while let Some(sessions) = some.next() {
+            sessions.iter().for_each(|session| self.send_off(session));
+            if some.peek().is_some() {
+                sleep(TURN).await;
+            }
+        }
+        drop(sessions);
+        while self.len() > 0 || self.counters.closing.get() > 0 {
+            if timeout_at(until, self.gone.notified()).await.is_err() {
+                break;
+            }
+        }
+        self.each(|session| session.cut_off(Reason::Drain));
+        // Their tasks end in this core's next turn, and tell what was not written.
+        while self.len() > 0 && Instant::now() < until + Duration::from_secs(1) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn send_off(self: &Rc<Self>, session: &Rc<Session>) {
+        let longest = u64::try_from(self.plan().drain.retry_after.as_millis()).unwrap_or(u64::MAX);
+        let retry_ms = fastrand::u64(0..=longest);
+        if self.plan().compat_ekbo {
+            self.send_last(session, Arc::new(Message::data(Kind::Text, Bytes::new())));
+        }
+        let why = format!("the hub restarts; connect again in {retry_ms} ms");
+        self.end_with(session, Reason::Drain, CloseCode::RESTART, &why, Some(retry_ms));
+        if session.framing == Framing::Poll {
+            self.remove(session, Reason::Drain);
+        }
+    }
+}

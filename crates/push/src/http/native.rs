@@ -1,0 +1,366 @@
+//! The native API: publishing with receipts, sessions, groups.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use oroshi_server::{Error, Exchange};
+use oroshi_websocket::{CloseCode, Kind};
+use oroshi_words::units::parse_time;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::callbacks::kind_of;
+use crate::control::{Closed, SessionInfo};
+use crate::http::answer::{Problem, body, json, outcome};
+use crate::http::query;
+use crate::hub::Hub;
+use crate::message::Message;
+use crate::publish::{Publish, Receipt, Targets};
+use crate::tally::Wait;
+
+/// The longest that a publisher may have its request wait.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// The longest reason that fits into a close frame, bytes (RFC 6455 section 5.5).
+const REASON_BYTES: usize = 123;
+
+/// Answers what is no other module's.
+pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+    let (path, _) = query::split(exchange.head.target);
+    let mut parts = path.split('/').skip(1).map(query::segment);
+    let parts = [parts.next(), parts.next(), parts.next(), parts.next(), parts.next()].map(Option::transpose);
+    let parts = match parts {
+        [Ok(first), Ok(second), Ok(third), Ok(fourth), Ok(None)] => [first, second, third, fourth],
+        [.., Ok(Some(_))] => return Problem::no_route(path).send(exchange).await,
+        parts => {
+            let problem = parts.into_iter().find_map(Result::err);
+            return problem.unwrap_or_else(|| Problem::no_route(path)).send(exchange).await;
+        }
+    };
+    match parts.each_ref().map(Option::as_deref) {
+        [Some("publish"), None, ..] => publish(hub, exchange).await,
+        [Some("publish"), Some("raw"), None, _] => publish_raw(hub, exchange).await,
+        [Some("sessions"), Some(key), None, _] if !key.is_empty() => session(hub, exchange, key).await,
+        [Some("sessions"), Some(key), Some("groups"), Some(group)] if !key.is_empty() && !group.is_empty() => {
+            membership(hub, exchange, key, group).await
+        }
+        [Some("groups"), Some(group), None, _] if !group.is_empty() => self::group(hub, exchange, group).await,
+        _ => Problem::no_route(path).send(exchange).await,
+    }
+}
+
+/// `POST /publish`: an envelope in JSON.
+async fn publish(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+    if exchange.head.method != "POST" {
+        return Problem::method(exchange.head.method, "POST").send(exchange).await;
+    }
+    if let Some(content_type) = exchange.head.headers.get("Content-Type")
+        && !is_json(content_type)
+    {
+        let found = content_type.escape_ascii();
+        let message = format!("an envelope of type `{found}` is not taken: expected Content-Type: application/json");
+        return Problem::new(415, "unsupported-type", message).send(exchange).await;
+    }
+    // Room for what is around the message, and for base64.
+    let most = hub.plan().limits.publish_bytes;
+    let envelope = match body(exchange, most.saturating_mul(2).saturating_add(1024 * 1024)).await? {
+        Ok(data) => envelope(hub, &data),
+        Err(problem) => Err(problem),
+    };
+    let result = match envelope {
+        Ok(publish) => receipt(hub, publish).await,
+        Err(problem) => Err(problem),
+    };
+    outcome(exchange, result).await
+}
+
+/// `POST /publish/raw`: the body is the message, the query says the rest.
+async fn publish_raw(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+    if exchange.head.method != "POST" {
+        return Problem::method(exchange.head.method, "POST").send(exchange).await;
+    }
+    let head = exchange.head;
+    let kind = kind_of(head.headers.get("Content-Type"));
+    let address = match Address::from_query(query::split(head.target).1) {
+        Ok(address) => address,
+        Err(problem) => return problem.send(exchange).await,
+    };
+    let publish = match body(exchange, hub.plan().limits.publish_bytes).await? {
+        Ok(data) => address.publish(hub, kind, data),
+        Err(problem) => Err(problem),
+    };
+    let result = match publish {
+        Ok(publish) => receipt(hub, publish).await,
+        Err(problem) => Err(problem),
+    };
+    outcome(exchange, result).await
+}
+
+/// `/sessions/{key}`: what is known of it, or its end.
+async fn session(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str) -> Result<(), Error> {
+    let (_, query) = query::split(exchange.head.target);
+    match exchange.head.method {
+        "GET" | "HEAD" => match hub.find(key).await {
+            Some(info) => json(exchange, 200, &Known::new(key, &info)).await,
+            None => Problem::no_session(key).send(exchange).await,
+        },
+        "DELETE" => {
+            let (code, reason) = match last_words(query) {
+                Ok(words) => words,
+                Err(problem) => return problem.send(exchange).await,
+            };
+            match hub.close(key, None, code, &reason).await {
+                Closed::Done | Closed::Already => exchange.reply.send(204, [], b"").await,
+                Closed::Unknown => Problem::no_session(key).send(exchange).await,
+            }
+        }
+        method => Problem::method(method, "GET, HEAD, DELETE").send(exchange).await,
+    }
+}
+
+/// `/sessions/{key}/groups/{group}`: joining and leaving. Either may be repeated.
+async fn membership(
+    hub: &Rc<Hub>,
+    exchange: &mut Exchange<'_>,
+    key: &str,
+    group: &str,
+) -> Result<(), Error> {
+    let known = match exchange.head.method {
+        "PUT" => hub.join(key, group).await,
+        "DELETE" => hub.leave(key, group).await,
+        method => return Problem::method(method, "PUT, DELETE").send(exchange).await,
+    };
+    match known {
+        true => exchange.reply.send(204, [], b"").await,
+        false => Problem::no_session(key).send(exchange).await,
+    }
+}
+
+/// `/groups/{group}`: how many are in it. One that nobody is in is as good as any other.
+async fn group(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, group: &str) -> Result<(), Error> {
+    match exchange.head.method {
+        "GET" | "HEAD" => json(exchange, 200, &GroupSize { group, sessions: hub.group_size(group).await }).await,
+        method => Problem::method(method, "GET, HEAD").send(exchange).await,
+    }
+}
+
+/// What `POST /publish` takes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Envelope<'a> {
+    #[serde(default)]
+    sessions: Vec<Box<str>>,
+    #[serde(default)]
+    groups: Vec<Box<str>>,
+    #[serde(default)]
+    all: bool,
+    #[serde(default)]
+    except: Vec<Box<str>>,
+    text: Option<String>,
+    /// Sent as it stands here.
+    #[serde(borrow)]
+    json: Option<&'a RawValue>,
+    base64: Option<String>,
+    key: Option<Box<str>>,
+    wait: Option<String>,
+    deadline: Option<String>,
+}
+
+/// All of a publish but its message.
+#[derive(Debug, Default)]
+struct Address {
+    to: Targets,
+    except: Vec<Box<str>>,
+    key: Option<Box<str>>,
+    wait: Wait,
+    deadline: Option<Duration>,
+}
+
+fn envelope(hub: &Hub, data: &[u8]) -> Result<Publish, Problem> {
+    let envelope: Envelope<'_> = serde_json::from_slice(data).map_err(|error| {
+        Problem::bad(format!("the envelope cannot be read: {error}")).with("line", error.line()).with("column", error.column())
+    })?;
+    let Envelope { sessions, groups, all, except, text, json, base64, key, wait, deadline } = envelope;
+    let (kind, data) = match (text, json, base64) {
+        (Some(text), None, None) => (Kind::Text, text.into()),
+        (None, Some(json), None) => (Kind::Text, Bytes::copy_from_slice(json.get().as_bytes())),
+        (None, None, Some(base64)) => {
+            let expected = |error| Problem::bad(format!("base64: {error}: expected bytes in base64 (RFC 4648, section 4)"));
+            (Kind::Binary, BASE64.decode(base64).map_err(expected)?.into())
+        }
+        _ => return Err(Problem::bad("expected exactly one of text, json and base64, which is the message")),
+    };
+    let mut address = Address { to: Targets { all, groups, sessions }, except, key, ..Address::default() };
+    if let Some(text) = wait {
+        address.wait = parse_wait(&text)?;
+    }
+    if let Some(text) = deadline {
+        address.deadline = Some(parse_deadline(&text)?);
+    }
+    address.publish(hub, kind, data)
+}
+
+impl Address {
+    fn from_query(query: &str) -> Result<Self, Problem> {
+        const KNOWN: [&str; 7] = ["session", "group", "all", "except", "key", "wait", "deadline"];
+        let mut address = Address::default();
+        for pair in query::pairs(query) {
+            let (name, value) = pair?;
+            let owned = || Box::from(&*value);
+            match &*name {
+                "session" => address.to.sessions.push(owned()),
+                "group" => address.to.groups.push(owned()),
+                "all" => address.to.all = parse_switch(&value)?,
+                "except" => address.except.push(owned()),
+                "key" => address.key = Some(owned()),
+                "wait" => address.wait = parse_wait(&value)?,
+                "deadline" => address.deadline = Some(parse_deadline(&value)?),
+                _ => return Err(query::unknown(&name, &KNOWN)),
+            }
+        }
+        Ok(address)
+    }
+
+    fn publish(self, hub: &Hub, kind: Kind, data: Bytes) -> Result<Publish, Problem> {
+        let most = hub.plan().limits.publish_bytes;
+        if data.len() as u64 > most {
+            return Err(Problem::too_large(most));
+        }
+        if kind == Kind::Text && str::from_utf8(&data).is_err() {
+            let message = "the message is not UTF-8, which a text must be: send bytes as application/octet-stream";
+            return Err(Problem::new(400, "not-utf8", message));
+        }
+        let Targets { all, groups, sessions } = &self.to;
+        if !all && groups.is_empty() && sessions.is_empty() {
+            return Err(Problem::bad("it is for nobody: expected sessions, groups or all"));
+        }
+        Ok(Publish {
+            message: Arc::new(Message::data(kind, data).with_key(self.key)),
+            to: self.to,
+            except: self.except,
+            wait: self.wait,
+            deadline: self.deadline.unwrap_or(hub.plan().send.timeout),
+        })
+    }
+}
+
+/// Publishes, and gives the receipt as it is answered.
+async fn receipt(hub: &Rc<Hub>, publish: Publish) -> Result<Answer, Problem> {
+    Ok(hub.publish(publish).await?.into())
+}
+
+/// The answer to a publish.
+#[derive(Debug, Serialize)]
+struct Answer {
+    id: String,
+    matched: u64,
+    written: u64,
+    queued: u64,
+    dropped: u64,
+    closed: u64,
+    unknown: Vec<Box<str>>,
+    refused: Vec<Box<str>>,
+    nodes: Nodes,
+}
+
+#[derive(Debug, Serialize)]
+struct Nodes {
+    known: u32,
+    answered: u32,
+}
+
+impl From<Receipt> for Answer {
+    fn from(receipt: Receipt) -> Self {
+        let Receipt { id, matched, written, queued, dropped, closed, unknown, refused, nodes } = receipt;
+        let nodes = Nodes { known: nodes.known, answered: nodes.answered };
+        Answer { id, matched, written, queued, dropped, closed, unknown, refused, nodes }
+    }
+}
+
+/// The answer about a session.
+#[derive(Debug, Serialize)]
+struct Known<'a> {
+    key: &'a str,
+    transport: &'static str,
+    groups: &'a [Box<str>],
+    queued_messages: usize,
+    queued_bytes: usize,
+    age_seconds: f64,
+}
+
+impl<'a> Known<'a> {
+    fn new(key: &'a str, info: &'a SessionInfo) -> Self {
+        Known {
+            key,
+            transport: info.transport,
+            groups: &info.groups,
+            queued_messages: info.queued_messages,
+            queued_bytes: info.queued_bytes,
+            age_seconds: info.age.as_secs_f64(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct GroupSize<'a> {
+    group: &'a str,
+    sessions: u64,
+}
+
+/// The close code and the reason that a query asks for.
+fn last_words(query: &str) -> Result<(CloseCode, Cow<'_, str>), Problem> {
+    let (mut code, mut reason) = (CloseCode::NORMAL, Cow::Borrowed(""));
+    for pair in query::pairs(query) {
+        let (name, value) = pair?;
+        match &*name {
+            "code" => {
+                let read = value.parse().ok().map(CloseCode).filter(|code| code.may_be_sent());
+                let expected = "expected 1000 to 1003, 1007 to 1014 or 3000 to 4999 (RFC 6455, section 7.4)";
+                code = read.ok_or_else(|| Problem::bad(format!("code: `{value}` is no code that can be sent: {expected}")))?;
+            }
+            "reason" if value.len() > REASON_BYTES => {
+                let message = format!("reason: it has {} bytes: expected at most {REASON_BYTES}", value.len());
+                return Err(Problem::bad(message));
+            }
+            "reason" => reason = value,
+            _ => return Err(query::unknown(&name, &["code", "reason"])),
+        }
+    }
+    Ok((code, reason))
+}
+
+fn parse_wait(text: &str) -> Result<Wait, Problem> {
+    match text {
+        "queued" => Ok(Wait::Queued),
+        "attempted" => Ok(Wait::Attempted),
+        "written" => Ok(Wait::Written),
+        _ => Err(Problem::bad(format!("wait: `{text}` is nothing to wait for: expected queued, attempted or written"))),
+    }
+}
+
+fn parse_deadline(text: &str) -> Result<Duration, Problem> {
+    match parse_time(text) {
+        Ok(time) if time <= LONGEST => Ok(time),
+        Ok(_) => Err(Problem::bad(format!("deadline: `{text}` is too long: expected at most {} s", LONGEST.as_secs()))),
+        Err(why) => Err(Problem::bad(format!("deadline: {why}"))),
+    }
+}
+
+fn parse_switch(text: &str) -> Result<bool, Problem> {
+    match text {
+        "" | "1" | "true" => Ok(true),
+        "0" | "false" => Ok(false),
+        _ => Err(Problem::bad(format!("all: `{text}` is neither yes nor no: expected 1 or 0"))),
+    }
+}
+
+/// Whether a type is JSON's, or based on it.
+fn is_json(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
+    essence == b"application/json" || essence.ends_with(b"+json")
+}

@@ -1,0 +1,284 @@
+//! A message, and the bytes that carry it over each transport: written once, shared by all who get it.
+
+use std::sync::{Arc, OnceLock};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use oroshi_http1::encode::{CHUNK_END, ChunkHead};
+use oroshi_websocket::{CloseCode, Kind, encode};
+use serde_json::json;
+
+/// How messages are set apart on a session's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// A frame each (RFC 6455).
+    WebSocket,
+    /// An event each (HTML, "Server-sent events"), within the chunked coding if `chunked`: HTTP/1.0 has none.
+    Events { chunked: bool },
+    /// A line each, as the first version of kuiperbelt had it.
+    Lines { chunked: bool },
+    /// An element of a JSON array each, taken by polling.
+    Poll,
+}
+
+impl Framing {
+    /// Its name in the API, in metrics and in `?transport=`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Framing::WebSocket => "websocket",
+            Framing::Events { .. } => "sse",
+            Framing::Lines { .. } => "stream",
+            Framing::Poll => "poll",
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Framing::WebSocket => 0,
+            Framing::Events { chunked: false } => 1,
+            Framing::Events { chunked: true } => 2,
+            Framing::Lines { chunked: false } => 3,
+            Framing::Lines { chunked: true } => 4,
+            Framing::Poll => 5,
+        }
+    }
+
+    /// The variants, by index.
+    const COUNT: usize = 6;
+}
+
+/// A message to sessions.
+#[derive(Debug)]
+pub(crate) struct Message {
+    body: Body,
+    key: Option<Box<str>>,
+    frames: [OnceLock<Box<[u8]>>; Framing::COUNT],
+}
+
+#[derive(Debug)]
+enum Body {
+    /// From a publisher.
+    Data { kind: Kind, data: Bytes },
+    /// So many messages are missing here.
+    Gap(u64),
+    /// What the hub itself has to say at the beginning: the session's key.
+    Session { key: Arc<str>, retry_ms: Option<u64> },
+    /// Bytes that are no message: pings, pongs, ends. As they are, whatever the framing.
+    Raw(Box<[u8]>),
+}
+
+impl Message {
+    fn new(body: Body) -> Self {
+        Message { body, key: None, frames: Default::default() }
+    }
+
+    /// Text or binary; the caller has seen to it that a text is UTF-8.
+    pub(crate) fn data(kind: Kind, data: Bytes) -> Self {
+        Self::new(Body::Data { kind, data })
+    }
+
+    /// With the key under which a newer message takes its place ([`Slow::KeepLatest`](crate::Slow)).
+    pub(crate) fn with_key(mut self, key: Option<Box<str>>) -> Self {
+        self.key = key;
+        self
+    }
+
+    /// Tells of `lost` messages that would have stood here.
+    pub(crate) fn gap(lost: u64) -> Self {
+        Self::new(Body::Gap(lost))
+    }
+
+    /// Tells a session its key, and an `EventSource` how long to wait before it connects again.
+    pub(crate) fn session(key: &Arc<str>, retry_ms: Option<u64>) -> Self {
+        Self::new(Body::Session { key: Arc::clone(key), retry_ms })
+    }
+
+    pub(crate) fn ping() -> Self {
+        Self::raw(|out| encode::ping(out, b"", None))
+    }
+
+    pub(crate) fn pong(payload: &[u8]) -> Self {
+        Self::raw(|out| encode::pong(out, payload, None))
+    }
+
+    /// What ends a session's connection in good form.
+    pub(crate) fn end(framing: Framing, code: CloseCode, reason: &str, retry_ms: Option<u64>) -> Self {
+        Self::raw(|out| match framing {
+            Framing::WebSocket => encode::close(out, code, reason),
+            Framing::Events { chunked } => {
+                if let Some(ms) = retry_ms {
+                    wrap(out, format!("retry: {ms}\n\n").as_bytes(), chunked);
+                }
+                end_of_body(out, chunked);
+            }
+            Framing::Lines { chunked } => end_of_body(out, chunked),
+            Framing::Poll => {}
+        })
+    }
+
+    /// A comment, which keeps proxies from taking the connection for dead.
+    pub(crate) fn comment(chunked: bool) -> Self {
+        Self::raw(|out| wrap(out, b":\n\n", chunked))
+    }
+
+    fn raw(write: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let mut bytes = Vec::new();
+        write(&mut bytes);
+        Self::new(Body::Raw(bytes.into()))
+    }
+
+    /// Whether this is somebody's message, which may be dropped and is then counted.
+    pub(crate) fn is_data(&self) -> bool {
+        matches!(self.body, Body::Data { .. })
+    }
+
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
+    /// The payload's length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        match &self.body {
+            Body::Data { data, .. } => data.len(),
+            _ => 0,
+        }
+    }
+
+    /// A publisher's message, as it came.
+    pub(crate) fn payload(&self) -> Option<(Kind, &Bytes)> {
+        match &self.body {
+            Body::Data { kind, data } => Some((*kind, data)),
+            _ => None,
+        }
+    }
+
+    /// The bytes that carry it.
+    pub(crate) fn frame(&self, framing: Framing) -> &[u8] {
+        if let Body::Raw(bytes) = &self.body {
+            return bytes;
+        }
+        self.frames[framing.index()].get_or_init(|| {
+            let mut out = Vec::with_capacity(self.len() + 64);
+            self.write(framing, &mut out);
+            out.into()
+        })
+    }
+
+    fn write(&self, framing: Framing, out: &mut Vec<u8>) {
+        match framing {
+            Framing::WebSocket => match &self.body {
+                Body::Data { kind, data } => encode::message(out, *kind, data),
+                _ => encode::message(out, Kind::Text, self.as_json().as_bytes()),
+            },
+            Framing::Events { chunked } => wrap(out, self.as_event().as_bytes(), chunked),
+            Framing::Lines { chunked } => {
+                let mut line = match &self.body {
+                    Body::Data { kind: Kind::Text, data } => data.to_vec(),
+                    Body::Data { kind: Kind::Binary, data } => BASE64.encode(data).into(),
+                    _ => self.as_json().into(),
+                };
+                line.push(b'\n');
+                wrap(out, &line, chunked);
+            }
+            Framing::Poll => out.extend_from_slice(self.as_json().as_bytes()),
+        }
+    }
+
+    /// As an event: what is not a publisher's text has a name.
+    fn as_event(&self) -> String {
+        let (name, text) = match &self.body {
+            Body::Data { kind: Kind::Text, data } => (None, String::from_utf8_lossy(data).into_owned()),
+            Body::Data { kind: Kind::Binary, data } => (Some("binary"), BASE64.encode(data)),
+            Body::Gap(_) => (Some("gap"), self.as_json()),
+            _ => (Some("session"), self.as_json()),
+        };
+        let mut event = String::with_capacity(text.len() + 32);
+        if let Body::Session { retry_ms: Some(ms), .. } = self.body {
+            event.push_str(&format!("retry: {ms}\n"));
+        }
+        if let Some(name) = name {
+            event.push_str(&format!("event: {name}\n"));
+        }
+        // CR, LF and both end a line there; all come out as LF.
+        for line in text.replace("\r\n", "\n").replace('\r', "\n").split('\n') {
+            event.push_str("data: ");
+            event.push_str(line);
+            event.push('\n');
+        }
+        event.push('\n');
+        event
+    }
+
+    fn as_json(&self) -> String {
+        let value = match &self.body {
+            Body::Data { kind: Kind::Text, data } => json!({ "text": String::from_utf8_lossy(data) }),
+            Body::Data { kind: Kind::Binary, data } => json!({ "base64": BASE64.encode(data) }),
+            Body::Gap(lost) => json!({ "gap": lost }),
+            // The name that the first version of kuiperbelt gave it, beside ours.
+            Body::Session { key, .. } => json!({ "UUID": &**key, "session": &**key }),
+            Body::Raw(_) => json!(null),
+        };
+        value.to_string()
+    }
+}
+
+/// Puts a piece of a body into `out`, as a chunk if the body is chunked.
+fn wrap(out: &mut Vec<u8>, piece: &[u8], chunked: bool) {
+    if chunked {
+        out.extend_from_slice(ChunkHead::new(piece.len()).as_bytes());
+    }
+    out.extend_from_slice(piece);
+    if chunked {
+        out.extend_from_slice(CHUNK_END);
+    }
+}
+
+fn end_of_body(out: &mut Vec<u8>, chunked: bool) {
+    if chunked {
+        out.extend_from_slice(b"0\r\n\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(message: &Message, framing: Framing) -> String {
+        String::from_utf8_lossy(message.frame(framing)).into_owned()
+    }
+
+    #[test]
+    fn a_text_on_every_transport() {
+        let message = Message::data(Kind::Text, Bytes::from_static("a\r\nb\nc".as_bytes()));
+        assert_eq!(message.frame(Framing::WebSocket), b"\x81\x06a\r\nb\nc");
+        assert_eq!(frame(&message, Framing::Events { chunked: false }), "data: a\ndata: b\ndata: c\n\n");
+        assert_eq!(frame(&message, Framing::Events { chunked: true }), "19\r\ndata: a\ndata: b\ndata: c\n\n\r\n");
+        assert_eq!(frame(&message, Framing::Lines { chunked: true }), "7\r\na\r\nb\nc\n\r\n");
+        assert_eq!(frame(&message, Framing::Poll), r#"{"text":"a\r\nb\nc"}"#);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text() {
+        let message = Message::data(Kind::Binary, Bytes::from_static(b"\xff\x00"));
+        assert_eq!(message.frame(Framing::WebSocket), b"\x82\x02\xff\x00");
+        assert_eq!(frame(&message, Framing::Events { chunked: false }), "event: binary\ndata: /wA=\n\n");
+        assert_eq!(frame(&message, Framing::Lines { chunked: false }), "/wA=\n");
+        assert_eq!(frame(&message, Framing::Poll), r#"{"base64":"/wA="}"#);
+    }
+
+    #[test]
+    fn what_the_hub_says_itself() {
+        let gap = Message::gap(3);
+        assert_eq!(&gap.frame(Framing::WebSocket)[2..], br#"{"gap":3}"#);
+        assert_eq!(frame(&gap, Framing::Events { chunked: false }), "event: gap\ndata: {\"gap\":3}\n\n");
+        let session = Message::session(&"k".into(), Some(1500));
+        let said = "retry: 1500\nevent: session\ndata: {\"UUID\":\"k\",\"session\":\"k\"}\n\n";
+        assert_eq!(frame(&session, Framing::Events { chunked: false }), said);
+        assert_eq!(frame(&session, Framing::Lines { chunked: false }), "{\"UUID\":\"k\",\"session\":\"k\"}\n");
+        let end = Message::end(Framing::Lines { chunked: true }, CloseCode::RESTART, "", None);
+        assert_eq!(end.frame(Framing::Lines { chunked: true }), b"0\r\n\r\n");
+        let end = Message::end(Framing::WebSocket, CloseCode::RESTART, "bye", None);
+        assert_eq!(end.frame(Framing::WebSocket), b"\x88\x05\x03\xf4bye");
+    }
+}

@@ -1,0 +1,105 @@
+//! What the cores of a process share: the plan, the directory, and the way to each other.
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::directory::Directory;
+use crate::hub::Hub;
+use crate::plan::Plan;
+
+/// Something for a core to do, in its own time.
+pub(crate) type Job = Box<dyn FnOnce(&Rc<Hub>) + Send>;
+
+/// The shared part of a process's hubs.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) plan: Plan,
+    pub(crate) directory: Directory,
+    pub(crate) cluster: Option<crate::cluster::Link>,
+    /// Tells this run of this process from all others.
+    pub(crate) name: String,
+    mail: Box<[mpsc::UnboundedSender<Job>]>,
+    loads: Box<[Load]>,
+    published: AtomicUsize,
+}
+
+/// What a core holds, as the others see it. A cache line each, as every core writes its own all the time.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Load {
+    queued_bytes: AtomicUsize,
+    sessions: AtomicUsize,
+}
+
+impl Node {
+    /// The node, and each core's end of the mail.
+    pub(crate) fn new(plan: Plan, cluster: Option<crate::cluster::Link>) -> (Self, Vec<mpsc::UnboundedReceiver<Job>>) {
+        // Bounded by those who wait for an answer to what they sent.
+        let (mail, boxes): (Vec<_>, Vec<_>) = (0..plan.threads).map(|_| mpsc::unbounded_channel()).unzip();
+        let loads = (0..plan.threads).map(|_| Load::default()).collect();
+        let name = crate::random::key()[..12].to_owned();
+        let node = Node {
+            plan,
+            directory: Directory::new(),
+            cluster,
+            name,
+            mail: mail.into(),
+            loads,
+            published: AtomicUsize::new(0),
+        };
+        (node, boxes)
+    }
+
+    pub(crate) fn cores(&self) -> u16 {
+        self.mail.len() as u16
+    }
+
+    /// Has a core do something. False if it has ended.
+    pub(crate) fn tell(&self, core: u16, job: Job) -> bool {
+        self.mail[usize::from(core)].send(job).is_ok()
+    }
+
+    /// Has a core do something that takes its time, and gives the outcome; `None` if it has ended.
+    pub(crate) fn ask<T, F>(&self, core: u16, work: impl FnOnce(Rc<Hub>) -> F + Send + 'static) -> oneshot::Receiver<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let (answer, asked) = oneshot::channel();
+        self.tell(
+            core,
+            Box::new(move |hub| {
+                let work = work(Rc::clone(hub));
+                tokio::task::spawn_local(async move {
+                    // Whoever asked may have gone.
+                    let _ = answer.send(work.await);
+                });
+            }),
+        );
+        asked
+    }
+
+    /// Writes down what a core holds.
+    pub(crate) fn set_load(&self, core: u16, queued_bytes: usize, sessions: usize) {
+        let load = &self.loads[usize::from(core)];
+        load.queued_bytes.store(queued_bytes, Ordering::Relaxed);
+        load.sessions.store(sessions, Ordering::Relaxed);
+    }
+
+    /// The bytes that wait on all cores.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.loads.iter().map(|load| load.queued_bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The sessions of all cores.
+    pub(crate) fn sessions(&self) -> usize {
+        self.loads.iter().map(|load| load.sessions.load(Ordering::Relaxed)).sum()
+    }
+
+    /// A number that no other publish of this process has.
+    pub(crate) fn next_publish(&self) -> usize {
+        self.published.fetch_add(1, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,252 @@
+//! NATS that dies, freezes and comes back, and nodes that do: what still reaches whom, and that nothing comes twice or late.
+
+mod hub;
+mod nats;
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hub::{Hub, PATIENCE, WebSocket};
+use nats::{Nats, counter, freeze, knows, nodes, signal};
+use oroshi_push::Plan;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// Says in whose environment this program is a node, and where its NATS is.
+const NODE: &str = "OROSHI_TEST_NODE";
+
+fn broadcast(hub: &Hub, text: &str) -> Value {
+    hub.publish(json!({ "all": true, "text": text, "wait": "written", "deadline": "30s" }))
+}
+
+/// A receipt timeout that a test does not wait long for.
+fn quick(plan: &mut Plan) {
+    plan.cluster.as_mut().unwrap().receipt_timeout = Duration::from_millis(500);
+}
+
+/// Publishes `what` and a number until all of `known` nodes have answered, and returns the text that reached them.
+fn until_all_answer(hub: &Hub, what: &str, known: u64) -> String {
+    let start = Instant::now();
+    for number in 0.. {
+        let text = format!("{what} {number}");
+        if nodes(&broadcast(hub, &text)) == (known, known) {
+            return text;
+        }
+        assert!(start.elapsed() < PATIENCE, "never {known} nodes");
+    }
+    unreachable!()
+}
+
+/// What a session gets up to this text.
+fn up_to(session: &mut WebSocket, last: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    loop {
+        let text = session.text();
+        if text == last {
+            return all;
+        }
+        all.push(text);
+    }
+}
+
+#[test]
+fn nats_is_killed_and_comes_back() {
+    const MESSAGES: usize = 20;
+    let Some(mut nats) = Nats::start("nats_is_killed_and_comes_back", &[]) else { return };
+    let mut hubs = nats.nodes(2);
+    let mut sessions: Vec<(WebSocket, String)> = hubs.iter().map(Hub::session).collect();
+    for number in 0..MESSAGES {
+        assert_eq!(nodes(&broadcast(&hubs[0], &format!("before {number}"))), (2, 2));
+    }
+    nats.kill();
+    for hub in &hubs {
+        hub.until("that NATS is gone", |status| status["cluster"]["connected"] == false);
+    }
+    let there = sessions[1].1.clone();
+    for number in 0..MESSAGES {
+        let receipt = broadcast(&hubs[0], &format!("during {number}"));
+        assert_eq!((&receipt["written"], nodes(&receipt)), (&json!(1), (2, 1)), "{receipt}");
+    }
+    let receipt = hubs[0].publish(json!({ "sessions": [there], "text": "nowhere" }));
+    assert_eq!((&receipt["unknown"], nodes(&receipt)), (&json!([there]), (2, 1)), "{receipt}");
+    assert_eq!(hubs[0].request("GET", &format!("/sessions/{there}"), &[], b"").status, 404);
+    assert_eq!(counter(&hubs[0], "incomplete"), MESSAGES as u64 + 1);
+
+    // A node that never saw NATS serves what it has.
+    hubs.push(nats.node(2, |_| {}));
+    sessions.push(hubs[2].session());
+    let receipt = broadcast(&hubs[2], "alone");
+    assert_eq!((&receipt["written"], nodes(&receipt)), (&json!(1), (1, 1)), "{receipt}");
+
+    nats.restart();
+    hubs.iter().for_each(|hub| knows(hub, 2));
+    for number in 0..MESSAGES {
+        for (publisher, hub) in hubs.iter().enumerate() {
+            let receipt = broadcast(hub, &format!("{publisher} after {number}"));
+            assert_eq!((&receipt["written"], nodes(&receipt)), (&json!(3), (3, 3)), "{receipt}");
+        }
+    }
+    broadcast(&hubs[1], "end");
+    let numbered = |what: &str| (0..MESSAGES).map(|number| format!("{what} {number}")).collect::<Vec<_>>();
+    let after = || (0..MESSAGES).flat_map(|number| (0..3).map(move |publisher| format!("{publisher} after {number}")));
+    let expected = [
+        [numbered("before"), numbered("during"), after().collect()].concat(),
+        [numbered("before"), after().collect()].concat(),
+        [vec!["alone".to_owned()], after().collect()].concat(),
+    ];
+    for ((session, _), expected) in sessions.iter_mut().zip(expected) {
+        assert_eq!(up_to(session, "end"), expected);
+    }
+    for hub in &hubs {
+        let status = hub.status();
+        assert!(status["cluster"]["stale"] == 0 && status["cluster"]["repeated"] == 0, "{status}");
+    }
+}
+
+/// What was under way when NATS froze is not delivered once it goes on, whether it goes on soon...
+#[test]
+fn nats_freezes_for_a_moment() {
+    nats_freezes("nats_freezes_for_a_moment", "no link", |status| status["cluster"]["connected"] == false);
+}
+
+/// ...or only when the nodes have given their connections up.
+#[test]
+fn nats_freezes_for_longer() {
+    nats_freezes("nats_freezes_for_longer", "another connection", |status| {
+        status["cluster"]["trouble"].as_str().unwrap().contains("cannot connect to NATS")
+    });
+}
+
+fn nats_freezes(test: &str, what: &str, thaw_when: impl Fn(&Value) -> bool) {
+    let Some(nats) = Nats::start(test, &[]) else { return };
+    let hubs = [nats.node(2, quick), nats.node(2, quick)];
+    hubs.iter().for_each(|hub| knows(hub, 1));
+    let [(mut here, _), (mut there, _)] = [hubs[0].session(), hubs[1].session()];
+    until_all_answer(&hubs[0], "before", 2);
+    let lost = || counter(&hubs[1], "stale") + counter(&hubs[1], "missed");
+    let (sent, lost_before) = (counter(&hubs[0], "sent"), lost());
+    nats.freeze();
+    let mut frozen = Vec::new();
+    while hubs[0].status()["cluster"]["connected"] == true || frozen.is_empty() {
+        frozen.push(format!("frozen {}", frozen.len()));
+        let receipt = broadcast(&hubs[0], &frozen[frozen.len() - 1]);
+        assert_eq!((&receipt["written"], nodes(&receipt)), (&json!(1), (2, 1)), "{receipt}");
+    }
+    let sent = counter(&hubs[0], "sent") - sent;
+    assert!(sent > 0, "some were handed to NATS before anybody knew");
+    for hub in &hubs {
+        hub.until(what, &thaw_when);
+    }
+    nats.thaw();
+    hubs.iter().for_each(|hub| knows(hub, 1));
+    let last = until_all_answer(&hubs[0], "after", 2);
+    let got = up_to(&mut there, &last);
+    assert!(!got.iter().any(|text| text.starts_with("frozen")), "{got:?}");
+    let got = up_to(&mut here, &last);
+    assert_eq!(got.iter().filter(|text| text.starts_with("frozen")).collect::<Vec<_>>(), frozen.iter().collect::<Vec<_>>());
+    // Each of them is accounted for; so may be some that a busy machine had wait too long.
+    assert!(lost() >= lost_before + sent, "{} of {sent}", lost() - lost_before);
+    assert_eq!(counter(&hubs[1], "repeated"), 0);
+}
+
+#[test]
+fn a_node_that_goes_says_so() {
+    let Some(nats) = Nats::start("a_node_that_goes_says_so", &[]) else { return };
+    let mut hubs = nats.nodes(3);
+    let start = Instant::now();
+    hubs.pop().unwrap().stop();
+    hubs.iter().for_each(|hub| knows(hub, 1));
+    let receipt = broadcast(&hubs[0], "the others");
+    assert_eq!(nodes(&receipt), (2, 2), "after {:?}", start.elapsed());
+    assert_eq!(counter(&hubs[0], "incomplete"), 0, "nobody waited for it");
+}
+
+#[test]
+fn a_node_is_killed_and_another_takes_its_place() {
+    let Some(nats) = Nats::start("a_node_is_killed_and_another_takes_its_place", &[]) else { return };
+    let hub = nats.node(2, quick);
+    let mut far = FarNode::start(&nats);
+    knows(&hub, 1);
+    let (mut here, _) = hub.session();
+    let mut there = WebSocket::open(far.address, "/connect", &[]).unwrap();
+    let key = hub::key_of(&there.text());
+    until_all_answer(&hub, "before", 2);
+    far.child.kill().unwrap();
+    far.child.wait().unwrap();
+    let receipt = hub.publish(json!({ "sessions": [key], "text": "too late" }));
+    assert_eq!((&receipt["unknown"], nodes(&receipt)), (&json!([key]), (2, 1)), "{receipt}");
+    // Not for long: it is forgotten.
+    knows(&hub, 0);
+    assert_eq!(nodes(&broadcast(&hub, "alone")), (1, 1));
+
+    let other = FarNode::start(&nats);
+    knows(&hub, 1);
+    let mut there = WebSocket::open(other.address, "/connect", &[]).unwrap();
+    there.text();
+    let last = until_all_answer(&hub, "after", 2);
+    assert!(!up_to(&mut there, &last).contains(&"alone".to_owned()));
+    assert!(up_to(&mut here, &last).contains(&"alone".to_owned()));
+}
+
+/// A node that stood still does not deliver what it slept through.
+#[test]
+fn a_node_freezes() {
+    let Some(nats) = Nats::start("a_node_freezes", &[]) else { return };
+    let hub = nats.node(1, quick);
+    let far = FarNode::start(&nats);
+    knows(&hub, 1);
+    let mut there = WebSocket::open(far.address, "/connect", &[]).unwrap();
+    there.text();
+    until_all_answer(&hub, "before", 2);
+    freeze(&far.child);
+    // It is waited for, and then it is not any more.
+    let receipt = broadcast(&hub, "frozen 0");
+    assert_eq!(nodes(&receipt), (2, 1), "{receipt}");
+    knows(&hub, 0);
+    assert_eq!(nodes(&broadcast(&hub, "frozen 1")), (1, 1));
+    signal(&far.child, Signal::CONT);
+    knows(&hub, 1);
+    let last = until_all_answer(&hub, "after", 2);
+    let got = up_to(&mut there, &last);
+    assert!(!got.iter().any(|text| text.starts_with("frozen")), "{got:?}");
+}
+
+/// A node in a process of its own. Dropping it kills it.
+struct FarNode {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl FarNode {
+    fn start(nats: &Nats) -> FarNode {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "a_node_for_other_tests", "--ignored", "--nocapture"]).env(NODE, nats.url());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = lines.map_while(Result::ok).find_map(|line| line.split_once("listens on ")?.1.parse().ok());
+        FarNode { child, address: address.expect("the node says where it listens") }
+    }
+}
+
+impl Drop for FarNode {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What [`FarNode`] starts. It ends with who started it.
+#[test]
+#[ignore = "not a test: a node in a process of its own, for other tests"]
+fn a_node_for_other_tests() {
+    let Ok(url) = std::env::var(NODE) else { return };
+    let hub = Hub::start(|plan| {
+        plan.cluster = Some(nats::cluster(&url));
+        quick(plan);
+    });
+    println!("listens on {}", hub.address);
+    let mut rest = String::new();
+    let _ = std::io::stdin().read_line(&mut rest);
+}

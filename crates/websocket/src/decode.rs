@@ -1,0 +1,307 @@
+//! Bytes to messages.
+
+use std::borrow::Cow;
+use std::mem;
+
+use thiserror::Error;
+
+use crate::close::CloseCode;
+use crate::frame::{Header, Kind, Opcode, mask};
+use crate::utf8::Utf8;
+
+/// Which end of the connection reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// What comes is masked.
+    Server,
+    /// What comes is not.
+    Client,
+}
+
+/// What is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest message, in bytes, all its fragments together.
+    pub message_bytes: usize,
+}
+
+impl Default for Limits {
+    /// Messages up to 64 KiB.
+    fn default() -> Self {
+        Limits { message_bytes: 64 * 1024 }
+    }
+}
+
+/// What a [`Decoder`] gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event<'b> {
+    /// A message, whole. A [`Kind::Text`] is UTF-8.
+    Message {
+        /// What it holds.
+        kind: Kind,
+        /// It, as it lies in the input if it came in one piece.
+        data: Cow<'b, [u8]>,
+    },
+    /// To be answered with a pong of the same payload, of at most 125 bytes.
+    Ping(&'b [u8]),
+    /// An answer to a ping, or a sign of life.
+    Pong(&'b [u8]),
+    /// The peer closes; what follows is not read any more. To be answered with a close frame, unless one was sent.
+    Close {
+        /// Why, if it says so.
+        code: Option<CloseCode>,
+        /// The same for people: UTF-8 of at most 123 bytes, often empty.
+        reason: &'b str,
+    },
+}
+
+/// How the peer broke the protocol. The connection is to be closed, with [`code`](Violation::code).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Violation {
+    /// One of the three bits that only extensions use.
+    #[error("a reserved bit is set, and no extension was agreed on")]
+    ReservedBits,
+    /// 3 to 7, or 11 to 15.
+    #[error("a frame of an unknown kind")]
+    Opcode,
+    /// A ping, pong or close that does not end its message.
+    #[error("a control frame in fragments")]
+    FragmentedControl,
+    /// More than 125 bytes.
+    #[error("a control frame of more than 125 bytes")]
+    LargeControl,
+    /// Not in its shortest form, or beyond 63 bits.
+    #[error("a length that is not written in its shortest form")]
+    Length,
+    /// From a client.
+    #[error("a frame without a mask")]
+    Unmasked,
+    /// From a server.
+    #[error("a frame with a mask")]
+    Masked,
+    /// There is no message to go on with.
+    #[error("a continuation of nothing")]
+    Continuation,
+    /// The one before is not at its end.
+    #[error("a message within a message")]
+    Interleaved,
+    /// One byte where a close code has two, or a code that may not be sent.
+    #[error("a close frame with no or a reserved code")]
+    Close,
+    /// A text, or a close frame's reason.
+    #[error("a text that is not UTF-8")]
+    Utf8,
+    /// See [`Limits`].
+    #[error("a message that is too large")]
+    TooLarge,
+}
+
+impl Violation {
+    /// What to close with.
+    #[must_use]
+    pub fn code(self) -> CloseCode {
+        match self {
+            Violation::Utf8 => CloseCode::INVALID_DATA,
+            Violation::TooLarge => CloseCode::TOO_LARGE,
+            _ => CloseCode::PROTOCOL_ERROR,
+        }
+    }
+}
+
+/// Decodes what one peer sends. What events come, and the error they end with, does not depend on how the bytes were cut; a broken
+/// text is told at the first byte that breaks it.
+///
+/// Small, and without heap but for the message of which a part has come.
+#[derive(Debug)]
+pub struct Decoder {
+    role: Role,
+    state: State,
+    /// The data frame that is read.
+    frame: Option<Frame>,
+    /// The message of which a part has come.
+    message: Option<Box<Partial>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Open,
+    /// The peer has said that nothing follows.
+    Closed,
+    Broken(Violation),
+}
+
+/// What is left of a data frame.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    last: bool,
+    /// The mask, from the byte on that the next byte of the payload meets.
+    key: [u8; 4],
+    left: u64,
+}
+
+#[derive(Debug)]
+struct Partial {
+    kind: Kind,
+    data: Vec<u8>,
+    utf8: Utf8,
+}
+
+impl Decoder {
+    /// The start of a connection.
+    #[must_use]
+    pub fn new(role: Role) -> Self {
+        Decoder { role, state: State::Open, frame: None, message: None }
+    }
+
+    /// Memory that is held for a message of which a part has come, in bytes: never more than [`Limits::message_bytes`], and 0 between
+    /// messages.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.message.as_ref().map_or(0, |message| message.data.capacity())
+    }
+
+    /// Takes the next event from the front of `input`, and advances it. `None`: more bytes are wanted. What is left of `input` then, at
+    /// most 130 bytes, is a frame's incomplete header or an incomplete control frame; it is to be offered again, as it is, with more
+    /// bytes behind it. Payloads are unmasked where they lie. Behind a close frame nothing is read.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`], with the code to close with. It is final: every later call returns it again.
+    pub fn decode<'b>(&mut self, limits: &Limits, input: &mut &'b mut [u8]) -> Result<Option<Event<'b>>, Violation> {
+        match self.state {
+            State::Open => {}
+            State::Closed => {
+                *input = &mut [];
+                return Ok(None);
+            }
+            State::Broken(violation) => return Err(violation),
+        }
+        let result = self.next(limits, input);
+        match &result {
+            Ok(Some(Event::Close { .. })) => self.state = State::Closed,
+            Err(violation) => self.state = State::Broken(*violation),
+            _ => {}
+        }
+        result
+    }
+
+    fn next<'b>(&mut self, limits: &Limits, input: &mut &'b mut [u8]) -> Result<Option<Event<'b>>, Violation> {
+        loop {
+            if let Some(frame) = self.frame {
+                if frame.left > 0 && input.is_empty() {
+                    return Ok(None);
+                }
+                match self.go_on(frame, limits, input)? {
+                    Some(event) => return Ok(Some(event)),
+                    None => continue,
+                }
+            }
+            let Some((header, length)) = Header::read(input)? else { return Ok(None) };
+            match (self.role, header.mask) {
+                (Role::Server, None) => return Err(Violation::Unmasked),
+                (Role::Client, Some(_)) => return Err(Violation::Masked),
+                _ => {}
+            }
+            let kind = match header.opcode {
+                Opcode::Message(_) if self.message.is_some() => return Err(Violation::Interleaved),
+                Opcode::Message(kind) => kind,
+                Opcode::Continuation => self.message.as_ref().ok_or(Violation::Continuation)?.kind,
+                Opcode::Close | Opcode::Ping | Opcode::Pong => {
+                    if ((input.len() - length) as u64) < header.length {
+                        return Ok(None);
+                    }
+                    take(input, length);
+                    return control(header, take(input, header.length as usize)).map(Some);
+                }
+            };
+            let so_far = self.message.as_ref().map_or(0, |message| message.data.len());
+            if header.length > limits.message_bytes.saturating_sub(so_far) as u64 {
+                return Err(Violation::TooLarge);
+            }
+            take(input, length);
+            if self.message.is_none() && header.last && input.len() as u64 >= header.length {
+                let data = take(input, header.length as usize);
+                unmask(data, header.mask);
+                if kind == Kind::Text && std::str::from_utf8(data).is_err() {
+                    return Err(Violation::Utf8);
+                }
+                return Ok(Some(Event::Message { kind, data: Cow::Borrowed(data) }));
+            }
+            self.message.get_or_insert_with(|| Box::new(Partial { kind, data: Vec::new(), utf8: Utf8::default() }));
+            self.frame = Some(Frame { last: header.last, key: header.mask.unwrap_or_default(), left: header.length });
+        }
+    }
+
+    /// More of a data frame. Gives its message if that ends here.
+    fn go_on<'b>(
+        &mut self,
+        mut frame: Frame,
+        limits: &Limits,
+        input: &mut &'b mut [u8],
+    ) -> Result<Option<Event<'b>>, Violation> {
+        let Some(message) = &mut self.message else { return Err(Violation::Continuation) };
+        let count = usize::try_from(frame.left).unwrap_or(usize::MAX).min(input.len());
+        let data = take(input, count);
+        unmask(data, Some(frame.key));
+        if message.kind == Kind::Text && !message.utf8.push(data) {
+            return Err(Violation::Utf8);
+        }
+        append(&mut message.data, data, limits.message_bytes);
+        frame.key.rotate_left(count % 4);
+        frame.left -= count as u64;
+        self.frame = (frame.left > 0).then_some(frame);
+        if frame.left > 0 || !frame.last {
+            return Ok(None);
+        }
+        if !message.utf8.is_whole() {
+            return Err(Violation::Utf8);
+        }
+        Ok(self.message.take().map(|message| Event::Message { kind: message.kind, data: Cow::Owned(message.data) }))
+    }
+}
+
+/// A control frame, whole.
+fn control(header: Header, payload: &mut [u8]) -> Result<Event<'_>, Violation> {
+    unmask(payload, header.mask);
+    match header.opcode {
+        Opcode::Ping => return Ok(Event::Ping(payload)),
+        Opcode::Pong => return Ok(Event::Pong(payload)),
+        _ => {}
+    }
+    let (code, reason): (_, &[u8]) = match payload {
+        [] => (None, &[]),
+        [_] => return Err(Violation::Close),
+        [high, low, reason @ ..] => (Some(CloseCode(u16::from_be_bytes([*high, *low]))), reason),
+    };
+    if code.is_some_and(|code| !code.may_be_sent()) {
+        return Err(Violation::Close);
+    }
+    let reason = std::str::from_utf8(reason).map_err(|_| Violation::Utf8)?;
+    Ok(Event::Close { code, reason })
+}
+
+/// Takes so many bytes from the front.
+fn take<'b>(input: &mut &'b mut [u8], count: usize) -> &'b mut [u8] {
+    let (front, rest) = mem::take(input).split_at_mut(count);
+    *input = rest;
+    front
+}
+
+fn unmask(bytes: &mut [u8], key: Option<[u8; 4]>) {
+    // Whoever sends without a mask, or with one of zeros, has nothing to undo.
+    if let Some(key) = key.filter(|key| *key != [0; 4]) {
+        mask(bytes, key);
+    }
+}
+
+/// Appends, and takes room as a `Vec` does, twice as much as before, but none that no message can need.
+fn append(data: &mut Vec<u8>, more: &[u8], most: usize) {
+    let length = data.len() + more.len();
+    if length > data.capacity() {
+        data.reserve_exact((2 * data.capacity()).min(most).max(length) - data.len());
+    }
+    data.extend_from_slice(more);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+//! The opening handshake (RFC 6455 section 4): an HTTP/1.1 request that asks for it, and the answer that agrees.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use oroshi_http1::{Headers, RequestHead, ResponseHead};
+use sha1::{Digest as _, Sha1};
+use thiserror::Error;
+
+/// The version of the protocol, as Sec-WebSocket-Version names it.
+pub const VERSION: &str = "13";
+
+/// A request for WebSocket that can be agreed to.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'b> {
+    key: &'b [u8],
+    headers: Headers<'b>,
+}
+
+/// Why a request does not open a WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// It does not ask for one: to be answered like any other, or with 426.
+    #[error("the request has no `Upgrade: websocket` with `Connection: Upgrade`, or is not GET")]
+    NotAsked,
+    /// To be answered with 426 and `Sec-WebSocket-Version: 13`.
+    #[error("Sec-WebSocket-Version is not 13")]
+    Version,
+    /// To be answered with 400.
+    #[error("Sec-WebSocket-Key is missing, repeated, or no 16 bytes in base64")]
+    Key,
+    /// To be answered with 400.
+    #[error("the request has a body")]
+    Body,
+}
+
+impl Refusal {
+    /// The status to answer with.
+    #[must_use]
+    pub fn status(self) -> u16 {
+        match self {
+            Refusal::NotAsked | Refusal::Version => 426,
+            Refusal::Key | Refusal::Body => 400,
+        }
+    }
+}
+
+impl<'b> Opening<'b> {
+    /// Reads a request (section 4.2.1). Whether its Origin may, and whose it is, is not looked at here.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`], with the status to answer.
+    pub fn of(head: &RequestHead<'b>) -> Result<Self, Refusal> {
+        let asked = head.method == "GET" && head.upgrade.is_some_and(|upgrade| lists(upgrade, "websocket"));
+        if !asked {
+            return Err(Refusal::NotAsked);
+        }
+        if single(head.headers, "Sec-WebSocket-Version") != Some(VERSION.as_bytes()) {
+            return Err(Refusal::Version);
+        }
+        let key = single(head.headers, "Sec-WebSocket-Key").ok_or(Refusal::Key)?;
+        if STANDARD.decode(key).ok().is_none_or(|bytes| bytes.len() != 16) {
+            return Err(Refusal::Key);
+        }
+        match head.framing {
+            oroshi_http1::Framing::None | oroshi_http1::Framing::Length(0) => {
+                Ok(Opening { key, headers: head.headers })
+            }
+            _ => Err(Refusal::Body),
+        }
+    }
+
+    /// The subprotocols that the client offers, the one that it likes best first.
+    pub fn protocols(&self) -> impl Iterator<Item = &'b [u8]> {
+        let fields = self.headers.get_all("Sec-WebSocket-Protocol");
+        fields
+            .flat_map(|names| names.split(|&byte| byte == b','))
+            .map(<[u8]>::trim_ascii)
+            .filter(|name| !name.is_empty())
+    }
+
+    /// The value of `Sec-WebSocket-Accept` in the answer that agrees.
+    #[must_use]
+    pub fn accept(&self) -> String {
+        accepted(self.key)
+    }
+
+    /// Appends the answer that agrees. `protocol`: one of [`protocols`](Self::protocols), or none; a browser that has offered some and gets none
+    /// ends the connection.
+    pub fn agree(&self, out: &mut Vec<u8>, protocol: Option<&[u8]>) {
+        out.extend_from_slice(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ",
+        );
+        out.extend_from_slice(accepted(self.key).as_bytes());
+        if let Some(protocol) = protocol {
+            out.extend_from_slice(b"\r\nSec-WebSocket-Protocol: ");
+            out.extend_from_slice(protocol);
+        }
+        out.extend_from_slice(b"\r\n\r\n");
+    }
+}
+
+/// The fields of a client's request beside Host, and the key in them for [`check`]. `nonce`: 16 random bytes.
+#[must_use]
+pub fn request_fields(nonce: [u8; 16]) -> ([(&'static str, String); 4], String) {
+    let key = STANDARD.encode(nonce);
+    let fields = [
+        ("Upgrade", "websocket".to_owned()),
+        ("Connection", "Upgrade".to_owned()),
+        ("Sec-WebSocket-Version", VERSION.to_owned()),
+        ("Sec-WebSocket-Key", key.clone()),
+    ];
+    (fields, key)
+}
+
+/// Why a server's answer does not open a WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Mismatch {
+    /// Another answer: it can be read as one.
+    #[error("the server answered {0}; 101 opens a WebSocket")]
+    Status(u16),
+    /// It agrees to something else.
+    #[error("the server's 101 has no `Upgrade: websocket` with `Connection: Upgrade`")]
+    Upgrade,
+    /// Somebody between answers who has not understood the request.
+    #[error("the server's Sec-WebSocket-Accept is not the one of this request")]
+    Accept,
+    /// None is known here, so none was offered.
+    #[error("the server has chosen an extension, and none was offered")]
+    Extension,
+    /// It would speak what the client does not understand.
+    #[error("the server has chosen a subprotocol that was not offered")]
+    Protocol,
+}
+
+/// Reads a server's answer to a request with this key and these subprotocols on offer (section 4.1): the subprotocol chosen, if any.
+///
+/// # Errors
+///
+/// [`Mismatch`]: the connection is no WebSocket, and is to be closed.
+pub fn check<'b>(head: &ResponseHead<'b>, key: &str, protocols: &[&[u8]]) -> Result<Option<&'b [u8]>, Mismatch> {
+    if head.status != 101 {
+        return Err(Mismatch::Status(head.status));
+    }
+    let field = |name| single(head.headers, name);
+    let upgrade = field("Upgrade").is_some_and(|upgrade| upgrade.eq_ignore_ascii_case(b"websocket"));
+    if !upgrade || !head.headers.get_all("Connection").any(|options| lists(options, "upgrade")) {
+        return Err(Mismatch::Upgrade);
+    }
+    if field("Sec-WebSocket-Accept") != Some(accepted(key.as_bytes()).as_bytes()) {
+        return Err(Mismatch::Accept);
+    }
+    if head.headers.get_all("Sec-WebSocket-Extensions").any(|extensions| !extensions.is_empty()) {
+        return Err(Mismatch::Extension);
+    }
+    let mut chosen = head.headers.get_all("Sec-WebSocket-Protocol");
+    match (chosen.next(), chosen.next()) {
+        (None, _) => Ok(None),
+        (Some(protocol), None) if protocols.contains(&protocol) => Ok(Some(protocol)),
+        _ => Err(Mismatch::Protocol),
+    }
+}
+
+/// Sec-WebSocket-Accept for a key (section 4.2.2, 5.4).
+fn accepted(key: &[u8]) -> String {
+    const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+    STANDARD.encode(Sha1::new().chain_update(key).chain_update(GUID).finalize())
+}
+
+/// The value of a field that stands once; `None` if it is missing or repeated.
+fn single<'b>(headers: Headers<'b>, name: &str) -> Option<&'b [u8]> {
+    let mut values = headers.get_all(name);
+    let first = values.next()?;
+    values.next().is_none().then_some(first)
+}
+
+/// Whether a list names this.
+fn lists(list: &[u8], name: &str) -> bool {
+    list.split(|&byte| byte == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use oroshi_http1::{Expect, Limits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
+
+    use super::*;
+
+    const FIELDS: &str = "Host: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
+    fn opened(text: &str) -> Result<(Vec<String>, String), Refusal> {
+        let mut input = text.as_bytes();
+        let Ok(Some(RequestEvent::Head(head))) = RequestDecoder::default().decode(&Limits::default(), &mut input)
+        else {
+            panic!("no head: {text}")
+        };
+        Opening::of(&head).map(|opening| {
+            let mut out = Vec::new();
+            let protocols: Vec<_> = opening.protocols().collect();
+            opening.agree(&mut out, protocols.first().copied());
+            let names = protocols.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+            (names, String::from_utf8(out).unwrap())
+        })
+    }
+
+    #[test]
+    fn the_example_of_the_standard_is_agreed_to() {
+        let request = format!("GET /chat HTTP/1.1\r\n{FIELDS}Sec-WebSocket-Protocol: chat, superchat\r\n\r\n");
+        let (protocols, answer) = opened(&request).unwrap();
+        assert_eq!(protocols, ["chat", "superchat"]);
+        assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
+        assert!(answer.contains("\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"), "{answer}");
+        assert!(answer.ends_with("\r\nSec-WebSocket-Protocol: chat\r\n\r\n"), "{answer}");
+    }
+
+    #[test]
+    fn what_opens_nothing_is_refused_with_a_status() {
+        let refused = |request: &str| opened(request).unwrap_err();
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), Refusal::NotAsked);
+        assert_eq!(refused(&format!("POST / HTTP/1.1\r\n{FIELDS}\r\n")), Refusal::NotAsked);
+        assert_eq!(refused(&format!("GET / HTTP/1.1\r\n{}\r\n", FIELDS.replace("13", "8"))), Refusal::Version);
+        assert_eq!(refused(&format!("GET / HTTP/1.1\r\n{}\r\n", FIELDS.replace("dGhl", ""))), Refusal::Key);
+        assert_eq!(refused(&format!("GET / HTTP/1.1\r\n{FIELDS}Content-Length: 1\r\n\r\n")), Refusal::Body);
+        assert_eq!([Refusal::NotAsked, Refusal::Version, Refusal::Key].map(Refusal::status), [426, 426, 400]);
+    }
+
+    #[test]
+    fn an_answer_must_fit_its_request() {
+        let (fields, key) = request_fields(*b"the sample nonce");
+        assert_eq!((fields[3].1.as_str(), key.as_str()), ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25jZQ=="));
+        let checked = |answer: &str| {
+            let mut decoder = ResponseDecoder::default();
+            decoder.expect(Expect::Upgrade);
+            let mut input = answer.as_bytes();
+            let Ok(Some(ResponseEvent::Head(head))) = decoder.decode(&Limits::default(), &mut input) else {
+                panic!("no head: {answer}")
+            };
+            check(&head, &key, &[b"chat"])
+                .map(|protocol| protocol.map(|name| String::from_utf8_lossy(name).into_owned()))
+        };
+        let good = "HTTP/1.1 101 x\r\nUpgrade: WebSocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+        let with = |field: &str| good.replace("Sec-WebSocket-A", &format!("{field}\r\nSec-WebSocket-A"));
+        assert_eq!(checked(good), Ok(None));
+        assert_eq!(checked(&with("Sec-WebSocket-Protocol: chat")), Ok(Some("chat".to_owned())));
+        assert_eq!(checked(&with("Sec-WebSocket-Protocol: other")), Err(Mismatch::Protocol));
+        assert_eq!(
+            checked(&with("Sec-WebSocket-Protocol: chat\r\nSec-WebSocket-Protocol: chat")),
+            Err(Mismatch::Protocol)
+        );
+        assert_eq!(checked(&good.replace("s3p", "t3p")), Err(Mismatch::Accept));
+        assert_eq!(checked(&good.replace("WebSocket\r", "h2c\r")), Err(Mismatch::Upgrade));
+        assert_eq!(checked(&good.replace(": upgrade", ": close")), Err(Mismatch::Upgrade));
+        assert_eq!(checked(&with("Sec-WebSocket-Extensions: permessage-deflate")), Err(Mismatch::Extension));
+        assert_eq!(
+            checked(&with("Sec-WebSocket-Extensions: permessage-deflate\r\nSec-WebSocket-Extensions: x")),
+            Err(Mismatch::Extension),
+            "told twice it is told as well"
+        );
+        assert_eq!(checked("HTTP/1.1 403 x\r\nContent-Length: 0\r\n\r\n"), Err(Mismatch::Status(403)));
+    }
+}
