@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO_RELEASE := cargo build --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench bench-quick bench-rack bench-client gem floor setup fmt clean
+.PHONY: help build demo test bench bench-quick bench-rack bench-client soak gem floor setup fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -38,6 +38,12 @@ bench-rack: build gem ## the gem beside Unicorn, Puma and nginx; takes up to an 
 bench-client: build gem ## HTTP clients beside each other, Rust's and Ruby's of this project among them; ten minutes, writes docs/benchmarks/
 	scripts/setup bench || true
 	scripts/bench-client
+
+soak: ## a million requests each through the Rust and the Ruby client: memory stays flat; a few minutes
+	scripts/setup build gem test || true
+	OROSHI_SOAK=1000000 cargo test --locked -p oroshi-client --test memory memory_is_flat
+	rake --directory ruby compile
+	OROSHI_FETCHES=1000000 rake --directory ruby test TEST=test/client_waiting_test.rb TESTOPTS=-n/flat/
 
 floor: ## the least that a request can cost: tools/floor
 	scripts/setup build

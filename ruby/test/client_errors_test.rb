@@ -178,6 +178,10 @@ class ClientErrorsTest < ClientSupport::Test
     url = server { |request| request.answer("x" * 1001) }.url
     assert_failure(C::BetweenBytesError, "body-too-large") { client(max_body_bytes: 1000).get(url) }
     assert_equal 1001, client(max_body_bytes: 1001).get(url).body.bytesize
+    # One that says so before is not waited for: it was, up to any limit in time.
+    announced = server { |request| request.socket.write("HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n") }.url
+    assert_failure(C::BetweenBytesError, "body-too-large") { client(max_body_bytes: 1000).get(announced) }
+    assert_equal "", client(max_body_bytes: 1000).head(announced).body
   end
 
   def test_total

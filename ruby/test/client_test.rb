@@ -91,6 +91,17 @@ class ClientTest < ClientSupport::Test
                  headers.inspect
   end
 
+  # One rule for Ruby and Rust: what Rust's Debug hides, and keeps from other origins. Ruby had a shorter list.
+  def test_secret_headers_do_not_show
+    secret = %w[Authorization X-Auth COOKIE X-Amz-Security-Token PRIVATE-TOKEN X-Client-Secret X-Session-Id X-Api-Key ApiKey]
+    head = secret.map { |name| "#{name}: hidden\r\n" }.join
+    server = server { |request| request.socket.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n#{head}X-Page: shown\r\n\r\n") }
+    shown = client.get(server.url).headers.inspect
+    refute_includes shown, "hidden"
+    assert_includes shown, 'X-Page: "shown"'
+    assert_equal secret.size, shown.scan(": ***").size
+  end
+
   def test_repeated_headers_in_different_encodings
     server = server { |request| request.socket.write("HTTP/1.1 200 OK\r\nX-A: \u00fc\r\nX-A: \xFF\r\nContent-Length: 0\r\n\r\n".b) }
     assert_equal "\u00fc, ".b + "\xFF".b, client.get(server.url).headers.to_h["x-a"]
@@ -227,6 +238,32 @@ class ClientTest < ClientSupport::Test
     client.close
     assert_equal "/x", client.get(server.url("/x")).body
     assert_equal 1, client.counts[:requests]
+  end
+
+  # It set its thread in a variable of its own: FrozenError.
+  def test_a_frozen_client
+    server = server()
+    client = client().freeze
+    assert_equal ["/a", ["/b"]], [client.get(server.url("/a")).body, client.fetch_all([server.url("/b")]).map(&:body)]
+    client.close_idle
+    assert_equal [2, 0], client.counts.values_at(:requests, :idle)
+    client.close
+    assert_equal "/c", client.get(server.url("/c")).body
+    assert_equal "/d", Oroshi::Client.new.freeze.dup.get(server.url("/d")).body
+  end
+
+  # A thread that has ended by a defect is not "here" (ext/client/src/engine.rs has a test for that). It was asked in
+  # vain ever after.
+  def test_a_thread_that_is_gone_is_followed_by_another
+    native = Struct.new(:here?)
+    settings = Class.new { define_method(:start) { native.new(true) } }.new
+    engine = Oroshi::Client.const_get(:Engine).new(settings)
+    first = engine.running
+    assert_same first, engine.running
+    first[:here?] = false
+    second = engine.running
+    refute_same first, second
+    assert_same second, engine.running
   end
 
   # The collector may come late, or not at all for long.

@@ -39,7 +39,7 @@ use list::{Item, ListError, Reading, Source};
 use live::{Live, Standing};
 use read::{Bodies, LARGEST_BURST, Pace, Plan};
 use record::Record;
-use resume::{Known, Ledger, ResumeError};
+use resume::{Known, Ledger, Lock, Opened, ResumeError};
 use summary::{Frame, Tally};
 use work::{Job, WorkError};
 
@@ -364,18 +364,28 @@ impl Output {
                 Bodies::Folder(folder) => Some(folder.as_path()),
                 _ => None,
             };
-            let (file, ledger) = resume::open(path, bodies).map_err(|error| match error {
+            let (opened, ledger) = resume::open(path, bodies).map_err(|error| match error {
                 ResumeError::Io(error) if error.kind() == io::ErrorKind::WouldBlock => Error::InUse(path.clone()),
                 source => Error::Resume { path: path.clone(), source },
             })?;
-            return Ok((Output::File(file, path.clone()), Some(ledger)));
+            return Ok((Output::file(opened, plan, path), Some(ledger)));
         }
         match resume::open_new(path) {
-            Ok(file) => Ok((Output::File(file, path.clone()), None)),
+            Ok(opened) => Ok((Output::file(opened, plan, path), None)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::Exists(path.clone())),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Error::InUse(path.clone())),
             Err(source) => Err(Error::Output { path: path.clone(), source }),
         }
+    }
+
+    fn file(opened: Opened, plan: &Plan, path: &Path) -> Self {
+        if opened.lock == Lock::Missing && !plan.quiet {
+            say(&format!(
+                "warning: --output: {} is on a file system without locks: see to it that no other run writes it",
+                path.display()
+            ));
+        }
+        Output::File(opened.file, path.to_owned())
     }
 
     fn write(&mut self, lines: &[u8]) -> Result<(), Error> {

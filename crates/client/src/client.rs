@@ -6,9 +6,10 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 
+use oroshi_net::cores::CoresError;
 use oroshi_net::{Cores, CoresOptions, monotonic_ns};
 use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
@@ -28,7 +29,7 @@ use crate::settings::{BuildError, Builder};
 /// response are dropped.
 ///
 /// It starts one thread, on which a [`local::Client`] does the work; a request and its answer cross over as messages. So its pool is
-/// one, with caps that are exact, and no lock is held anywhere. Who has a thread per core and wants one client on each takes
+/// one, with caps that are exact, and no lock is held while it works. Who has a thread per core and wants one client on each takes
 /// `local::Client` itself, and saves the way.
 ///
 /// ```no_run
@@ -48,7 +49,7 @@ use crate::settings::{BuildError, Builder};
 /// ```
 #[derive(Clone)]
 pub struct Client {
-    jobs: mpsc::UnboundedSender<Job>,
+    thread: Arc<Thread>,
 }
 
 /// A response to a [`Client`].
@@ -73,11 +74,19 @@ enum State {
     Broken,
 }
 
+/// The way to the thread, and what it takes to start another if it should end, which it does only by a defect.
+struct Thread {
+    settings: Builder,
+    jobs: Mutex<mpsc::UnboundedSender<Job>>,
+}
+
 /// What the thread is asked to do.
 enum Job {
     Send(Asked),
     Count(oneshot::Sender<Counts>),
     CloseIdle,
+    #[cfg(test)]
+    Panic,
 }
 
 /// A request on its way to the thread.
@@ -85,8 +94,11 @@ struct Asked {
     request: Box<Request<dyn AsyncRead + Send>>,
     /// When: its time runs from then on, not from when the thread gets to it.
     called: u64,
-    reply: oneshot::Sender<Result<Response, Error>>,
+    reply: oneshot::Sender<Reply>,
 }
+
+/// Boxed, as a request under way keeps room for it.
+type Reply = Result<Box<Response>, Error>;
 
 /// What the thread says about a body.
 enum Message {
@@ -119,21 +131,8 @@ impl Client {
 
     pub(crate) fn build(settings: Builder) -> Result<Self, BuildError> {
         let settings = settings.checked()?;
-        let (jobs, work) = mpsc::unbounded_channel();
-        let work = Mutex::new(Some(work));
-        // A sender of the thread's own would keep it from ever ending.
-        let weak = jobs.downgrade();
-        Cores::start(&CoresOptions::new("oroshi-client", 1), move |_| {
-            let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let (settings, weak) = (settings.clone(), weak.clone());
-            async move {
-                if let (Some(work), Ok(client)) = (work, local::Client::build(settings)) {
-                    serve(&client, work, &weak).await;
-                }
-            }
-        })
-        .map_err(BuildError::Thread)?;
-        Ok(Client { jobs })
+        let jobs = Mutex::new(start(&settings).map_err(BuildError::Thread)?);
+        Ok(Client { thread: Arc::new(Thread { settings, jobs }) })
     }
 
     /// A request with any method but CONNECT.
@@ -146,15 +145,44 @@ impl Client {
     /// What it holds now, and what it has done.
     pub async fn counts(&self) -> Counts {
         let (sender, counts) = oneshot::channel();
-        // The thread is there for as long as `self` is.
-        let _ = self.jobs.send(Job::Count(sender));
+        // Without a thread there is nothing to be counted.
+        let _ = self.thread.ask(Job::Count(sender));
         counts.await.unwrap_or_default()
     }
 
     /// Closes the connections that are idle now.
     pub fn close_idle(&self) {
-        let _ = self.jobs.send(Job::CloseIdle);
+        let _ = self.thread.ask(Job::CloseIdle);
     }
+}
+
+impl Thread {
+    /// Asks the thread for something. If it has ended, another is started.
+    fn ask(&self, job: Job) -> Result<(), Cause> {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Err(mpsc::error::SendError(job)) = jobs.send(job) else { return Ok(()) };
+        *jobs = start(&self.settings).map_err(Cause::Thread)?;
+        jobs.send(job).map_err(|_| Cause::Ended)
+    }
+}
+
+/// Starts a thread. It ends when nobody is left who could ask it for anything.
+fn start(settings: &Builder) -> Result<mpsc::UnboundedSender<Job>, CoresError> {
+    let (jobs, work) = mpsc::unbounded_channel();
+    let work = Mutex::new(Some(work));
+    let settings = settings.clone();
+    // A sender of the thread's own would keep it from ever ending.
+    let weak = jobs.downgrade();
+    Cores::start(&CoresOptions::new("oroshi-client", 1), move |_| {
+        let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (settings, weak) = (settings.clone(), weak.clone());
+        async move {
+            if let (Some(work), Ok(client)) = (work, local::Client::build(settings)) {
+                serve(&client, work, &weak).await;
+            }
+        }
+    })?;
+    Ok(jobs)
 }
 
 impl RequestBuilder<Client> {
@@ -177,9 +205,8 @@ impl RequestBuilder<Client> {
         let RequestBuilder { client, request } = self;
         let (reply, answer) = oneshot::channel();
         let job = Job::Send(Asked { request: request?, called: monotonic_ns(), reply });
-        let ended = || Error::new(Phase::Request, Cause::Ended);
-        client.jobs.send(job).map_err(|_| ended())?;
-        answer.await.map_err(|_| ended())?
+        client.thread.ask(job).map_err(|cause| Error::new(Phase::Request, cause))?;
+        answer.await.map_err(|_| Error::new(Phase::Request, Cause::Ended))?.map(|response| *response)
     }
 }
 
@@ -242,8 +269,12 @@ impl sealed::Source for Body {
     }
 }
 
+/// After how many jobs the thread looks at the sockets. It would begin all requests of a burst before it saw the first answer.
+const TURN: usize = 32;
+
 /// The thread's work: until nobody is left who could ask for anything.
 async fn serve(client: &local::Client, mut work: mpsc::UnboundedReceiver<Job>, jobs: &mpsc::WeakUnboundedSender<Job>) {
+    let mut turn = 0;
     while let Some(job) = work.recv().await {
         match job {
             Job::Send(asked) => {
@@ -251,6 +282,12 @@ async fn serve(client: &local::Client, mut work: mpsc::UnboundedReceiver<Job>, j
             }
             Job::Count(reply) => drop(reply.send(client.counts())),
             Job::CloseIdle => client.close_idle(),
+            #[cfg(test)]
+            Job::Panic => panic!("a defect"),
+        }
+        turn = (turn + 1) % TURN;
+        if turn == 0 {
+            tokio::task::yield_now().await;
         }
     }
 }
@@ -271,37 +308,43 @@ async fn send(core: Rc<Core>, asked: Asked, jobs: mpsc::WeakUnboundedSender<Job>
     match answered {
         None => {}
         Some(Err(error)) => drop(reply.send(Err(error))),
-        Some(Ok((answer, incoming))) => hand_over(&core, answer, incoming, reply, &jobs).await,
+        Some(Ok((answer, incoming))) => {
+            let messages = hand_over(&core, answer, incoming, reply, &jobs);
+            if let Some((incoming, messages)) = messages {
+                // Boxed: while the answer is waited for, there is no room kept for its body.
+                Box::pin(pass_on(incoming, messages)).await;
+            }
+        }
     }
 }
 
-/// Hands a response over, with its body as it comes.
-async fn hand_over(
+/// Hands a response over, with its body if that is here. Otherwise gives what it comes from, and where it is to go.
+fn hand_over(
     core: &Core,
     answer: Box<Answer>,
     mut incoming: Incoming,
-    reply: oneshot::Sender<Result<Response, Error>>,
+    reply: oneshot::Sender<Reply>,
     jobs: &mpsc::WeakUnboundedSender<Job>,
-) {
+) -> Option<(Incoming, mpsc::Sender<Message>)> {
     // Whoever waits for the answer has one.
-    let Some(jobs) = jobs.upgrade() else { return };
-    let limits = local::limits(core);
-    let response = |state, incoming: &Incoming| {
-        let (timings, trailers) = (incoming.timings(), incoming.trailers().cloned());
-        Response::new(answer, Body { state, timings, trailers, _jobs: jobs }, limits)
-    };
-    if incoming.has_arrived() {
+    let jobs = jobs.upgrade()?;
+    let (state, rest) = if incoming.has_arrived() {
         let mut whole = Vec::new();
         // Nothing to wait for: one poll takes all of it.
-        let _ = poll_fn(|context| incoming.poll(context, &mut whole)).await;
-        drop(reply.send(Ok(response(State::Here(whole), &incoming))));
-        return;
-    }
-    // One piece waits to be taken while the next is received.
-    let (sender, messages) = mpsc::channel(1);
-    if reply.send(Ok(response(State::Coming(messages), &incoming))).is_err() {
-        return;
-    }
+        let _ = incoming.poll(&mut Context::from_waker(Waker::noop()), &mut whole);
+        (State::Here(whole), None)
+    } else {
+        // One piece waits to be taken while the next is received.
+        let (sender, messages) = mpsc::channel(1);
+        (State::Coming(messages), Some(sender))
+    };
+    let body = Body { state, timings: incoming.timings(), trailers: incoming.trailers().cloned(), _jobs: jobs };
+    reply.send(Ok(Box::new(Response::new(answer, body, local::limits(core))))).ok()?;
+    rest.map(|sender| (incoming, sender))
+}
+
+/// Passes a body on as it comes.
+async fn pass_on(mut incoming: Incoming, sender: mpsc::Sender<Message>) {
     let mut gone = pin!(sender.closed());
     loop {
         let mut piece = Vec::new();
@@ -319,8 +362,62 @@ async fn hand_over(
             Some(Err(error)) => Message::Failed(error),
         };
         let last = !matches!(message, Message::Piece(_));
-        if sender.send(message).await.is_err() || last {
-            return;
+        // Until somebody takes it, no time limit counts but the total.
+        let mut giving = pin!(sender.send(message));
+        let given = poll_fn(|context| match giving.as_mut().poll(context) {
+            Poll::Ready(given) => Poll::Ready(Ok(given.is_ok())),
+            Poll::Pending => incoming.poll_total(context).map(Err),
+        });
+        match given.await {
+            Ok(true) if !last => {}
+            Ok(_) => return,
+            Err(overdue) => {
+                drop(incoming); // closes the connection: whoever does not read learns it later
+                if giving.await.is_ok() {
+                    let _ = sender.send(Message::Failed(overdue)).await;
+                }
+                return;
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// What the thread keeps for a request while it waits for the answer, beside what a local client keeps; the body's end of it took 800
+    /// bytes more.
+    #[test]
+    fn a_request_is_small_on_the_thread_too() {
+        let client = Client::builder().build().unwrap();
+        let request = client.get("http://127.0.0.1:1/").request.unwrap();
+        let (core, (jobs, _work)) = (local::Client::new(), mpsc::unbounded_channel());
+        let asked = Asked { request, called: 0, reply: oneshot::channel().0 };
+        let sending = send(Rc::clone(core.core()), asked, jobs.downgrade());
+        assert!(size_of_val(&sending) <= 560 && size_of::<Reply>() <= 16, "{}", size_of_val(&sending));
+    }
+
+    /// It died, and every later request failed with "the client has ended".
+    #[test]
+    fn a_thread_that_has_ended_by_a_defect_is_followed_by_another() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let client = Client::builder().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build_local(Default::default()).unwrap();
+        runtime.block_on(async {
+            let waiting = tokio::task::spawn_local(client.get(&url).send());
+            while client.counts().await.requests == 0 {}
+            client.thread.ask(Job::Panic).unwrap();
+            let error = waiting.await.unwrap().unwrap_err();
+            assert_eq!((error.name(), error.cause().to_string().contains("defect")), ("ended", true), "{error:?}");
+            // The next one, which was not answered by anybody before.
+            let next = tokio::task::spawn_local(client.get(&url).send());
+            while client.counts().await.requests == 0 {}
+            assert_eq!(client.counts().await.in_flight, 1);
+            next.abort();
+        });
     }
 }

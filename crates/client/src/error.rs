@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_http1::{DecodeError, encode::EncodeError};
+use oroshi_net::cores::CoresError;
 use oroshi_net::endpoint::EndpointError;
 use oroshi_net::tls::{TlsConfigError, TlsError};
 use oroshi_net::{ConnectError, Endpoint};
@@ -128,6 +129,7 @@ impl fmt::Display for Error {
             write!(f, "{}: ", self.0.what)?;
         }
         match self.0.phase {
+            _ if matches!(self.0.cause, Cause::Ended) => f.write_str("the work on the request was ended"),
             Phase::Request => f.write_str("the request cannot be sent"),
             Phase::Redirect => f.write_str("the redirect was not followed"),
             Phase::Content => f.write_str("the body is not what was expected"),
@@ -236,9 +238,13 @@ pub enum Cause {
     /// The request's body came from a reader, which is used up: send bytes, or follow the redirect yourself.
     #[error("the redirect wants the body again, and a reader gives it only once")]
     BodyUsed,
-    /// The client's thread has ended, which it does only with the process or by a defect.
-    #[error("the client has ended")]
+    /// A panic ended the work on the request: that of its body's reader, or a defect of the client's. Standard error has its message.
+    /// The next request is carried out.
+    #[error("by a panic of its body's reader, or by a defect of the client: standard error has the message")]
     Ended,
+    /// The client's thread had ended by a defect, and another could not be started: look at the limits on threads and memory.
+    #[error("the client's thread could not be started again")]
+    Thread(#[source] CoresError),
 }
 
 impl Cause {
@@ -262,6 +268,7 @@ impl Cause {
             Cause::Location { .. } => "location",
             Cause::BodyUsed => "body-used",
             Cause::Ended => "ended",
+            Cause::Thread(_) => "thread",
         }
     }
 }

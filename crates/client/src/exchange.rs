@@ -226,6 +226,15 @@ impl Exchange {
         Err(self.overdue())
     }
 
+    /// Ready when the time for everything is over: for a body that came and that nobody takes just now.
+    pub(crate) fn poll_total(&mut self, context: &Context<'_>) -> Poll<Error> {
+        if self.total_due <= monotonic_ns() {
+            return Poll::Ready(self.overdue());
+        }
+        self.seated.poll_over(context);
+        Poll::Pending
+    }
+
     /// A failure of the phase that the request is in.
     pub(crate) fn fail(&self, cause: Cause) -> Error {
         self.failure(self.phase, cause)

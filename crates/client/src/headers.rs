@@ -6,7 +6,7 @@ use oroshi_http1::encode::{self, EncodeError};
 
 /// Header fields, in one allocation: each a line `Name: value`. Names compare without regard to case.
 ///
-/// `Debug` shows the values of fields that hold secrets (`Authorization`, `Cookie`, tokens, keys) as `***`.
+/// `Debug` shows the values of fields that hold secrets ([`is_secret`](Self::is_secret)) as `***`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Lines with their CRLF, without the empty one; each has passed the codec's checks.
@@ -88,6 +88,15 @@ impl Headers {
         self.lines.is_empty()
     }
 
+    /// Whether the value of a field of this name belongs in no log, and to no other origin. By its name, as everybody has a name of
+    /// their own for a key: all that contain `auth`, `cookie`, `token`, `secret`, `session`, `api-key` or `apikey`, in whatever case.
+    /// Hiding or dropping one too many costs less than giving a secret away.
+    pub fn is_secret(name: &str) -> bool {
+        const SECRET: [&str; 7] = ["auth", "cookie", "token", "secret", "session", "api-key", "apikey"];
+        let name = name.to_ascii_lowercase();
+        SECRET.iter().any(|secret| name.contains(secret))
+    }
+
     /// The lines as they stand in a head.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.lines
@@ -97,19 +106,11 @@ impl Headers {
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = self.iter().map(|(name, value)| {
-            let value = if is_secret(name) { "***".to_owned() } else { value.escape_ascii().to_string() };
+            let value = if Headers::is_secret(name) { "***".to_owned() } else { value.escape_ascii().to_string() };
             (name, value)
         });
         f.debug_map().entries(shown).finish()
     }
-}
-
-/// Whether a field's value belongs in no log, and to no other origin. By its name, as everybody has a name of their own for a key:
-/// hiding or dropping one too many costs less than giving a secret away.
-pub(crate) fn is_secret(name: &str) -> bool {
-    const SECRET: [&str; 7] = ["auth", "cookie", "token", "secret", "session", "api-key", "apikey"];
-    let name = name.to_ascii_lowercase();
-    SECRET.iter().any(|secret| name.contains(secret))
 }
 
 /// A checked line's name, and its value without the white space around it.

@@ -71,6 +71,11 @@ impl Incoming {
         self.exchange.is_ended() && self.unpacking.is_none()
     }
 
+    /// Ready when the time for everything is over, while nobody takes what has come.
+    pub(crate) fn poll_total(&mut self, context: &Context<'_>) -> Poll<Error> {
+        self.exchange.poll_total(context)
+    }
+
     /// Wants no more: the connection is closed.
     pub(crate) fn give_up(&mut self, cause: Cause) -> Error {
         self.exchange.give_up(cause)

@@ -69,6 +69,11 @@ mod retry;
 mod run;
 mod settings;
 
+/// What docs/client.md shows in Rust, so that it is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/client.md")]
+struct Page;
+
 pub use bytes::Bytes;
 pub use client::{Body, Client, Response};
 pub use core::Counts;
@@ -79,6 +84,7 @@ pub use error::{Cause, Error};
 pub use headers::Headers;
 pub use request::{Handle, IntoUrl, RequestBuilder};
 pub use response::{Chunks, Response as AnyResponse, Source};
+pub use retry::is_idempotent;
 pub use settings::{BuildError, Builder};
 
 /// The methods that have a name of their own, for both clients.

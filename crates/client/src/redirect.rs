@@ -9,7 +9,7 @@
 use oroshi_net::{Address, Endpoint};
 
 use crate::error::without_query;
-use crate::headers::{Headers, is_secret};
+use crate::headers::Headers;
 
 /// Where to go next.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,7 +43,8 @@ pub(crate) fn follow(from: &Endpoint, method: &str, status: u16, location: &[u8]
 pub(crate) fn prune(headers: &mut Headers, hop: &Hop) {
     let drops = |name: &str| {
         let of_body = name.to_ascii_lowercase().starts_with("content-");
-        (hop.becomes_get && of_body) || (!hop.same_origin && (is_secret(name) || name.eq_ignore_ascii_case("host")))
+        (hop.becomes_get && of_body)
+            || (!hop.same_origin && (Headers::is_secret(name) || name.eq_ignore_ascii_case("host")))
     };
     let names: Vec<String> = headers.iter().map(|(name, _)| name.to_owned()).filter(|name| drops(name)).collect();
     for name in names {

@@ -18,7 +18,7 @@ use crate::deadline::{Deadlines, Phase};
 use crate::decode::ACCEPTED;
 use crate::error::{Cause, Error, bad_field};
 use crate::form;
-use crate::headers::{Headers, is_secret};
+use crate::headers::Headers;
 use crate::retry::is_idempotent;
 use crate::settings::Builder;
 
@@ -342,7 +342,7 @@ impl<R: ?Sized> Request<R> {
             field("Connection", b"close")?;
         }
         for (name, value) in settings.headers.iter() {
-            let stays_behind = self.strayed && is_secret(name);
+            let stays_behind = self.strayed && Headers::is_secret(name);
             if !stays_behind && !self.headers.contains(name) {
                 encode::header(out, name, value).map_err(|error| bad_field(name, error))?;
             }

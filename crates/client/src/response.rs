@@ -173,11 +173,9 @@ impl<B: Source> Response<B> {
 
     async fn collect(&mut self) -> Result<Vec<u8>, Error> {
         let limit = self.limits.collect;
+        self.check_announced(limit)?;
         // What a server announces is believed as far as it costs little.
         let expected = self.content_length().unwrap_or(0).min(limit).min(64 * 1024);
-        if self.content_length().is_some_and(|length| length > limit) {
-            return Err(self.too_large(limit));
-        }
         let mut whole = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
         while poll_fn(|context| self.poll(context, &mut whole)).await? {
             if whole.len() as u64 > limit {
@@ -185,6 +183,13 @@ impl<B: Source> Response<B> {
             }
         }
         Ok(whole)
+    }
+
+    /// Refuses a body that is announced as larger than it may be: nothing of it is waited for. Of one that is unpacked only its packed
+    /// length is known, which may be the larger one.
+    fn check_announced(&mut self, limit: u64) -> Result<(), Error> {
+        let announced = self.content_length().filter(|_| self.coding().is_none());
+        if announced.is_some_and(|length| length > limit) { Err(self.too_large(limit)) } else { Ok(()) }
     }
 
     fn too_large(&mut self, limit: u64) -> Error {
@@ -223,17 +228,18 @@ impl<B: Source> Chunks<'_, B> {
     /// The next piece, as it came: at most 64 KiB, never empty; `None` at the end.
     ///
     /// # Errors
-    /// The body did not come whole, or is larger than `Builder::stream_bytes`.
+    /// The body did not come whole, or is larger than `Builder::stream_bytes`; one whose `Content-Length` says so already gives no piece.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing: the next call goes on.
     pub async fn next(&mut self) -> Result<Option<&[u8]>, Error> {
         self.piece.clear();
+        let limit = self.response.limits.stream;
+        self.response.check_announced(limit)?;
         if !poll_fn(|context| self.response.poll(context, &mut self.piece)).await? {
             return Ok(None);
         }
         self.response.given += self.piece.len() as u64;
-        let limit = self.response.limits.stream;
         if self.response.given > limit {
             return Err(self.response.too_large(limit));
         }

@@ -24,8 +24,8 @@ impl Progress {
     }
 }
 
-/// Whether a method's second execution changes nothing (RFC 9110, section 9.2.2).
-pub(crate) fn is_idempotent(method: &str) -> bool {
+/// Whether a method's second execution changes nothing (RFC 9110, section 9.2.2). Methods are told apart by case.
+pub fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
 }
 

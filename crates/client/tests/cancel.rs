@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use oroshi_client::{Addresses, Client, Error, local};
 use oroshi_server::Exchange;
-use support::{Identity, Peer, Running, block_on, builder, told};
+use support::{Full, Identity, Peer, Running, block_on, builder, told};
 
 /// The future's output, or `None` if it is not done after `most` waits: it is then dropped.
 async fn within<F: Future>(most: usize, future: F) -> Option<F::Output> {
@@ -59,6 +59,40 @@ fn connecting_waiting_and_reading() {
         let client = builder().keep_alive(false).build_local().unwrap();
         at_every_wait(&client, || whole(client.get(peer.url("/")))).await;
     });
+}
+
+#[test]
+fn a_connect_that_takes_for_ever() {
+    for full in [Full::tcp(), Full::unix()] {
+        block_on(async {
+            let client = builder().connections(1).build_local().unwrap();
+            let mut connecting = Box::pin(whole(client.get(&full.url)));
+            // A unix socket is asked again and again.
+            for _ in 0..3 {
+                assert!(within(0, connecting.as_mut()).await.is_none());
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            }
+            let peer = in_pieces();
+            let mut next = pin!(whole(client.get(peer.url("/"))));
+            assert!(within(0, next.as_mut()).await.is_none());
+            let counts = client.counts();
+            assert_eq!((counts.open, counts.connects, counts.waiting), (1, 0, 1), "{counts:?}");
+            drop(connecting);
+            // The right to connect goes to the next.
+            assert_eq!(next.await.map_err(|error| told(&error)).unwrap(), b"hello");
+            let counts = client.counts();
+            assert_eq!((counts.open, counts.in_flight, counts.waiting), (1, 0, 0), "{counts:?}");
+        });
+        // And from another thread.
+        block_on(async {
+            let client = builder().build().unwrap();
+            let connecting = tokio::task::spawn_local(client.get(&full.url).send());
+            while client.counts().await.open == 0 {}
+            connecting.abort();
+            while client.counts().await.open > 0 {}
+            assert_eq!(client.counts().await.in_flight, 0);
+        });
+    }
 }
 
 #[test]

@@ -273,6 +273,35 @@ impl tokio::io::AsyncRead for Blocks {
     }
 }
 
+/// A reader with a defect.
+struct Panics;
+
+impl tokio::io::AsyncRead for Panics {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        panic!("a defect of the caller's");
+    }
+}
+
+/// It was told as "the client has ended", which it had not.
+#[test]
+fn a_panic_of_a_reader_costs_its_own_request_alone() {
+    let server = Running::start(echo);
+    let client = builder().connections(1).build().unwrap();
+    block_on(async {
+        let error = client.post(server.url("/")).reader(Panics, None).send().await.unwrap_err();
+        assert_eq!((error.name(), error.cause().to_string().contains("panic")), ("ended", true), "{}", told(&error));
+        let response = client.post(server.url("/")).body("as before").send().await.unwrap();
+        assert_eq!(response.text().await.unwrap(), "as before");
+        let counts = client.counts().await;
+        assert_eq!(
+            (counts.requests, counts.in_flight, counts.open),
+            (2, 0, counts.idle),
+            "the same thread: {counts:?}"
+        );
+    });
+    server.stop();
+}
+
 #[test]
 fn a_request_that_waits_for_the_clients_thread_is_under_way() {
     let server = Running::start(echo);

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use oroshi_client::{Cause, Deadlines, Phase};
 use oroshi_http1::DecodeError;
-use support::{Peer, SHORT, block_on, builder, patient, told};
+use support::{Full, Peer, SHORT, block_on, builder, patient, told};
 
 /// What a GET of a peer's answer comes to: its text, or the failure's phase, name, and whether a retry is safe.
 fn get(peer: &Peer) -> Result<String, (Phase, &'static str, bool)> {
@@ -169,6 +169,44 @@ fn bombs_are_stopped_at_the_limit() {
     });
 }
 
+/// It was noticed only when the body had come, if it ever did.
+#[test]
+fn a_body_that_is_announced_as_too_large_is_refused_at_once() {
+    let long = |method: &'static str, status: &'static str| {
+        Peer::start(move |mut peer, _| {
+            while let Some(request) = peer.request() {
+                assert!(request.starts_with(method));
+                peer.send(format!("HTTP/1.1 {status} Whatever\r\nContent-Length: 2000000\r\n\r\n"));
+            }
+        })
+    };
+    block_on(async {
+        let client = builder().stream_bytes(1_999_999).collect_bytes(1_999_999).build_local().unwrap();
+        let peer = long("GET", "200");
+        let mut response = client.get(peer.url("/")).send().await.unwrap();
+        assert_eq!((response.status(), response.content_length()), (200, Some(2_000_000)), "the head is there");
+        for _ in 0..2 {
+            let error = response.chunks().next().await.unwrap_err();
+            assert!(matches!(error.cause(), Cause::BodyTooLarge { limit: 1_999_999 }), "{}", told(&error));
+        }
+        assert_eq!((client.counts().open, client.counts().in_flight), (0, 1), "closed, though the response is held");
+        let error = client.get(peer.url("/")).send().await.unwrap().bytes().await.unwrap_err();
+        assert!(matches!(error.cause(), Cause::BodyTooLarge { .. }), "{}", told(&error));
+        // What has no body is not too large, whatever it says of one.
+        for (method, status) in [("HEAD", "200"), ("GET", "304"), ("GET", "204")] {
+            let peer = long(method, status);
+            let mut response = client.request(method, peer.url("/")).send().await.unwrap();
+            assert!(response.chunks().next().await.unwrap().is_none(), "{method} {status}");
+        }
+        // It may unpack to less.
+        let packed = gzip(b"");
+        let peer = Peer::answering(packed_answer("gzip", &packed), false);
+        let small = builder().stream_bytes(5).collect_bytes(5).build_local().unwrap();
+        assert!(small.get(peer.url("/")).send().await.unwrap().chunks().next().await.unwrap().is_none());
+        assert_eq!(small.get(peer.url("/")).send().await.unwrap().bytes().await.unwrap(), b"");
+    });
+}
+
 #[test]
 fn a_bomb_does_not_keep_a_core_to_itself() {
     let peer = Peer::answering(packed_answer("gzip", &gzip(&vec![0; 50 << 20])), false);
@@ -262,6 +300,11 @@ fn each_deadline_names_its_phase() {
     let secure = format!("https://{}/", silent.address);
     assert_eq!(overdue(|limits| limits.tls = SHORT, &secure), (Phase::Tls, "tls-timeout", true));
 
+    for full in [Full::tcp(), Full::unix()] {
+        assert_eq!(overdue(|limits| limits.connect = SHORT, &full.url), (Phase::Connect, "connect-timeout", true));
+        assert_eq!(overdue(|limits| limits.total = SHORT, &full.url), (Phase::Total, "total-timeout", true));
+    }
+
     let swallows = Peer::start(|mut peer, _| drop(peer.rest()));
     assert_eq!(
         overdue(|limits| limits.first_byte = SHORT, &swallows.url("/")),
@@ -300,7 +343,13 @@ fn a_body_that_never_pauses_ends_with_the_total() {
     });
     block_on(async {
         let client = builder().build_local().unwrap();
-        let mut response = client.get(peer.url("/")).timeout(SHORT).send().await.unwrap();
+        let mut response = loop {
+            // On a busy machine the head may be late.
+            match client.get(peer.url("/")).timeout(SHORT).send().await {
+                Ok(response) => break response,
+                Err(error) => assert_eq!(error.phase(), Phase::Total, "{}", told(&error)),
+            }
+        };
         let mut chunks = response.chunks();
         let error = loop {
             match chunks.next().await {
@@ -314,6 +363,39 @@ fn a_body_that_never_pauses_ends_with_the_total() {
             "{}",
             told(&error)
         );
+    });
+}
+
+/// The thread waited for whoever had the response, and held the connection for as long.
+#[test]
+fn the_total_ends_a_body_that_nobody_takes() {
+    let peer = Peer::start(|mut peer, _| {
+        peer.request();
+        peer.send("HTTP/1.1 200 OK\r\n\r\n");
+        while peer.send([0; 64 * 1024]) {}
+    });
+    block_on(async {
+        let client = builder().build().unwrap();
+        let mut response = loop {
+            // On a busy machine the head may be late.
+            match client.get(peer.url("/")).timeout(SHORT).send().await {
+                Ok(response) => break response,
+                Err(error) => assert_eq!(error.phase(), Phase::Total, "{}", told(&error)),
+            }
+        };
+        while client.counts().await.open > 0 {
+            tokio::time::sleep(SHORT / 10).await;
+        }
+        assert_eq!(client.counts().await.in_flight, 0);
+        let mut chunks = response.chunks();
+        let error = loop {
+            match chunks.next().await {
+                Ok(piece) => assert!(piece.is_some(), "it has not ended well"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((error.phase(), error.is_timeout()), (Phase::Total, true), "{}", told(&error));
+        assert!(error.timings().total >= SHORT, "{:?}", error.timings());
     });
 }
 

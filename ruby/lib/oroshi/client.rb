@@ -18,7 +18,7 @@ module Oroshi
   # A client can be used by any number of threads and fibers at the same time; they share its connections. Whoever
   # waits for an answer lets other threads run, and other fibers where there is a scheduler. Interrupts (`Timeout`,
   # `Thread#raise`, Ctrl-C) end the wait and the request. After a `fork` the child's first request starts a thread and
-  # connections of its own; the parent's go on.
+  # connections of its own; the parent's go on. A client may be frozen.
   #
   # docs/client.md explains every option, and what becomes of a request.
   class Client
@@ -27,17 +27,18 @@ module Oroshi
     require_relative "client/headers"
     require_relative "client/response"
     require_relative "client/options"
+    require_relative "client/engine"
     require_relative "client/call"
     require_relative "client/burst"
-    private_constant :Native, :Options, :Call, :Burst
+    private_constant :Native, :Options, :Engine, :Call, :Burst
 
     # options: see docs/client.md. Starts nothing yet: that does the first request.
     #
     # Raises ArgumentError for an option that there is none of, or a value that makes no sense.
     def initialize(**options)
-      @settings = Native::Settings.new(Options.of_client(options))
-      @max_connections = @settings.max_connections # as asked for, or less where descriptors are few
-      @lock = Mutex.new
+      settings = Native::Settings.new(Options.of_client(options))
+      @max_connections = settings.max_connections # as asked for, or less where descriptors are few
+      @engine = Engine.new(settings)
     end
 
     # Sends a request, and waits until its answer has come whole.
@@ -49,7 +50,7 @@ module Oroshi
     # ArgumentError.
     def request(method, url, **options)
       order = Options.order(method, url, options)
-      Call.open(engine) do |call|
+      Call.open(@engine) do |call|
         call.submit(0, *order)
         result = call.wait_for_one
         raise result if result.failed?
@@ -108,7 +109,7 @@ module Oroshi
                     ->(result, _request, _n) { block.call(result) }
                   else ->(result, request, _n) { block.call(result, request) }
                   end
-      count = Call.open(engine) { |call| Burst.new(call, concurrency, options, &hand_over).run(requests) }
+      count = Call.open(@engine) { |call| Burst.new(call, concurrency, options, &hand_over).run(requests) }
       block ? count : results
     end
 
@@ -116,7 +117,7 @@ module Oroshi
     # requests that wait or are in_flight, max_connections (less than asked for where descriptors are few), and the
     # counts of requests, connects, retries, redirects, failures.
     def counts
-      Call.open(engine) do |call|
+      Call.open(@engine) do |call|
         call.count
         call.wait_for_one
       end
@@ -124,35 +125,20 @@ module Oroshi
 
     # Closes the connections that are idle now.
     def close_idle
-      @engine.close_idle if @engine&.here?
+      @engine.close_idle
       nil
     end
 
     # Lets go of the thread and its connections; they end when the requests under way have. Another request would
     # begin anew.
     def close
-      engine = @engine
-      @engine = nil
-      engine&.close
+      @engine.close
       nil
     end
 
     # Shows no headers: they may hold secrets.
     def inspect
       "#<#{self.class} max_connections=#{@max_connections}>"
-    end
-
-    private
-
-    # The native thread of this process.
-    def engine
-      engine = @engine
-      return engine if engine&.here?
-
-      @lock.synchronize do
-        @engine = @settings.start unless @engine&.here?
-        @engine
-      end
     end
   end
 end

@@ -5,7 +5,8 @@
 //! fetched anew. So is one whose body is wanted as a file that is not there. A line whose request is another one than it was, because
 //! the list was changed, is fetched too, and counted.
 //!
-//! An output is locked while it is written: a second run would fetch the same lines, and cut off what the first one is writing.
+//! An output is locked while it is written: a second run would fetch the same lines, and cut off what the first one is writing. Where
+//! the file system has no locks, whoever starts the runs has to see to that.
 //!
 //! What is kept of a record is four bytes, so that a list of ten million lines takes 40 MB.
 
@@ -15,6 +16,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
+use rustix::io::Errno;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -102,31 +104,55 @@ fn fingerprint(method: &str, url: &str, id: Option<&Value>) -> u32 {
     (hasher.finish() as u32) & !3
 }
 
+/// An output, open for writing behind what it holds.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) file: File,
+    /// No other run can write it until it is closed. A pipe or a device is not locked, and may well have several writers.
+    pub(super) lock: Lock,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lock {
+    Held,
+    /// It is no file.
+    Needless,
+    /// The file system has none.
+    Missing,
+}
+
 /// Opens the output of an earlier run, to write behind what it holds, and reads what that is. A last line that was cut off when the
-/// run was ended is taken out. A file that is not there is made. It is locked until it is closed. With a folder for bodies, what has no
-/// file there is not done.
+/// run was ended is taken out. A file that is not there is made. With a folder for bodies, what has no file there is not done.
 ///
 /// # Errors
 /// [`ResumeError`]: the file cannot be used; it is then as it was. Another run writes it: [`io::ErrorKind::WouldBlock`].
-pub(super) fn open(path: &Path, bodies: Option<&Path>) -> Result<(File, Ledger), ResumeError> {
+pub(super) fn open(path: &Path, bodies: Option<&Path>) -> Result<(Opened, Ledger), ResumeError> {
     let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(ResumeError::NoFile);
     }
-    lock(&file)?;
+    let lock = locked(file.try_lock())?;
     let (ledger, whole) = read(BufReader::with_capacity(1 << 20, &file), bodies)?;
     if whole < file.metadata()?.len() {
         file.set_len(whole)?;
     }
-    Ok((file, ledger))
+    Ok((Opened { file, lock }, ledger))
 }
 
-/// Keeps other runs from writing the file, until it is closed.
-fn lock(file: &File) -> io::Result<()> {
-    file.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
-        TryLockError::Error(error) => error,
-    })
+/// What has come of an attempt to lock a file.
+fn locked(attempt: Result<(), TryLockError>) -> io::Result<Lock> {
+    match attempt {
+        Ok(()) => Ok(Lock::Held),
+        Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+        // Network file systems without a lock service, and those in user space that do without.
+        Err(TryLockError::Error(error))
+            if Errno::from_io_error(&error)
+                .is_some_and(|errno| [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS].contains(&errno)) =>
+        {
+            Ok(Lock::Missing)
+        }
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 /// Reads the records, and tells how many bytes hold whole lines.
@@ -147,20 +173,21 @@ fn read(mut input: impl BufRead, bodies: Option<&Path>) -> Result<(Ledger, u64),
     }
 }
 
-/// Opens an output that holds nothing yet. A regular file is locked until it is closed.
+/// Opens an output that holds nothing yet.
 ///
 /// # Errors
 /// It cannot be made, holds something ([`io::ErrorKind::AlreadyExists`]), or another run writes it ([`io::ErrorKind::WouldBlock`]).
-pub(super) fn open_new(path: &Path) -> io::Result<File> {
+pub(super) fn open_new(path: &Path) -> io::Result<Opened> {
     let file = OpenOptions::new().append(true).create(true).open(path)?;
-    // A pipe or a device has no length, and may well have several writers.
-    if file.metadata()?.is_file() {
-        lock(&file)?;
-        if file.metadata()?.len() > 0 {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
+    // A pipe or a device has no length.
+    if !file.metadata()?.is_file() {
+        return Ok(Opened { file, lock: Lock::Needless });
     }
-    Ok(file)
+    let lock = locked(file.try_lock())?;
+    if file.metadata()?.len() > 0 {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    Ok(Opened { file, lock })
 }
 
 #[cfg(test)]
@@ -242,7 +269,7 @@ mod tests {
             std::fs::write(file.path(), first.clone() + &second[..cut]).unwrap();
             let (mut opened, ledger) = patiently(|| open(file.path(), None)).unwrap();
             assert_eq!((known(&ledger, 1), known(&ledger, 2)), (Known::Done { ok: true }, Known::Nothing), "{cut}");
-            opened.write_all(second.as_bytes()).unwrap();
+            opened.file.write_all(second.as_bytes()).unwrap();
             assert_eq!(std::fs::read_to_string(file.path()).unwrap(), first.clone() + &second, "{cut}");
         }
     }
@@ -277,6 +304,18 @@ mod tests {
         patiently(|| open(&path, None)).unwrap();
         let devices = [open_new(Path::new("/dev/null")), open_new(Path::new("/dev/null"))];
         assert!(devices.iter().all(Result::is_ok), "a device takes any number of writers");
+    }
+
+    /// It ended with "No locks available".
+    #[test]
+    fn a_file_system_without_locks_will_do() {
+        let failed = |errno: Errno| locked(Err(TryLockError::Error(errno.into())));
+        for none in [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS] {
+            assert_eq!(failed(none).unwrap(), Lock::Missing, "{none}");
+        }
+        assert_eq!(failed(Errno::IO).unwrap_err().kind(), io::Error::from(Errno::IO).kind());
+        assert_eq!(locked(Ok(())).unwrap(), Lock::Held);
+        assert_eq!(open_new(Path::new("/dev/null")).unwrap().lock, Lock::Needless);
     }
 
     #[test]

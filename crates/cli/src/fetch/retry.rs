@@ -49,11 +49,6 @@ pub(super) fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
 }
 
-/// Whether a method's second execution changes nothing (RFC 9110, section 9.2.2).
-pub(super) fn is_idempotent(method: &str) -> bool {
-    matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,7 +17,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use oroshi_client::local::{Client, Response};
-use oroshi_client::{BuildError, Bytes, Cause, Counts, RequestBuilder};
+use oroshi_client::{BuildError, Bytes, Cause, Counts, RequestBuilder, is_idempotent};
 use oroshi_http1::{DecodeError, Version};
 use oroshi_net::{Address, Endpoint, Scheme, Shutdown, monotonic_ns};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -26,7 +26,7 @@ use super::body_files::{Folder, name};
 use super::list::{Asked, Item};
 use super::read::{Bodies, LARGEST_BURST, Pace, Plan};
 use super::record::{Failure, Record, Times};
-use super::retry::{Outcome, is_idempotent};
+use super::retry::Outcome;
 use super::sink::{Sink, print};
 
 /// Places beside the slots, per slot and at least, where requests may wait for other reasons.

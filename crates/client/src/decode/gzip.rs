@@ -19,8 +19,12 @@ pub(super) struct Gzip {
 /// Where in a member the input stands; with the bytes that are still missing, or already there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Between members; before the first, or behind one.
+    /// Before the first member.
     Start,
+    /// Behind a member: there may be another.
+    Between,
+    /// Behind the last member: zeros, which fill a block of a tape or a disk. gzip(1) ignores them, too.
+    Padding,
     Fixed(u8),
     ExtraLength(u8),
     Extra(u16),
@@ -44,9 +48,9 @@ impl Default for Gzip {
 }
 
 impl Gzip {
-    /// Whether a member has just ended.
+    /// Whether what came so far could be all of it.
     pub(super) fn is_whole(&self) -> bool {
-        self.at == At::Start
+        matches!(self.at, At::Between | At::Padding)
     }
 
     /// Bytes used and bytes made.
@@ -87,10 +91,15 @@ impl Gzip {
             return Err("its header is too large");
         }
         self.at = match (self.at, byte) {
-            (At::Start, 0x1f) => {
+            (At::Start | At::Between, 0x1f) => {
                 self.header = 0;
                 At::Fixed(1)
             }
+            (At::Between | At::Padding, 0) => {
+                self.header = 0;
+                At::Padding
+            }
+            (At::Between | At::Padding, _) => return Err("something follows its end"),
             (At::Fixed(1), 0x8b) => At::Fixed(2),
             (At::Fixed(2), 8) => At::Fixed(3),
             (At::Start | At::Fixed(1 | 2), _) => return Err("it is not gzip"),
@@ -156,6 +165,6 @@ impl Gzip {
             return Err("its checksum is wrong");
         }
         self.header = 0;
-        Ok(At::Start)
+        Ok(At::Between)
     }
 }

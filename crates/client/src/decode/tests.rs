@@ -127,6 +127,24 @@ fn members_and_frames_may_follow_each_other() {
     }
 }
 
+/// What gzip(1) takes was refused as "it is not gzip".
+#[test]
+fn zeros_may_fill_up_what_is_behind_the_last_member_of_gzip() {
+    let member = packed(Coding::Gzip, b"hello");
+    for length in [1, 7, 512, 200_000] {
+        let padded = [&member[..], &vec![0; length]].concat();
+        for size in [padded.len(), 1000, 1] {
+            let (out, ended) = unpacked(Coding::Gzip, padded.chunks(size));
+            ended.unwrap();
+            assert_eq!(out, b"hello", "{length} zeros in pieces of {size}");
+        }
+    }
+    for garbage in [&b"x"[..], b"\0x", &[&b"\0"[..], &member].concat(), b"\x1f\x8c"] {
+        assert!(unpacked(Coding::Gzip, [&member[..], garbage]).1.is_err(), "{garbage:?}");
+    }
+    assert!(unpacked(Coding::Gzip, [&[0; 20][..]]).1.is_err(), "zeros in front are none");
+}
+
 #[test]
 fn a_gzip_header_may_hold_all_that_it_can() {
     for parts in 0..8u8 {

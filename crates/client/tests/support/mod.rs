@@ -12,6 +12,7 @@ use std::time::Duration;
 use oroshi_client::{Builder, Client, Deadlines, Error};
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, ServerTls, Shutdown};
 use oroshi_server::{Counts, Door, Handler, Server, Settings};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 /// A test that hangs fails by this, and no other test depends on it.
 pub const HANG: Duration = Duration::from_secs(20);
@@ -155,6 +156,45 @@ impl Conversation {
     /// Closes with a reset.
     pub fn reset(self) {
         socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+}
+
+/// A listener whose line of connections is full, so that a connect neither succeeds nor fails.
+pub struct Full {
+    pub url: String,
+    _sockets: Vec<Socket>,
+}
+
+impl Full {
+    pub fn tcp() -> Full {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        // Linux keeps one more than it is told to; it drops what asks for more.
+        let first = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        first.connect(&address).unwrap();
+        let url = format!("http://{}/", address.as_socket().unwrap());
+        Full { url, _sockets: vec![listener, first] }
+    }
+
+    pub fn unix() -> Full {
+        let name = format!("oroshi-full-{}-{:?}", std::process::id(), std::thread::current().id());
+        let address = SockAddr::unix(format!("\0{name}")).unwrap();
+        let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        listener.bind(&address).unwrap();
+        listener.listen(0).unwrap();
+        let mut sockets = vec![listener];
+        loop {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            match socket.connect(&address) {
+                Ok(()) => sockets.push(socket),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        Full { url: format!("unix:@{name}:/"), _sockets: sockets }
     }
 }
 

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use magnus::{Error, Ruby};
-use oroshi_client::{Deadlines, local};
+use oroshi_client::{Builder, Deadlines, local};
+use oroshi_net::cores::CoresError;
 use oroshi_net::{Cores, CoresOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -38,29 +39,18 @@ pub(crate) enum Job {
     Send(Box<Order>),
     Count(Ticket),
     CloseIdle,
+    #[cfg(test)]
+    Panic,
 }
 
 impl Engine {
     /// Starts the thread.
     pub(crate) fn start(ruby: &Ruby, settings: &Settings) -> Result<Self, Error> {
-        let (jobs, work) = unbounded_channel();
-        let work = Mutex::new(Some(work));
-        let builder = settings.builder.clone();
-        let serve = move |_| {
-            let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let client = builder.clone().build_local();
-            async move {
-                // The settings were tried when they were read.
-                if let (Some(work), Ok(client)) = (work, client) {
-                    serve(client, work).await;
-                }
-            }
-        };
-        without_signals(|| Cores::start(&CoresOptions::new("oroshi-client", 1), serve)).map_err(|error| {
+        let way = Way::start(settings.builder.clone(), settings.limits).map_err(|error| {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
             Error::new(ruby.exception_runtime_error(), format!("the client's thread cannot be started: {error}{cause}"))
         })?;
-        Ok(Engine(RefCell::new(Some(Arc::new(Here::new(Way { jobs, limits: settings.limits }))))))
+        Ok(Engine(RefCell::new(Some(Arc::new(Here::new(way))))))
     }
 
     /// A call, or nil if no descriptor is left for it.
@@ -84,14 +74,37 @@ impl Engine {
         drop(self.0.take());
     }
 
-    /// Whether it belongs to this process, and was not closed.
+    /// Whether it belongs to this process, was not closed, and its thread is at work.
     pub(crate) fn is_here(&self) -> bool {
-        self.0.borrow().as_ref().is_some_and(|shared| shared.get().is_some())
+        self.0.borrow().as_ref().and_then(|shared| shared.get()).is_some_and(Way::leads_somewhere)
     }
 }
 
 impl Way {
-    /// Asks the thread for something. Should it have ended, which would be a defect, the job's ticket tells so.
+    /// Starts a thread.
+    fn start(builder: Builder, limits: Deadlines) -> Result<Self, CoresError> {
+        let (jobs, work) = unbounded_channel();
+        let work = Mutex::new(Some(work));
+        let serve = move |_| {
+            let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let client = builder.clone().build_local();
+            async move {
+                // The settings were tried when they were read.
+                if let (Some(work), Ok(client)) = (work, client) {
+                    serve(client, work).await;
+                }
+            }
+        };
+        without_signals(|| Cores::start(&CoresOptions::new("oroshi-client", 1), serve))?;
+        Ok(Way { jobs, limits })
+    }
+
+    /// Whether there is a thread at its end. There is, but for a defect.
+    fn leads_somewhere(&self) -> bool {
+        !self.jobs.is_closed()
+    }
+
+    /// Asks the thread for something. Should it have ended, the job's ticket tells so.
     pub(crate) fn ask(&self, job: Job) {
         let _ = self.jobs.send(job);
     }
@@ -113,6 +126,8 @@ async fn serve(client: local::Client, mut work: UnboundedReceiver<Job>) {
             Job::Send(order) => drop(tokio::task::spawn_local(carry_out(client.clone(), order, Rc::clone(&bell)))),
             Job::Count(ticket) => ticket.tell(Outcome::Counts(client.counts()), &bell),
             Job::CloseIdle => client.close_idle(),
+            #[cfg(test)]
+            Job::Panic => panic!("a defect"),
         }
     }
 }
@@ -133,4 +148,38 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+    use crate::inbox::Inbox;
+
+    /// Requests of a client whose thread had ended failed for ever after.
+    #[test]
+    fn a_thread_that_ends_by_a_defect_tells_those_who_wait_and_leads_nowhere() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let way = Way::start(Builder::default(), Deadlines::default()).unwrap();
+        let inbox = Inbox::new().unwrap();
+        assert!(inbox.make_room() && way.leads_somewhere());
+        let ticket = Ticket::for_order(&inbox, 7);
+        let (method, headers) = ("GET".to_owned(), Vec::new());
+        way.ask(Job::Send(Box::new(Order { ticket, method, url, headers, body: None, options: None })));
+        let connection = listener.accept().unwrap();
+        way.ask(Job::Panic);
+        way.ask(Job::Count(Ticket::for_question(&inbox)));
+        let mut lost = Vec::new();
+        while lost.len() < 2 {
+            lost.extend(inbox.take());
+            thread::yield_now();
+        }
+        lost.sort_by_key(|(tag, _)| *tag);
+        assert!(matches!(lost[..], [(0, Outcome::Lost), (7, Outcome::Lost)]), "{lost:?}");
+        assert!(!way.leads_somewhere(), "so that another is started");
+        drop(connection);
+    }
 }

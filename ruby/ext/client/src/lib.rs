@@ -31,14 +31,19 @@ mod entry {
 
     use magnus::{Error, Module as _, Object as _, Ruby, function, method};
 
+    use oroshi_client::Headers;
+
     use crate::call::Call;
     use crate::engine::Engine;
-    use crate::settings::Settings;
+    use crate::settings::{self, Settings};
 
     #[magnus::init(name = "client_native")]
     fn init(ruby: &Ruby) -> Result<(), Error> {
         let client = ruby.define_module("Oroshi")?.define_class("Client", ruby.class_object())?;
         let native = client.define_module("Native")?;
+
+        // One rule of what is secret for Ruby and Rust.
+        native.define_singleton_method("secret?", function!(|name| Headers::is_secret(&settings::text(name)), 1))?;
 
         let settings = native.define_class("Settings", ruby.class_object())?;
         settings.define_singleton_method("new", function!(Settings::new, 1))?;

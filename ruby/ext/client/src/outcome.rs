@@ -15,7 +15,7 @@ pub(crate) enum Outcome {
     Answer(Box<Answer>),
     Failure(Error),
     Counts(Counts),
-    /// The thread is gone: by a defect.
+    /// Whoever worked on it has panicked, which is a defect.
     Lost,
 }
 

@@ -83,7 +83,7 @@ impl Reading {
             "dns_ttl" => builder.dns_ttl(seconds(value)?),
             "dns_negative_ttl" => builder.dns_negative_ttl(seconds(value)?),
             "attempt_delay" => builder.attempt_delay(seconds(value)?),
-            "max_redirects" => builder.redirects(get(value)?),
+            "max_redirects" => builder.redirects(most(value)?),
             "decode" => builder.decode(get(value)?),
             // Bodies are gathered here piece by piece.
             "max_body_bytes" => builder.stream_bytes(get(value)?),
@@ -138,7 +138,7 @@ pub(crate) fn options(hash: RHash, limits: &Deadlines) -> Result<Box<Options>, E
     hash.foreach(|name: Symbol, value: Value| {
         let name = name.name()?;
         match &*name {
-            "max_redirects" => options.redirects = Some(get(value)?),
+            "max_redirects" => options.redirects = Some(most(value)?),
             "decode" => options.decode = Some(get(value)?),
             "idempotent" => options.idempotent = Some(get(value)?),
             "query" => options.query = get(value)?,
@@ -191,6 +191,11 @@ fn seconds(value: Value) -> Result<Duration, Error> {
     let seconds = Option::<f64>::try_convert(value)?;
     // More than can be counted is for ever, too.
     Ok(seconds.map_or(Duration::MAX, |seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)))
+}
+
+/// More than can be counted is no limit.
+fn most(value: Value) -> Result<u32, Error> {
+    Ok(u32::try_from(get::<u64>(value)?).unwrap_or(u32::MAX))
 }
 
 fn get<T: TryConvert>(value: Value) -> Result<T, Error> {

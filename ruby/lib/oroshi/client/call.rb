@@ -21,7 +21,7 @@ module Oroshi
 
       def self.native(engine)
         over = nil
-        until (native = engine.call)
+        until (native = engine.running.call)
           now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
           over ||= now + PATIENCE_S
           if now > over
@@ -73,7 +73,8 @@ module Oroshi
         when :response then Response.new(*fields)
         when :failure then Error.of(*fields)
         when :counts then fields.first
-        else Error.new("the client's thread has ended, by a defect of it", name: "ended")
+        else Error.new("a defect of the client has ended the request (standard error has the panic's message); the " \
+                       "next one is carried out", name: "ended")
         end
       end
     end

@@ -7,9 +7,6 @@ module Oroshi
     class Headers
       include Enumerable
 
-      SECRET = /\A(?:authorization|proxy-authorization|cookie|set-cookie|x-api-key|x-auth-token|x-csrf-token)\z/i
-      private_constant :SECRET
-
       # lines: `Name: value`, each with a line end.
       def initialize(lines)
         @fields = lines.b.split("\n").map { |line| line.split(": ", 2).map { |part| readable(part) }.freeze }.freeze
@@ -59,7 +56,7 @@ module Oroshi
 
       # Without the values of fields that hold secrets.
       def inspect
-        shown = @fields.map { |name, value| "#{name}: #{name.match?(SECRET) ? "***" : value.inspect}" }
+        shown = @fields.map { |name, value| "#{name}: #{Native.secret?(name) ? "***" : value.inspect}" }
         "#<#{self.class} #{shown.join(", ")}>"
       end
 

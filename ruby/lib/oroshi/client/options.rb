@@ -16,24 +16,26 @@ module Oroshi
         end
       end
 
-      def self.pair?(value)
-        value.is_a?(Array) && value.size == 2
-      end
+      # What the native side can count up to.
+      MOST = 2**62
 
       # What a value may be: a test, and the words for it.
       KINDS = {
-        count: [->(value) { value.is_a?(Integer) && value.positive? }, "a whole number from 1"],
-        count_or_none: [->(value) { value.is_a?(Integer) && !value.negative? }, "a whole number from 0"],
+        count: [->(value) { value.is_a?(Integer) && value.between?(1, MOST) }, "a whole number from 1 to 2**62"],
+        count_or_none: [->(value) { value.is_a?(Integer) && value.between?(0, MOST) }, "a whole number from 0 to 2**62"],
         seconds: [->(value) { value.nil? || (value.is_a?(Numeric) && value.real? && value >= 0) },
                   "seconds, a number from 0, or nil for no limit"],
         flag: [->(value) { [true, false].include?(value) }, "true or false"],
-        path: [->(value) { value.nil? || value.respond_to?(:to_path) || value.is_a?(String) }, "the path of a file"],
-        paths: [->(value) { Array(value).all? { |path| path.respond_to?(:to_path) || path.is_a?(String) } },
-                "the path of a file, or an Array of them"],
+        path: [->(value) { value.nil? || path?(value) }, "the path of a file"],
+        paths: [->(value) { several(value).all? { |path| path?(path) } }, "the path of a file, or an Array of them"],
+        host: [->(value) { value.nil? || text?(value) }, "a host's name"],
         text: [->(value) { value.nil? || value.is_a?(String) }, "a String"],
-        pairs: [->(value) { value.nil? || value.is_a?(Hash) || (value.is_a?(Array) && value.all? { |one| pair?(one) }) },
-                "a Hash, or an Array of pairs"],
-        login: [->(value) { value.nil? || pair?(value) }, "an Array of user name and password"],
+        pairs: [->(value) { value.nil? || pairs?(value) },
+                "a Hash, or an Array of pairs, of names and plain values or Arrays of these"],
+        query: [->(value) { value.nil? || (pairs?(value) && fields(value).flatten.all? { |part| text?(part) }) },
+                "a Hash, or an Array of pairs, of names and plain values or Arrays of these, all of them text"],
+        login: [->(value) { value.nil? || login?(value) },
+                "an Array of user name and password, both Strings, the name without a colon"],
         body: [->(value) { value.nil? || value.is_a?(String) || value.respond_to?(:read) },
                "a String, or something with `read`"],
         any: [->(_value) { true }, "anything"]
@@ -76,7 +78,7 @@ module Oroshi
          "a PEM file with the client's own certificate chain"],
         [:private_key, :path, :client, "none",
          "a PEM file with its private key"],
-        [:server_name, :text, :client, "the URL's host",
+        [:server_name, :host, :client, "the URL's host",
          "the name that the server's certificate must carry"],
         [:timeout, :seconds, :both, "none",
          "everything, redirects and a retry included"],
@@ -100,7 +102,7 @@ module Oroshi
          "whether compressed bodies (gzip, br, zstd) are asked for and unpacked"],
         [:headers, :pairs, :both, "none",
          "header fields; an Array as a value gives several; the request's go before the client's"],
-        [:query, :pairs, :request, "none",
+        [:query, :query, :request, "none",
          "added to the URL's query, percent-encoded"],
         [:body, :body, :request, "none",
          "the body: a String, or something that is read to its end first"],
@@ -130,14 +132,13 @@ module Oroshi
             raise ArgumentError, "certificate and private_key go together: name both files, or neither"
           end
 
-          options = options.merge(headers: fields(options[:headers])) if options[:headers]
-          options = options.merge(ca_files: Array(options[:ca_files])) if options[:ca_files]
-          options.reject { |name, value| value.nil? && OF_CLIENT[name].kind != :seconds }
+          options = options.reject { |name, value| value.nil? && OF_CLIENT[name].kind != :seconds }
+          options.to_h { |name, value| [name, plain(OF_CLIENT[name].kind, value)] }
         end
 
         # A request as Native::Call#submit wants it: [method, url, headers, body, options].
         def order(method, url, options)
-          method = method.to_s.upcase
+          method = method.to_s.upcase(:ascii)
           url = url.to_s
           return [method, url, nil, nil, nil] if options.empty?
 
@@ -150,12 +151,31 @@ module Oroshi
 
         def check(name, value, kind = :count)
           test, words = KINDS.fetch(kind)
-          raise ArgumentError, "#{name}: expected #{words}, got #{shown(name, value)}" unless test.call(value)
+          wrong(name, words, value) unless test.call(value)
         end
 
         private
 
+        def wrong(name, words, value)
+          raise ArgumentError, "#{name}: expected #{words}, got #{shown(name, value)}"
+        end
+
+        # A checked value as the native side reads it.
+        def plain(kind, value)
+          case kind
+          when :seconds then value&.to_f
+          when :path then File.path(value)
+          when :paths then several(value).map { |path| File.path(path) }
+          when :host then value.encode(Encoding::UTF_8)
+          when :pairs then fields(value)
+          when :query then fields(value).map { |pair| pair.map { |part| part.encode(Encoding::UTF_8) } }
+          else value
+          end
+        end
+
         def unknown(name, known)
+          raise ArgumentError, "#{name.inspect}: options are named by Symbols" unless name.is_a?(Symbol)
+
           near = DidYouMean::SpellChecker.new(dictionary: known.keys).correct(name).first if defined?(DidYouMean)
           elsewhere = known.equal?(OF_CLIENT) ? OF_REQUEST : OF_CLIENT
           hint = if elsewhere.key?(name) then "it is one of a #{known.equal?(OF_CLIENT) ? "request" : "client"}"
@@ -174,7 +194,7 @@ module Oroshi
         def fields(pairs)
           return [] unless pairs
 
-          pairs.flat_map { |name, value| Array(value).map { |one| [name.to_s, one.to_s] } }
+          pairs.flat_map { |name, value| several(value).compact.map { |one| [name.to_s, one.to_s] } }
         end
 
         def authorize(headers, options)
@@ -183,11 +203,16 @@ module Oroshi
           ways = options.slice(:basic_auth, :bearer_auth).compact.keys.map(&:to_s)
           return if ways.empty?
 
-          ways << "the header Authorization" if headers.any? { |name, _| name.casecmp?("authorization") }
+          ways << "the header Authorization" if field?(headers, "authorization")
           raise ArgumentError, "#{ways.join(" and ")}: a request has one of them" if ways.size > 1
 
-          credentials = token ? "Bearer #{token}" : "Basic #{["#{user}:#{password}".b].pack("m0")}"
+          credentials = token ? "Bearer ".b + token.b : "Basic #{["#{user.b}:#{password.b}"].pack("m0")}"
           headers << ["Authorization", credentials]
+        end
+
+        # Bytes, as nobody knows in which encoding a name is given.
+        def field?(headers, name)
+          headers.any? { |given, _| given.b.casecmp?(name) }
         end
 
         def body(headers, options)
@@ -198,24 +223,72 @@ module Oroshi
           case kind
           when :json
             require "json"
-            typed(headers, "application/json") { JSON.generate(value) }
+            typed(headers, "application/json") { as_json(value) }
           when :form
             require "uri"
             typed(headers, "application/x-www-form-urlencoded") { URI.encode_www_form(fields(value)) }
-          else value.respond_to?(:read) ? value.read : value
+          else value.respond_to?(:read) ? read(value) : value
           end
         end
 
+        def as_json(value)
+          JSON.generate(value)
+        rescue JSON::JSONError, EncodingError => e
+          raise ArgumentError, "json: expected what JSON can say, got #{shown(:json, value)}: #{e.message.scrub("?")[0, 100]}"
+        end
+
+        def read(body)
+          text = body.read
+          return text if text.nil? || text.is_a?(String)
+
+          wrong(:body, "`read` to give a String", text)
+        end
+
         def typed(headers, type)
-          headers << ["Content-Type", type] unless headers.any? { |name, _| name.casecmp?("content-type") }
+          headers << ["Content-Type", type] unless field?(headers, "content-type")
           yield
         end
 
         def native(options)
-          own = options.slice(*NATIVE)
-          own[:query] = fields(own[:query]) if own.key?(:query)
-          own = own.reject { |name, value| value.nil? && OF_REQUEST[name].kind != :seconds }
+          own = options.slice(*NATIVE).reject { |name, value| value.nil? && OF_REQUEST[name].kind != :seconds }
+          own = own.to_h { |name, value| [name, plain(OF_REQUEST[name].kind, value)] }
           own unless own.empty?
+        end
+
+        # The tests of KINDS that are longer than a line.
+
+        def several(value)
+          value.is_a?(Array) ? value : [value].compact
+        end
+
+        def path?(value)
+          !File.path(value).empty?
+        rescue TypeError, ArgumentError, EncodingError # what is none, a zero byte in it, no text in ASCII's family
+          false
+        end
+
+        def text?(value)
+          value.is_a?(String) && value.encode(Encoding::UTF_8).valid_encoding?
+        rescue EncodingError
+          false
+        end
+
+        def pairs?(value)
+          return false unless value.is_a?(Hash) || (value.is_a?(Array) && value.all? { |pair| pair?(pair) })
+
+          value.all? { |name, one| single?(name) && several(one).all? { |each| each.nil? || single?(each) } }
+        end
+
+        def pair?(value)
+          value.is_a?(Array) && value.size == 2
+        end
+
+        def single?(value)
+          !value.nil? && !value.is_a?(Hash) && !value.is_a?(Array)
+        end
+
+        def login?(value)
+          pair?(value) && value.all?(String) && !value.first.b.include?(":") # RFC 7617, section 2
         end
       end
     end
