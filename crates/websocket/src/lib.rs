@@ -8,7 +8,7 @@
 //! An idle connection costs a [`Decoder`] of 32 bytes and no heap: only a message that has come in part is kept.
 //! A message that is here as a whole, in one frame, is unmasked in place and handed out as it lies.
 //!
-//! Autobahn's cases for what is here, its groups 1 to 10, pass (`tests/autobahn.rs`).
+//! Autobahn's cases for what is here, its groups 1 to 10, pass: `crates/push` runs them against its hub.
 //!
 //! # Where to read
 //!

@@ -1,0 +1,138 @@
+//! What must hold for any bytes that a WebSocket peer sends; one function for each fuzz target. The fuzzer calls them with bytes it
+//! makes up; a test of the crate websocket calls them with those in `corpus/`.
+#![allow(dead_code)] // each target uses one of them
+
+use oroshi_http1::{Expect, Limits as HttpLimits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
+use oroshi_websocket::handshake::{self, Opening};
+use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role, Violation, encode};
+
+/// The largest message: small, so that bytes of the size that fuzzers like pass it.
+const LIMITS: Limits = Limits { message_bytes: 300 };
+/// What a decoder may leave to its caller: a control frame but for its last byte.
+const LEFT: usize = 130;
+
+/// Frames. The first byte says whose they are (its lowest bit) and how they are cut (the others).
+pub(crate) fn websocket_decode(data: &[u8]) {
+    let Some((&how, bytes)) = data.split_first() else { return };
+    let role = if how & 1 == 1 { Role::Server } else { Role::Client };
+    let whole = trace(role, bytes, bytes.len().max(1));
+    assert_eq!(trace(role, bytes, usize::from(how >> 1) + 1), whole, "in pieces");
+    assert_eq!(trace(role, bytes, 1), whole, "byte by byte");
+    // What was understood can be said again.
+    let mut again = Vec::new();
+    for event in &whole.0 {
+        event.write(&mut again);
+    }
+    assert_eq!(trace(Role::Client, &again, again.len().max(1)), (whole.0, None), "written and read again");
+}
+
+/// A handshake. The first byte says whose part it is (its lowest bit): a client's request or a server's answer.
+pub(crate) fn websocket_handshake(data: &[u8]) {
+    let Some((&whose, bytes)) = data.split_first() else { return };
+    if whose & 1 == 1 { request(bytes) } else { answer(bytes) }
+}
+
+/// A server agrees only to what a client then takes for agreed.
+fn request(mut bytes: &[u8]) {
+    let Ok(Some(RequestEvent::Head(head))) = RequestDecoder::default().decode(&HttpLimits::default(), &mut bytes)
+    else {
+        return;
+    };
+    let opening = match Opening::of(&head) {
+        Ok(opening) => opening,
+        Err(refusal) => return assert!([400, 426].contains(&refusal.status()), "{refusal}"),
+    };
+    let key = head.headers.get("Sec-WebSocket-Key").and_then(|key| std::str::from_utf8(key).ok());
+    let key = key.expect("an opening has a key, of base64");
+    let protocols: Vec<&[u8]> = opening.protocols().collect();
+    for chosen in protocols.iter().copied().map(Some).chain([None]) {
+        let mut out = Vec::new();
+        opening.agree(&mut out, chosen);
+        let mut decoder = ResponseDecoder::default();
+        decoder.expect(Expect::Upgrade);
+        let mut input = &out[..];
+        let Ok(Some(ResponseEvent::Head(head))) = decoder.decode(&HttpLimits::default(), &mut input) else {
+            panic!("no answer: {}", out.escape_ascii());
+        };
+        assert_eq!(handshake::check(&head, key, &protocols), Ok(chosen), "{}", out.escape_ascii());
+        assert!(input.is_empty());
+    }
+}
+
+/// A client takes nothing for agreed without the accept of its own key.
+fn answer(mut bytes: &[u8]) {
+    const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+    let (_, key) = handshake::request_fields(*b"the sample nonce");
+    let mut decoder = ResponseDecoder::default();
+    decoder.expect(Expect::Upgrade);
+    while let Ok(Some(event)) = decoder.decode(&HttpLimits::default(), &mut bytes) {
+        let ResponseEvent::Head(head) = event else { continue };
+        if let Ok(protocol) = handshake::check(&head, &key, &[b"chat"]) {
+            assert_eq!(head.status, 101);
+            assert_eq!(head.headers.get("Sec-WebSocket-Accept"), Some(ACCEPT));
+            assert!(protocol.is_none_or(|protocol| protocol == b"chat"));
+        }
+        return;
+    }
+}
+
+/// What came, without what it borrows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Came {
+    Message(Kind, Vec<u8>),
+    Ping(Vec<u8>),
+    Pong(Vec<u8>),
+    Close(Option<CloseCode>, String),
+}
+
+impl Came {
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Came::Message(kind, data) => encode::message(out, *kind, data),
+            Came::Ping(payload) => encode::ping(out, payload, None),
+            Came::Pong(payload) => encode::pong(out, payload, None),
+            Came::Close(Some(code), reason) => encode::close(out, *code, reason),
+            Came::Close(None, _) => out.extend_from_slice(&[0x88, 0]),
+        }
+    }
+}
+
+/// All that comes of bytes in pieces of this size, and the error at their end.
+fn trace(role: Role, bytes: &[u8], size: usize) -> (Vec<Came>, Option<Violation>) {
+    let mut decoder = Decoder::new(role);
+    let (mut all, mut kept) = (Vec::new(), Vec::new());
+    for piece in bytes.chunks(size) {
+        kept.extend_from_slice(piece);
+        let mut input = &mut kept[..];
+        loop {
+            match decoder.decode(&LIMITS, &mut input) {
+                Ok(Some(event)) => all.push(owned(event)),
+                Ok(None) => break,
+                Err(violation) => {
+                    assert!(violation.code().may_be_sent());
+                    return (all, Some(violation));
+                }
+            }
+        }
+        assert!(input.len() <= LEFT, "{} bytes are left", input.len());
+        assert!(decoder.held_bytes() <= LIMITS.message_bytes, "{} bytes are held", decoder.held_bytes());
+        kept = input.to_vec();
+    }
+    (all, None)
+}
+
+fn owned(event: Event<'_>) -> Came {
+    match event {
+        Event::Message { kind, data } => {
+            assert!(data.len() <= LIMITS.message_bytes);
+            assert!(kind == Kind::Binary || std::str::from_utf8(&data).is_ok(), "a text that is none");
+            Came::Message(kind, data.into_owned())
+        }
+        Event::Ping(payload) => Came::Ping(payload.to_vec()),
+        Event::Pong(payload) => Came::Pong(payload.to_vec()),
+        Event::Close { code, reason } => {
+            assert!(code.is_none_or(CloseCode::may_be_sent));
+            Came::Close(code, reason.to_owned())
+        }
+    }
+}
