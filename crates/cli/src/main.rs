@@ -8,7 +8,7 @@
 //!    [`lab_live`]: the live line, [`lab_text`]: the report, [`verdicts`]: the exit code.
 //! 4. [`mod@report`]: saved results as a page.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs at a time.
-//! 6. [`start`]: `oroshi start`, the superdaemon and how it is spoken to.
+//! 6. [`push`]: `oroshi push`, the push hub. [`start`]: `oroshi start`, the superdaemon and how it is spoken to.
 //! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
 //! 8. [`table`], [`paint`]: writing text.
 //!
@@ -25,6 +25,7 @@ mod lab;
 mod lab_live;
 mod lab_text;
 mod paint;
+mod push;
 mod report;
 mod rules;
 mod start;
@@ -68,6 +69,8 @@ enum Command {
     #[command(display_name = "oroshi")]
     Lab(lab::Args),
     #[command(display_name = "oroshi")]
+    Push(push::Args),
+    #[command(display_name = "oroshi")]
     Report(report::Args),
     #[command(display_name = "oroshi")]
     Start(Box<start::Args>),
@@ -83,7 +86,7 @@ enum Command {
 
 fn main() -> ExitCode {
     end_with_a_panic();
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(push::two_dashes(std::env::args_os()));
     match cli.command {
         Command::Bench(args) => {
             bench::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
@@ -96,6 +99,9 @@ fn main() -> ExitCode {
         }
         Command::Lab(args) => {
             lab::run(args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
+        }
+        Command::Push(args) => {
+            push::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
         Command::Report(args) => {
             report::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))

@@ -148,23 +148,24 @@ impl Callbacks {
             let (status, headers) = (response.status(), response.headers().clone());
             Ok::<_, Error>((status, headers, response.bytes().await?))
         };
-        let result = match answer.await {
-            Ok((200, headers, body)) => self.welcome(&headers, body),
+        let (result, agreed) = match answer.await {
+            Ok((200, headers, body)) => {
+                let welcome = self.welcome(&headers, body);
+                let agreed = welcome.is_ok().then_some(true);
+                (welcome, agreed)
+            }
             Ok((status, headers, body)) => {
                 let content_type = headers.get_str("Content-Type").unwrap_or("application/octet-stream").to_owned();
-                Err(Refusal { status, content_type, body: body.into() })
+                let refusal = Refusal { status, content_type, body: body.into() };
+                (Err(refusal), (status < 500).then_some(false))
             }
             Err(error) => {
                 let why = if error.is_timeout() { "did not answer in time" } else { "cannot be reached" };
-                Err(Refusal::text(502, format!("the backend {why}: the connect callback failed ({})", error.name())))
+                let text = format!("the backend {why}: the connect callback failed ({})", error.name());
+                (Err(Refusal::text(502, text)), None)
             }
         };
-        let counts = &mut self.counts.borrow_mut().connect;
-        match &result {
-            Ok(_) => counts.accepted += 1,
-            Err(Refusal { status: 400..500, .. }) => counts.refused += 1,
-            Err(_) => counts.failed += 1,
-        }
+        count(&mut self.counts.borrow_mut().connect, agreed, 0);
         result
     }
 
@@ -300,12 +301,7 @@ impl Refusal {
 impl CallbackCounts {
     /// Each callback with its name in metrics.
     pub(crate) fn each(&self) -> [(&'static str, CallbackCount); 4] {
-        [
-            ("connect", self.connect),
-            ("establish", self.establish),
-            ("receive", self.receive),
-            ("close", self.close),
-        ]
+        [("connect", self.connect), ("establish", self.establish), ("receive", self.receive), ("close", self.close)]
     }
 
     /// Messages and ends that the backend was never told of.
@@ -414,7 +410,9 @@ mod tests {
 
     #[test]
     fn the_handshake_stays_here() {
-        for kept in ["Connection", "upgrade", "Sec-WebSocket-Key", "sec-websocket-protocol", "Host", "X-Kuiperbelt-Endpoint"] {
+        for kept in
+            ["Connection", "upgrade", "Sec-WebSocket-Key", "sec-websocket-protocol", "Host", "X-Kuiperbelt-Endpoint"]
+        {
             assert!(!is_passed_on(kept), "{kept}");
         }
         for passed in ["Cookie", "Authorization", "Origin", "X-Forwarded-For", "Sec-WebSocke", "User-Agent"] {

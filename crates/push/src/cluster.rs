@@ -24,7 +24,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 
-use crate::cluster::wire::{Reply, Request, Head, Body};
+use crate::cluster::wire::{Body, Head, Reply, Request};
 use crate::control::{Closed, SessionInfo};
 use crate::hub::Hub;
 use crate::message::Message;
@@ -83,7 +83,7 @@ pub(crate) struct LinkCounts {
     pub(crate) connected: bool,
     /// The other nodes that are there, or were when the link was lost.
     pub(crate) nodes: u32,
-    /// How often the link was made.
+    /// How often the link came about.
     pub(crate) connects: u64,
     /// Requests to the other nodes.
     pub(crate) sent: u64,
@@ -103,7 +103,7 @@ pub(crate) struct LinkCounts {
     pub(crate) missed: u64,
     /// Messages that were no node's, a stranger's, or more than this node can do.
     pub(crate) refused: u64,
-    /// What went wrong last; empty if nothing has.
+    /// What went wrong last since NATS was connected to; empty if nothing has.
     pub(crate) trouble: String,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct LinkCounts {
 #[derive(Debug)]
 enum Order {
     /// To be asked of all, until when it makes sense, and where the replies go.
-    Request { frame: Vec<u8>, until: Instant, replies: Option<UnboundedSender<Progress>>, _room: OwnedSemaphorePermit },
+    Request { frame: Vec<u8>, until: Instant, replies: UnboundedSender<Progress>, _room: OwnedSemaphorePermit },
     /// To be told to all.
     Claim { key: Arc<str> },
     /// To be told to one.
@@ -151,7 +151,8 @@ impl Link {
     /// Publishes here, and on the other nodes if they may have sessions that it is for.
     pub(crate) async fn publish(&self, hub: &Rc<Hub>, publish: &Arc<Publish>) -> Receipt {
         let to = &publish.to;
-        let elsewhere: Vec<Box<str>> = to.sessions.iter().filter(|key| hub.node.directory.find(key).is_none()).cloned().collect();
+        let elsewhere: Vec<Box<str>> =
+            to.sessions.iter().filter(|key| hub.node.directory.find(key).is_none()).cloned().collect();
         if !to.all && to.groups.is_empty() && elsewhere.is_empty() {
             return Receipt { nodes: Nodes { known: 1, answered: 1 }, ..hub.publish_here(publish).await };
         }
@@ -198,12 +199,18 @@ impl Link {
 
     /// Has the node put a session into a group that has it. False if none does.
     pub(crate) async fn join(&self, key: &str, group: &str) -> bool {
-        self.request(Request::Join { key: key.into(), group: group.into() }, Duration::ZERO).first(is_known).await.is_some()
+        self.request(Request::Join { key: key.into(), group: group.into() }, Duration::ZERO)
+            .first(is_known)
+            .await
+            .is_some()
     }
 
     /// Has the node take a session out of a group that has it. False if none does.
     pub(crate) async fn leave(&self, key: &str, group: &str) -> bool {
-        self.request(Request::Leave { key: key.into(), group: group.into() }, Duration::ZERO).first(is_known).await.is_some()
+        self.request(Request::Leave { key: key.into(), group: group.into() }, Duration::ZERO)
+            .first(is_known)
+            .await
+            .is_some()
     }
 
     /// How many sessions of the other nodes are in a group, as far as they reply.
@@ -246,11 +253,11 @@ impl Link {
         }
     }
 
-    /// Requests all other nodes. A node may take `longer` than the receipt timeout if it says so.
+    /// Asks all other nodes. A node may take `longer` than the receipt timeout if it says so.
     fn request(&self, request: Request, longer: Duration) -> Replies {
         let now = Instant::now();
         let until = now + self.receipt_timeout;
-        let mut replies = Replies { parts: None, until, longest: until + longer };
+        let mut replies = Replies { progress: None, until, longest: until + longer };
         if !self.shared.reaches_somebody() {
             if self.shared.known.load(Ordering::Relaxed) > 0 {
                 count(&self.shared.counters.unsent, 1);
@@ -262,7 +269,9 @@ impl Link {
         let most = self.shared.max_payload.load(Ordering::Relaxed);
         if frame.len() > most {
             let size = frame.len();
-            self.shared.trouble(format!("a message of {size} bytes went to no other node: NATS takes {most} (its max_payload)"));
+            self.shared.trouble(format!(
+                "a message of {size} bytes went to no other node: NATS takes {most} (its max_payload)"
+            ));
             count(&self.shared.counters.unsent, 1);
             return replies;
         }
@@ -271,9 +280,9 @@ impl Link {
             count(&self.shared.counters.unsent, 1);
             return replies;
         };
-        let (sender, parts) = mpsc::unbounded_channel();
-        if self.orders.send(Order::Request { frame, until, replies: Some(sender), _room: room }).is_ok() {
-            replies.parts = Some(parts);
+        let (sender, progress) = mpsc::unbounded_channel();
+        if self.orders.send(Order::Request { frame, until, replies: sender, _room: room }).is_ok() {
+            replies.progress = Some(progress);
         }
         replies
     }
@@ -296,6 +305,14 @@ impl Shared {
     fn trouble(&self, what: String) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = what;
     }
+
+    /// What is known already says more.
+    fn trouble_if_none(&self, what: &str) {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if trouble.is_empty() {
+            what.clone_into(&mut trouble);
+        }
+    }
 }
 
 fn count(counter: &AtomicU64, more: u64) {
@@ -304,7 +321,8 @@ fn count(counter: &AtomicU64, more: u64) {
 
 /// The replies to a request, as they come.
 struct Replies {
-    parts: Option<UnboundedReceiver<Progress>>,
+    /// `None` if nobody was asked.
+    progress: Option<UnboundedReceiver<Progress>>,
     until: Instant,
     longest: Instant,
 }
@@ -312,9 +330,9 @@ struct Replies {
 impl Replies {
     /// The next one; `None` once all have answered that are still there, or the time is over.
     async fn next(&mut self) -> Option<Reply> {
-        let parts = self.parts.as_mut()?;
+        let progress = self.progress.as_mut()?;
         loop {
-            match timeout_at(self.until.into(), parts.recv()).await {
+            match timeout_at(self.until.into(), progress.recv()).await {
                 Ok(Some(Progress::Replied(reply))) => return Some(reply),
                 Ok(Some(Progress::Working)) => self.until = self.longest,
                 Ok(None) | Err(_) => return None,

@@ -169,7 +169,8 @@ impl Hub {
         if place.core == self.core {
             return self.at(place).map(|session| work(self, &session));
         }
-        let asked = self.node.ask(place.core, move |hub| async move { hub.at(place).map(|session| work(&hub, &session)) });
+        let asked =
+            self.node.ask(place.core, move |hub| async move { hub.at(place).map(|session| work(&hub, &session)) });
         asked.await.ok().flatten()
     }
 

@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 use std::iter::Sum;
+use std::rc::Rc;
 
 use crate::callbacks::CallbackCounts;
 use crate::message::Framing;
 use crate::session::Reason;
-use crate::tally::Tally;
+use crate::tally::Totals;
 
 /// The counters of one core.
 #[derive(Debug, Default)]
@@ -17,7 +18,8 @@ pub(crate) struct Counters {
     published: Cell<u64>,
     published_bytes: Cell<u64>,
     overloaded: Cell<u64>,
-    delivered: Cell<Delivered>,
+    /// What became of the messages that were published, per session.
+    pub(crate) deliveries: Rc<Totals>,
     heard: Cell<u64>,
     heard_bytes: Cell<u64>,
     /// Requests to connect that were not answered with a session, but for those that the backend refused.
@@ -27,15 +29,6 @@ pub(crate) struct Counters {
     pub(crate) connecting: Cell<u64>,
     /// Close callbacks under way.
     pub(crate) closing: Cell<u64>,
-}
-
-/// What became of the messages of finished publishes, per session.
-#[derive(Clone, Copy, Debug, Default)]
-struct Delivered {
-    matched: u64,
-    written: u64,
-    dropped: u64,
-    closed: u64,
 }
 
 /// The transports, as [`Framing::name`] calls them.
@@ -94,23 +87,13 @@ impl Counters {
         add(&self.overloaded, 1);
     }
 
-    /// A publish was answered; what is still queued then is counted as matched alone.
-    pub(crate) fn delivered(&self, tally: Tally) {
-        let mut delivered = self.delivered.get();
-        delivered.matched += u64::from(tally.matched);
-        delivered.written += u64::from(tally.written);
-        delivered.dropped += u64::from(tally.dropped);
-        delivered.closed += u64::from(tally.closed);
-        self.delivered.set(delivered);
-    }
-
     pub(crate) fn heard(&self, bytes: usize) {
         add(&self.heard, 1);
         add(&self.heard_bytes, bytes as u64);
     }
 
     pub(crate) fn counts(&self, sessions: u64, queued_bytes: u64, groups: u64) -> Counts {
-        let Delivered { matched, written, dropped, closed } = self.delivered.get();
+        let Totals { matched, written, dropped, closed } = &*self.deliveries;
         Counts {
             sessions,
             by_transport: self.current.each_ref().map(Cell::get),
@@ -121,10 +104,10 @@ impl Counters {
             published: self.published.get(),
             published_bytes: self.published_bytes.get(),
             overloaded: self.overloaded.get(),
-            matched,
-            written,
-            dropped,
-            closed,
+            matched: matched.get(),
+            written: written.get(),
+            dropped: dropped.get(),
+            closed: closed.get(),
             heard: self.heard.get(),
             heard_bytes: self.heard_bytes.get(),
             connect_errors: self.connect_errors.get(),

@@ -23,8 +23,10 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Directory {
     hasher: RandomState,
-    parts: Box<[Mutex<HashMap<Arc<str>, Place>>]>,
+    parts: Box<[Mutex<Part>]>,
 }
+
+type Part = HashMap<Arc<str>, Place>;
 
 /// Enough that cores seldom meet in one.
 const PARTS: usize = 64;
@@ -57,7 +59,7 @@ impl Directory {
         self.part(key).get(key).copied()
     }
 
-    fn part(&self, key: &str) -> MutexGuard<'_, HashMap<Arc<str>, Place>> {
+    fn part(&self, key: &str) -> MutexGuard<'_, Part> {
         let part = self.hasher.hash_one(key) as usize % PARTS;
         // Nothing here can be left half done by a panic.
         self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)

@@ -7,9 +7,7 @@ use std::borrow::Cow;
 use oroshi_net::endpoint::EndpointError;
 use oroshi_net::{CpuList, available_cpus};
 
-use crate::plan::{
-    Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves,
-};
+use crate::plan::{Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves};
 
 /// A hub as somebody described it. `Default` is a hub that listens nowhere.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +84,9 @@ pub enum PlanError {
         value: String,
     },
     /// Correct the URL; the cause says what is wrong with it.
-    #[error("this is no URL that can be called: expected one such as http://127.0.0.1:3000/path or unix:/run/app.sock:/path")]
+    #[error(
+        "this is no URL that can be called: expected one such as http://127.0.0.1:3000/path or unix:/run/app.sock:/path"
+    )]
     Url {
         /// Which.
         key: Key,
@@ -207,7 +207,8 @@ mod tests {
         assert_eq!(of(&[door(":9180", Serves::Everything)]), format!("{name}:9180"));
         assert_eq!(of(&[door(":80", Serves::Everything)]), name);
         assert_eq!(of(&[door("/run/push.sock", Serves::Everything)]), name);
-        let apart = [door(":9180", Serves::Sessions), door("unix:@a:1234", Serves::Admin), door("[::1]:9181", Serves::Admin)];
+        let apart =
+            [door(":9180", Serves::Sessions), door("unix:@a:1234", Serves::Admin), door("[::1]:9181", Serves::Admin)];
         assert_eq!(of(&apart), format!("{name}:9181"));
     }
 

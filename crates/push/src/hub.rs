@@ -188,7 +188,9 @@ impl Hub {
         self.tell_load();
         self.gone.notify_waiters();
         self.made_room();
-        if session.tells_close.get() && self.plan().callbacks.close.is_some() {
+        // Where another connection has its key, the session lives on, as far as the backend is concerned; kuiperbelt told it of the end.
+        let lives_on = reason == Reason::Replaced && !self.plan().compat_ekbo;
+        if session.tells_close.get() && !lives_on && self.plan().callbacks.close.is_some() {
             let (hub, session) = (Rc::clone(self), Rc::clone(session));
             self.counters.closing.set(self.counters.closing.get() + 1);
             tokio::task::spawn_local(async move {
@@ -216,7 +218,14 @@ impl Hub {
     }
 
     /// As [`end`](Self::end), with a time after which an `EventSource` is to come back.
-    pub(crate) fn end_with(&self, session: &Rc<Session>, reason: Reason, code: CloseCode, why: &str, retry_ms: Option<u64>) {
+    pub(crate) fn end_with(
+        &self,
+        session: &Rc<Session>,
+        reason: Reason,
+        code: CloseCode,
+        why: &str,
+        retry_ms: Option<u64>,
+    ) {
         if !session.is_open() {
             return;
         }
@@ -302,7 +311,8 @@ impl Hub {
         // Where memory is short, those who do not keep up get none of it.
         let short = before > 0 && self.queued.get() >= limits.total_queue_bytes / usize::from(self.node.cores());
         let bytes = if short { 0 } else { limits.session_queue_bytes };
-        let pushed = outbox.push(delivery, session.framing, slow, Bounds { bytes, messages: limits.session_queue_messages });
+        let pushed =
+            outbox.push(delivery, session.framing, slow, Bounds { bytes, messages: limits.session_queue_messages });
         self.queued.set(self.queued.get() + outbox.bytes() - before);
         if session.listed.get().blocked || session.framing == Framing::Poll || session.stream.borrow().is_none() {
             outbox.tried();

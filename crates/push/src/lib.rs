@@ -17,7 +17,7 @@
 //!
 //! # Where to read
 //!
-//! 1. [`Plan`] (`plan`), and [`Draft`] (`draft`), which becomes one; [`run`]: the hub at work.
+//! 1. [`Plan`] (`plan`), and [`Draft`] (`draft`), which becomes one; [`run()`]: the hub at work.
 //! 2. `message`, `tally`, `outbox`: a message, what became of it, what waits for a session. No I/O.
 //! 3. `session`: a connection and the task that reads it. `hub`: a core's sessions, and who is written to when.
 //! 4. `publish` and `control`: what can be asked of a hub. `group`, `directory`, `node`: how what is asked finds sessions.
@@ -48,7 +48,5 @@ mod sweep;
 mod tally;
 
 pub use draft::{Draft, Key, PlanError};
-pub use plan::{
-    Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves, Slow,
-};
+pub use plan::{Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves, Slow};
 pub use run::{Bound, RunError, run};

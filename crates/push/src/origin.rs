@@ -65,9 +65,16 @@ mod tests {
         let same = Origins::SameOrigin;
         assert!(may(&same, "example.org", "http://example.org") && may(&same, "example.org", "https://example.org"));
         assert!(may(&same, "example.org:9180", "http://Example.org:9180") && may(&same, "[::1]:80", "http://[::1]"));
-        assert!(!may(&same, "example.org:9180", "http://example.org") && !may(&same, "a", "http://b") && !may(&same, "a", "null"));
+        assert!(
+            !may(&same, "example.org:9180", "http://example.org")
+                && !may(&same, "a", "http://b")
+                && !may(&same, "a", "null")
+        );
         let name = Origins::SameHostname;
-        assert!(may(&name, "example.org:9180", "https://example.org") && !may(&name, "example.org", "http://www.example.org"));
+        assert!(
+            may(&name, "example.org:9180", "https://example.org")
+                && !may(&name, "example.org", "http://www.example.org")
+        );
         let list = Origins::List(vec!["https://a.example".to_owned()]);
         assert!(may(&list, "x", "https://a.example") && !may(&list, "x", "https://b.example"));
         assert!(may(&Origins::Any, "x", "anything"));

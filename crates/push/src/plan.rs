@@ -191,7 +191,7 @@ pub struct Limits {
     pub message_bytes: usize,
     /// The largest message to sessions, bytes.
     pub publish_bytes: u64,
-    /// What may wait for one session, bytes.
+    /// What may wait for one session, bytes. Where nothing waits, one message of any length may.
     pub session_queue_bytes: usize,
     /// What may wait for one session, messages.
     pub session_queue_messages: usize,
@@ -274,7 +274,7 @@ impl GroupRule {
 /// What becomes of a message when the session's queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Slow {
-    /// The session ends (close code 1013), and may come back. Broadcasts and groups without a rule.
+    /// The session ends at once, as it would not read a close frame either, and may come back. Broadcasts and groups without a rule.
     #[default]
     Disconnect,
     /// The oldest messages that wait make room; the session is told how many it lost.

@@ -50,7 +50,7 @@ pub(crate) struct Receipt {
     pub(crate) dropped: u64,
     /// So many ended first.
     pub(crate) closed: u64,
-    /// Keys that no session has.
+    /// Keys that no session has, on the nodes that answered.
     pub(crate) unknown: Vec<Box<str>>,
     /// Keys of sessions whose queue was full until the deadline. They are among the dropped.
     pub(crate) refused: Vec<Box<str>>,
@@ -140,7 +140,7 @@ impl Hub {
 
     /// Publishes on this core. `sessions` may have those of other cores among them.
     async fn deliver(self: &Rc<Self>, publish: &Publish, sessions: &[Place]) -> Part {
-        let delivery = Rc::new(Delivery::new(Arc::clone(&publish.message)));
+        let delivery = Rc::new(Delivery::counted(Arc::clone(&publish.message), &self.counters.deliveries));
         let until = Instant::now() + publish.deadline;
         let full = self.queue_all(publish, sessions, &delivery);
         let refused = if full.is_empty() { Vec::new() } else { self.insist(full, &delivery, until).await };
@@ -149,7 +149,6 @@ impl Hub {
             let _ = timeout_at(until, delivery.wait(publish.wait)).await;
         }
         let tally = delivery.tally();
-        self.counters.delivered(tally);
         Part { tally, refused }
     }
 
@@ -162,7 +161,15 @@ impl Hub {
                 session.stamp.set(stamp);
             }
         }
-        for session in sessions.iter().filter_map(|&place| self.at(place)) {
+        for (at, &place) in sessions.iter().enumerate() {
+            let Some(session) = self.at(place) else {
+                // It was there when its key was looked up. That is one end of a message too, and counts once.
+                if place.core == self.core && !sessions[..at].contains(&place) {
+                    delivery.matched();
+                    delivery.settle(Outcome::Closed);
+                }
+                continue;
+            };
             if self.offer(&session, delivery, Slow::Refuse, stamp) {
                 self.list_urgent(&session);
             } else {

@@ -17,8 +17,8 @@ use thiserror::Error;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::cluster::Link;
-use crate::hub::Hub;
 use crate::http;
+use crate::hub::Hub;
 use crate::node::{Job, Node};
 use crate::plan::{Plan, Serves};
 
@@ -82,7 +82,12 @@ impl Bound {
 ///
 /// # Errors
 /// When the threads cannot be started, or one of them panicked.
-pub fn run(plan: Plan, doors: Vec<Bound>, shutdown: &Shutdown, ready: impl FnOnce() + Send + 'static) -> Result<(), RunError> {
+pub fn run(
+    plan: Plan,
+    doors: Vec<Bound>,
+    shutdown: &Shutdown,
+    ready: impl FnOnce() + Send + 'static,
+) -> Result<(), RunError> {
     let mut options = CoresOptions::new("push", plan.threads);
     options.cpus.clone_from(&plan.cpus);
     options.stop = Some(shutdown.clone());

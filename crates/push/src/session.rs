@@ -218,7 +218,12 @@ impl Session {
             Ok(flushed) => {
                 self.list(|listed| listed.blocked = flushed == Flushed::Blocked);
                 if flushed == Flushed::Empty && self.state.get() == State::Ending {
-                    self.state.set(State::Lingering(hub.after(hub.plan().limits.close)));
+                    let reason = self.rare.borrow().as_ref().and_then(|rare| rare.reason);
+                    self.state.set(match reason {
+                        // It closed first and has its answer: the server is to close now (RFC 6455 section 7.1.1).
+                        Some(Reason::Client) => State::Over(Reason::Client),
+                        _ => State::Lingering(hub.after(hub.plan().limits.close)),
+                    });
                     drop(outbox);
                     self.wake();
                 }
@@ -259,8 +264,9 @@ impl Future for Serving {
         let session = Rc::clone(&serving.session);
         session.wake_by(context.waker());
         if session.listed.get().blocked {
+            let before = session.outbox.borrow().bytes();
             session.poll_flush(&serving.hub, context);
-            if !session.listed.get().blocked {
+            if session.outbox.borrow().bytes() < before {
                 serving.hub.made_room();
             }
         }
@@ -343,7 +349,12 @@ impl Serving {
                     let reason = self.session.rare.borrow().as_ref().and_then(|rare| rare.reason);
                     match self.session.state.get() {
                         State::Lingering(_) => self.session.cut_off(reason.unwrap_or(Reason::Client)),
-                        _ => self.hub.end(&self.session, reason.unwrap_or(Reason::Client), code.unwrap_or(CloseCode::NORMAL), ""),
+                        _ => self.hub.end(
+                            &self.session,
+                            reason.unwrap_or(Reason::Client),
+                            code.unwrap_or(CloseCode::NORMAL),
+                            "",
+                        ),
                     }
                     return;
                 }

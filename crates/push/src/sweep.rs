@@ -15,7 +15,14 @@ const SLICE: usize = 8192;
 
 /// How long a tick is: an eighth of the shortest limit.
 pub(crate) fn tick(limits: &Limits) -> Duration {
-    let all = [limits.idle, limits.ping, Some(limits.pong), Some(limits.write), Some(limits.poll_absence), Some(limits.close)];
+    let all = [
+        limits.idle,
+        limits.ping,
+        Some(limits.pong),
+        Some(limits.write),
+        Some(limits.poll_absence),
+        Some(limits.close),
+    ];
     let shortest = all.into_iter().flatten().min().unwrap_or(Duration::MAX);
     (shortest / 8).clamp(Duration::from_millis(10), Duration::from_secs(1))
 }
@@ -55,12 +62,17 @@ impl Hub {
             State::Over(_) => return self.bury(session),
         }
         if session.framing == Framing::Poll {
-            let waits = session.rare.borrow().as_ref().is_some_and(|rare| rare.poll.as_ref().is_some_and(|poll| poll.waits));
+            let waits =
+                session.rare.borrow().as_ref().is_some_and(|rare| rare.poll.as_ref().is_some_and(|poll| poll.waits));
             if !waits && past(times.heard.get(), limits.poll_absence) {
                 session.cut_off(Reason::Silent);
                 self.bury(session);
             }
             return;
+        }
+        if session.listed.get().deaf {
+            // It may have answered a ping long ago; nobody has read it.
+            times.heard.set(now);
         }
         if session.listed.get().blocked && past(times.took.get(), limits.write) {
             return session.cut_off(Reason::Slow);

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
@@ -15,6 +16,17 @@ pub(crate) struct Delivery {
     /// Sessions where no write was tried yet.
     untried: Cell<u32>,
     waiter: RefCell<Option<(Wait, Waker)>>,
+    /// Where it is counted beside others; `None` for what the hub itself says.
+    totals: Option<Rc<Totals>>,
+}
+
+/// What became of all messages of a core, in sessions, however long ago their publishers were answered.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) matched: Cell<u64>,
+    pub(crate) written: Cell<u64>,
+    pub(crate) dropped: Cell<u64>,
+    pub(crate) closed: Cell<u64>,
 }
 
 /// What became of it, in sessions. Those of `matched` that are in none of the others still have it in their queue.
@@ -58,13 +70,20 @@ pub(crate) enum Outcome {
 }
 
 impl Delivery {
+    /// A publisher's message.
+    pub(crate) fn counted(message: Arc<Message>, totals: &Rc<Totals>) -> Self {
+        Delivery { totals: Some(Rc::clone(totals)), ..Self::new(message) }
+    }
+
+    /// Something of the hub's own.
     pub(crate) fn new(message: Arc<Message>) -> Self {
-        Delivery { message, counts: Cell::default(), untried: Cell::new(0), waiter: RefCell::new(None) }
+        Delivery { message, counts: Cell::default(), untried: Cell::new(0), waiter: RefCell::new(None), totals: None }
     }
 
     /// It is meant for one more session.
     pub(crate) fn matched(&self) {
         self.change(|counts| counts.matched += 1);
+        self.total(|totals| &totals.matched);
     }
 
     /// It stands in the queue of one more session, which will be tried.
@@ -84,6 +103,11 @@ impl Delivery {
             Outcome::Written => counts.written += 1,
             Outcome::Dropped => counts.dropped += 1,
             Outcome::Closed => counts.closed += 1,
+        });
+        self.total(|totals| match outcome {
+            Outcome::Written => &totals.written,
+            Outcome::Dropped => &totals.dropped,
+            Outcome::Closed => &totals.closed,
         });
         self.wake();
     }
@@ -122,6 +146,13 @@ impl Delivery {
             && let Some((_, waker)) = waiter.take()
         {
             waker.wake();
+        }
+    }
+
+    fn total(&self, which: impl FnOnce(&Totals) -> &Cell<u64>) {
+        if let Some(totals) = &self.totals {
+            let total = which(totals);
+            total.set(total.get() + 1);
         }
     }
 

@@ -4,14 +4,13 @@ mod hub;
 mod nats;
 
 use std::collections::HashMap;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
-use hub::{Got, Hub, PATIENCE, WebSocket};
+use hub::{Backend, Got, Hub, PATIENCE, WebSocket};
 use nats::{Nats, knows, nodes};
 use oroshi_push::Plan;
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[test]
 fn everybody_on_every_node_gets_everything_once_and_in_order() {
@@ -67,7 +66,8 @@ fn sessions_are_reached_from_any_node() {
     let [(mut here, here_key), (mut there, there_key)] = [hubs[0].session(), hubs[1].session()];
     let ask = |method: &str, target: &str| hubs[0].request(method, target, &[], b"");
 
-    let receipt = hubs[0].publish(json!({ "sessions": [here_key, there_key, "nobody"], "text": "both", "wait": "written" }));
+    let receipt =
+        hubs[0].publish(json!({ "sessions": [here_key, there_key, "nobody"], "text": "both", "wait": "written" }));
     assert_eq!((&receipt["matched"], &receipt["written"]), (&json!(2), &json!(2)), "{receipt}");
     assert_eq!((&receipt["unknown"], nodes(&receipt)), (&json!(["nobody"]), (2, 2)), "{receipt}");
     assert_eq!((here.text(), there.text()), ("both".to_owned(), "both".to_owned()));
@@ -84,7 +84,10 @@ fn sessions_are_reached_from_any_node() {
     assert_eq!(ask("GET", "/groups/g").json()["sessions"], 2);
     let receipt = hubs[1].publish(json!({ "groups": ["g"], "base64": "AAE=" }));
     assert_eq!((&receipt["matched"], nodes(&receipt)), (&json!(2), (2, 2)), "{receipt}");
-    assert_eq!((here.text(), here.next(), there.next()), ("near".to_owned(), Got::Binary(vec![0, 1]), Got::Binary(vec![0, 1])));
+    assert_eq!(
+        (here.text(), here.next(), there.next()),
+        ("near".to_owned(), Got::Binary(vec![0, 1]), Got::Binary(vec![0, 1]))
+    );
     assert_eq!(ask("DELETE", &format!("/sessions/{there_key}/groups/g")).status, 204);
     assert_eq!(ask("DELETE", &format!("/sessions/{there_key}/groups/g")).status, 204, "twice is once");
     assert_eq!(ask("GET", "/groups/g").json()["sessions"], 1);
@@ -125,35 +128,16 @@ fn strict_sends_know_the_keys_of_other_nodes() {
     assert_eq!(there.text(), "end", "once");
 }
 
-/// A backend that gives every client the key that it asks for.
-fn backend() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let (mut stream, mut head) = (stream.unwrap(), Vec::new());
-            let mut buffer = [0; 1024];
-            while !head.windows(4).any(|four| four == b"\r\n\r\n") {
-                match stream.read(&mut buffer) {
-                    Ok(count) if count > 0 => head.extend_from_slice(&buffer[..count]),
-                    _ => break,
-                }
-            }
-            let head = String::from_utf8_lossy(&head).into_owned();
-            let key = head.split("key=").nth(1).and_then(|rest| rest.split([' ', '&']).next()).unwrap_or_default();
-            let answer = format!("HTTP/1.1 200 OK\r\nX-Kuiperbelt-Session: {key}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-            let _ = stream.write_all(answer.as_bytes());
-        }
-    });
-    address
-}
-
 #[test]
 fn a_key_that_connects_elsewhere_has_moved() {
     let Some(nats) = Nats::start("a_key_that_connects_elsewhere_has_moved", &[]) else { return };
-    let backend = format!("http://{}/", backend());
+    // Every client has the key that it asks for.
+    let backend = Backend::start(|asked| {
+        let key = asked.target.split_once("key=").map_or("", |(_, key)| key);
+        (200, format!("X-Kuiperbelt-Session: {key}\r\n"), String::new())
+    });
     let with_backend = |plan: &mut Plan| {
-        plan.callbacks.connect = Some(backend.clone());
+        plan.callbacks.connect = backend.url("/connect");
         // The tick, by which ages are compared, is an eighth of the shortest limit.
         plan.limits.close = Duration::from_millis(80);
     };
@@ -161,7 +145,7 @@ fn a_key_that_connects_elsewhere_has_moved() {
     hubs.iter().for_each(|hub| knows(hub, 1));
     let mut old = hubs[0].websocket("/connect?key=k");
     // Older than what is known of ages to a tick, by the hub's own word.
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while hubs[0].request("GET", "/sessions/k", &[], b"").json()["age_seconds"].as_f64().unwrap() < 0.2 {
         assert!(start.elapsed() < PATIENCE);
     }
@@ -194,7 +178,8 @@ fn a_node_with_slow_readers_is_waited_for() {
     let receipt = hubs[0].publish(json!({ "sessions": [key], "text": "in vain", "wait": "written", "deadline": "3s" }));
     assert_eq!((&receipt["queued"], nodes(&receipt)), (&json!(1), (2, 2)), "{receipt}");
     let read = std::thread::spawn(move || (0..12).map(|_| slow.text()).collect::<Vec<_>>());
-    let receipt = hubs[0].publish(json!({ "sessions": [key], "text": "at last", "wait": "written", "deadline": "60s" }));
+    let receipt =
+        hubs[0].publish(json!({ "sessions": [key], "text": "at last", "wait": "written", "deadline": "60s" }));
     assert_eq!((&receipt["written"], nodes(&receipt)), (&json!(1), (2, 2)), "{receipt}");
     assert_eq!(read.join().unwrap()[10..], ["in vain", "at last"]);
 }
@@ -254,10 +239,57 @@ fn credentials_are_used_and_never_shown() {
         let good = hub_with(&nats, right);
         knows(&good, 0);
         let bad = hub_with(&nats, wrong);
-        let status = bad.until("the refusal", |status| status["cluster"]["trouble"].as_str().unwrap().contains("authorization"));
+        let status =
+            bad.until("the refusal", |status| status["cluster"]["trouble"].as_str().unwrap().contains("authorization"));
         assert_eq!(status["cluster"]["connected"], false);
         assert!(!status.to_string().contains("wr0ng"), "{status}");
         assert!(bad.request("GET", "/metrics", &[], b"").text().contains("oroshi_push_cluster_connected 0\n"));
         assert!(good.request("GET", "/metrics", &[], b"").text().contains("oroshi_push_cluster_connected 1\n"));
     }
+}
+
+#[test]
+fn the_status_is_as_the_api_says() {
+    let Some(nats) = Nats::start("the_status_is_as_the_api_says", &[]) else { return };
+    let hub = &nats.nodes(1)[0];
+    let api: Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
+    let said = &api["components"]["schemas"]["Status"]["properties"]["cluster"]["properties"];
+    let (said, status) = (said.as_object().unwrap(), hub.status());
+    let is = status["cluster"].as_object().unwrap();
+    assert_eq!(is.keys().collect::<Vec<_>>(), said.keys().collect::<Vec<_>>());
+    for (name, value) in is {
+        let kind = if value.is_u64() {
+            "integer"
+        } else if value.is_string() {
+            "string"
+        } else {
+            "boolean"
+        };
+        assert_eq!(said[name]["type"], kind, "{name}");
+    }
+}
+
+#[test]
+fn the_next_server_is_tried() {
+    let Some(nats) = Nats::start("the_next_server_is_tried", &[]) else { return };
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("nats://{nobody}, {}", nats.url());
+    knows(&Hub::start(|plan| plan.cluster = Some(nats::cluster(&url))), 0);
+}
+
+/// Without the right to speak nothing comes back, and the operator is told why.
+#[test]
+fn what_nats_forbids_is_told() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let config = folder.path().join("nats.conf");
+    let user = r#"{ user: "push", password: "push", permissions: { publish: "nothing" } }"#;
+    std::fs::write(&config, format!("authorization: {{ users: [{user}] }}")).unwrap();
+    let arguments = ["--config", config.to_str().unwrap()];
+    let Some(nats) = Nats::start("what_nats_forbids_is_told", &arguments) else { return };
+    let hub = Hub::start(|plan| plan.cluster = Some(nats::cluster(&nats.url().replace("//", "//push:push@"))));
+    let status = hub.until("the reason", |status| {
+        let trouble = status["cluster"]["trouble"].as_str().unwrap().to_lowercase();
+        trouble.contains("permissions violation for publish to \"oroshi.push.test.all\"")
+    });
+    assert_eq!(status["cluster"]["connected"], false);
 }

@@ -1,10 +1,12 @@
 //! NATS that dies, freezes and comes back, and nodes that do: what still reaches whom, and that nothing comes twice or late.
+#![allow(clippy::print_stdout)] // a node of its own says where it listens
 
 mod hub;
 mod nats;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,7 @@ use nats::{Nats, counter, freeze, knows, nodes, signal};
 use oroshi_push::Plan;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// Says in whose environment this program is a node, and where its NATS is.
 const NODE: &str = "OROSHI_TEST_NODE";
@@ -145,10 +148,40 @@ fn nats_freezes(test: &str, what: &str, thaw_when: impl Fn(&Value) -> bool) {
     let got = up_to(&mut there, &last);
     assert!(!got.iter().any(|text| text.starts_with("frozen")), "{got:?}");
     let got = up_to(&mut here, &last);
-    assert_eq!(got.iter().filter(|text| text.starts_with("frozen")).collect::<Vec<_>>(), frozen.iter().collect::<Vec<_>>());
+    assert_eq!(
+        got.iter().filter(|text| text.starts_with("frozen")).collect::<Vec<_>>(),
+        frozen.iter().collect::<Vec<_>>()
+    );
     // Each of them is accounted for; so may be some that a busy machine had wait too long.
     assert!(lost() >= lost_before + sent, "{} of {sent}", lost() - lost_before);
     assert_eq!(counter(&hubs[1], "repeated"), 0);
+}
+
+/// A connection that takes nothing any more is noticed too.
+#[test]
+fn nats_freezes_with_much_under_way() {
+    let Some(nats) = Nats::start("nats_freezes_with_much_under_way", &[]) else { return };
+    let hubs = [nats.node(2, quick), nats.node(2, quick)];
+    hubs.iter().for_each(|hub| knows(hub, 1));
+    let (mut there, _) = hubs[1].session();
+    nats.freeze();
+    let large = "x".repeat(500_000);
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                // More than the kernel holds for the connection.
+                for _ in 0..4 {
+                    let receipt = hubs[0].publish(json!({ "all": true, "text": large }));
+                    assert_eq!((&receipt["matched"], nodes(&receipt)), (&json!(0), (2, 1)), "{receipt}");
+                }
+            });
+        }
+    });
+    hubs[0].until("that NATS is gone", |status| status["cluster"]["connected"] == false);
+    nats.thaw();
+    hubs.iter().for_each(|hub| knows(hub, 1));
+    let last = until_all_answer(&hubs[0], "after", 2);
+    assert!(!up_to(&mut there, &last).contains(&large), "what was under way came late");
 }
 
 #[test]
@@ -176,8 +209,9 @@ fn a_node_is_killed_and_another_takes_its_place() {
     far.child.kill().unwrap();
     far.child.wait().unwrap();
     let receipt = hub.publish(json!({ "sessions": [key], "text": "too late" }));
-    assert_eq!((&receipt["unknown"], nodes(&receipt)), (&json!([key]), (2, 1)), "{receipt}");
-    // Not for long: it is forgotten.
+    assert_eq!(receipt["unknown"], json!([key]), "{receipt}");
+    // On a machine that is slow enough it is forgotten already.
+    assert!(matches!(nodes(&receipt), (2, 1) | (1, 1)), "{receipt}");
     knows(&hub, 0);
     assert_eq!(nodes(&broadcast(&hub, "alone")), (1, 1));
 
@@ -201,9 +235,9 @@ fn a_node_freezes() {
     there.text();
     until_all_answer(&hub, "before", 2);
     freeze(&far.child);
-    // It is waited for, and then it is not any more.
+    // It is waited for, unless this machine is so slow that it is forgotten already, and then it is not any more.
     let receipt = broadcast(&hub, "frozen 0");
-    assert_eq!(nodes(&receipt), (2, 1), "{receipt}");
+    assert!(matches!(nodes(&receipt), (2, 1) | (1, 1)), "{receipt}");
     knows(&hub, 0);
     assert_eq!(nodes(&broadcast(&hub, "frozen 1")), (1, 1));
     signal(&far.child, Signal::CONT);
@@ -211,6 +245,27 @@ fn a_node_freezes() {
     let last = until_all_answer(&hub, "after", 2);
     let got = up_to(&mut there, &last);
     assert!(!got.iter().any(|text| text.starts_with("frozen")), "{got:?}");
+}
+
+/// By the certificates that the machine trusts, which are of a process.
+#[test]
+fn a_server_that_wants_tls_has_it() {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for name in ["right", "wrong"] {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        std::fs::write(path(&format!("{name}.pem")), made.cert.pem()).unwrap();
+        std::fs::write(path(&format!("{name}.key")), made.signing_key.serialize_pem()).unwrap();
+    }
+    let (certificate, key) = (path("right.pem"), path("right.key"));
+    let arguments = ["--tls", "--tlscert", certificate.to_str().unwrap(), "--tlskey", key.to_str().unwrap()];
+    let Some(nats) = Nats::start("a_server_that_wants_tls_has_it", &arguments) else { return };
+    let trusting = |name: &str| FarNode::with(&nats, &[("SSL_CERT_FILE", &path(name))]);
+    trusting("right.pem").until("a connection", |cluster| cluster["connected"] == true);
+    trusting("wrong.pem").until("the reason", |cluster| {
+        assert_eq!(cluster["connected"], false);
+        cluster["trouble"].as_str().unwrap().contains("certificate")
+    });
 }
 
 /// A node in a process of its own. Dropping it kills it.
@@ -221,12 +276,31 @@ struct FarNode {
 
 impl FarNode {
     fn start(nats: &Nats) -> FarNode {
+        FarNode::with(nats, &[])
+    }
+
+    /// One with these environment variables.
+    fn with(nats: &Nats, variables: &[(&str, &Path)]) -> FarNode {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "a_node_for_other_tests", "--ignored", "--nocapture"]).env(NODE, nats.url());
+        command.envs(variables.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let address = lines.map_while(Result::ok).find_map(|line| line.split_once("listens on ")?.1.parse().ok());
         FarNode { child, address: address.expect("the node says where it listens") }
+    }
+
+    /// Waits until what its `/status` says of the cluster is as `is` wants it.
+    fn until(&self, what: &str, is: impl Fn(&Value) -> bool) {
+        let start = Instant::now();
+        loop {
+            let status = hub::request(self.address, "GET", "/status", &[], b"").json();
+            if is(&status["cluster"]) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{what}: {status}");
+            std::thread::yield_now();
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 
 use hub::{Answer, Hub, WebSocket, connect, head, key_of};
-use oroshi_push::{GroupRule, Origins, Plan, Secret, Slow};
+use oroshi_push::{Cluster, GroupRule, Origins, Plan, Secret, Slow};
 use serde_json::{Value, json};
 
 /// The description, and which answers of it were seen.
@@ -40,7 +40,8 @@ impl Description {
             None => assert!(answer.body.is_empty(), "{answer:?}"),
             Some(content) => {
                 let kind = answer.header("Content-Type").unwrap().split(';').next().unwrap();
-                let schema = &content.get(kind).unwrap_or_else(|| panic!("{kind} is not described: {answer:?}"))["schema"];
+                let schema =
+                    &content.get(kind).unwrap_or_else(|| panic!("{kind} is not described: {answer:?}"))["schema"];
                 if kind == "application/json" {
                     self.validate(schema, &answer.json(), &format!("{method} {path} {status}"));
                 }
@@ -157,7 +158,8 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     let large = [b'x'; 1001];
 
     // Connecting. A handshake has no end that a plain request could wait for.
-    let mut session = WebSocket::open(hub.address, "/connect?group=open", &[]).unwrap_or_else(|answer| panic!("{answer:?}"));
+    let mut session =
+        WebSocket::open(hub.address, "/connect?group=open", &[]).unwrap_or_else(|answer| panic!("{answer:?}"));
     api.seen.borrow_mut().insert(("/connect".into(), "get".into(), "101".into()));
     let key = key_of(&session.text());
     let mut lines = connect(hub.address);
@@ -171,15 +173,24 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     ask("GET", "/connect", "/connect?transport=pigeon", &[], b"");
     ask("GET", "/connect", "/connect", &[("Origin", "https://example.com")], b"");
     ask("GET", "/connect", "/connect?group=closed", &[], b"");
-    let old = [("Upgrade", "websocket"), ("Sec-WebSocket-Version", "8"), ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")];
+    let old =
+        [("Upgrade", "websocket"), ("Sec-WebSocket-Version", "8"), ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")];
     let refused = WebSocket::open(hub.address, "/connect", &[]).err();
     assert_eq!(refused.map(|answer| answer.status), Some(503));
     let mut stream = connect(hub.address);
-    stream.write_all(&head("GET", "/connect", &[&old[..], &[("Connection", "upgrade, close")]].concat(), None, false)).unwrap();
+    stream
+        .write_all(&head("GET", "/connect", &[&old[..], &[("Connection", "upgrade, close")]].concat(), None, false))
+        .unwrap();
     api.check("GET", "/connect", &hub::read_answer(stream));
 
     // Polling.
-    ask("POST", "/publish", "/publish", &[JSON], json!({ "sessions": [poll_key], "json": [1, 2] }).to_string().as_bytes());
+    ask(
+        "POST",
+        "/publish",
+        "/publish",
+        &[JSON],
+        json!({ "sessions": [poll_key], "json": [1, 2] }).to_string().as_bytes(),
+    );
     let batch = ask("GET", "/poll", &poll, &[], b"").json();
     assert_eq!(batch, json!({ "messages": [{ "text": "[1,2]" }], "next": 1 }));
     ask("GET", "/poll", &format!("{poll}&after=7"), &[], b"");
@@ -192,6 +203,9 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     let receipt = ask("POST", "/publish", "/publish", &[JSON], envelope.to_string().as_bytes()).json();
     assert_eq!((&receipt["matched"], &receipt["unknown"]), (&json!(2), &json!(["nobody"])), "{receipt}");
     assert_eq!(session.next(), hub::Got::Binary(vec![0, 255]));
+    let null = json!({ "sessions": [key], "json": null });
+    ask("POST", "/publish", "/publish", &[JSON], null.to_string().as_bytes());
+    assert_eq!(session.text(), "null");
     for wrong in [
         json!({}),
         json!({ "text": "for nobody" }),
@@ -211,7 +225,13 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     ask("POST", "/publish", "/publish", &[("Content-Type", "text/xml")], b"{}");
     let too_large = json!({ "all": true, "text": str::from_utf8(&large).unwrap() });
     ask("POST", "/publish", "/publish", &[JSON], too_large.to_string().as_bytes());
-    let receipt = ask("POST", "/publish/raw", &format!("/publish/raw?session={key}&wait=written&key=a%20b&all=0"), &[], "é".as_bytes());
+    let receipt = ask(
+        "POST",
+        "/publish/raw",
+        &format!("/publish/raw?session={key}&wait=written&key=a%20b&all=0"),
+        &[],
+        "é".as_bytes(),
+    );
     assert_eq!((receipt.json()["written"].clone(), session.text()), (json!(1), "é".into()));
     for wrong in ["all=maybe", "sessions=a", "all=1&wait=x", "all=1&deadline=x", "", "all=%zz"] {
         assert_eq!(ask("POST", "/publish/raw", &format!("/publish/raw?{wrong}"), &[], b"x").status, 400, "{wrong}");
@@ -226,7 +246,10 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     ask("GET", one, "/sessions/nobody", &[], b"");
     let member = "/sessions/{key}/groups/{group}";
     ask("PUT", member, &format!("/sessions/{key}/groups/a%2Fb"), &[], b"");
-    assert_eq!(ask("GET", "/groups/{group}", "/groups/a%2fb", &[], b"").json(), json!({ "group": "a/b", "sessions": 1 }));
+    assert_eq!(
+        ask("GET", "/groups/{group}", "/groups/a%2fb", &[], b"").json(),
+        json!({ "group": "a/b", "sessions": 1 })
+    );
     for _ in 0..2 {
         ask("DELETE", member, &format!("/sessions/{key}/groups/a%2Fb"), &[], b"");
     }
@@ -263,11 +286,16 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     assert!(metrics.contains("oroshi_push_sessions{transport=\"poll\"} 1\n"), "{metrics}");
 
     // A session that is waited for, and ends.
-    assert_eq!(ask("GET", "/poll", &format!("{poll}&after=1"), &[], b"").json()["messages"], json!([{ "text": "to all" }]));
+    assert_eq!(
+        ask("GET", "/poll", &format!("{poll}&after=1"), &[], b"").json()["messages"],
+        json!([{ "text": "to all" }])
+    );
     std::thread::scope(|scope| {
         let ended = scope.spawn(|| hub.request("GET", &format!("{poll}&after=2"), &[], b""));
         // On its one core the question for more takes the batch before from the queue, and waits, at the same time.
-        hub.until("the batch arrives", |_| hub.request("GET", &format!("/sessions/{poll_key}"), &[], b"").json()["queued_messages"] == 0);
+        hub.until("the batch arrives", |_| {
+            hub.request("GET", &format!("/sessions/{poll_key}"), &[], b"").json()["queued_messages"] == 0
+        });
         let target = format!("/sessions/{poll_key}?code=4001&reason=enough");
         ask("DELETE", one, &target, &[], b"");
         let ended = ended.join().unwrap();
@@ -341,6 +369,20 @@ fn without_a_backend(api: &Description) {
 }
 
 #[test]
+fn a_node_of_a_cluster_says_how_its_link_is() {
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let hub = Hub::start(|plan| {
+        let (nats, name) = (Secret(format!("nats://{nowhere}")), "test".into());
+        plan.cluster = Some(Cluster { nats, name, receipt_timeout: std::time::Duration::from_secs(1) });
+    });
+    let api = Description::of(&hub);
+    let status = hub.request("GET", "/status", &[], b"");
+    api.check("GET", "/status", &status);
+    assert_eq!(status.json()["cluster"]["connected"], false);
+    assert!(hub.request("GET", "/metrics", &[], b"").text().contains("oroshi_push_cluster_"));
+}
+
+#[test]
 fn what_is_not_described_is_refused() {
     let hub = Hub::start(|_| {});
     let api = Description::of(&hub);
@@ -361,9 +403,20 @@ fn what_is_not_described_is_refused() {
             api.validate(&json!({ "$ref": "#/components/schemas/Error" }), &answer.json(), &path);
         }
     }
-    for path in ["/", "/publish/", "/publish/raw/x", "/sessions", "/sessions/", "/sessions/a/groups", "/sessions/a/b", "/groups/",
-        "/groups/a/b", "/sessions/a/groups/b/c", "/Publish", "/sessions/%zz"]
-    {
+    for path in [
+        "/",
+        "/publish/",
+        "/publish/raw/x",
+        "/sessions",
+        "/sessions/",
+        "/sessions/a/groups",
+        "/sessions/a/b",
+        "/groups/",
+        "/groups/a/b",
+        "/sessions/a/groups/b/c",
+        "/Publish",
+        "/sessions/%zz",
+    ] {
         let answer = hub.request("GET", path, &[], b"");
         assert!(matches!(answer.status, 404 | 400), "{path}: {answer:?}");
         api.validate(&json!({ "$ref": "#/components/schemas/Error" }), &answer.json(), path);

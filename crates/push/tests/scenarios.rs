@@ -83,7 +83,11 @@ fn each_transport_carries_the_same_messages() {
     hub.until("four sessions", |status| status["sessions"]["current"] == 4);
 
     let receipt = hub.publish(json!({ "all": true, "text": "grüße" }));
-    assert_eq!((&receipt["matched"], &receipt["written"], &receipt["queued"]), (&json!(4), &json!(3), &json!(1)), "{receipt}");
+    assert_eq!(
+        (&receipt["matched"], &receipt["written"], &receipt["queued"]),
+        (&json!(4), &json!(3), &json!(1)),
+        "{receipt}"
+    );
     let receipt = hub.publish(json!({ "sessions": [key, line_key], "base64": "/w==" }));
     assert_eq!(receipt["written"], 2, "{receipt}");
 
@@ -340,6 +344,9 @@ fn sessions_come_and_go_and_leave_nothing_behind() {
         drop(sockets);
     }
     let status = hub.until("all have gone", |status| status["sessions"]["current"] == 0);
-    assert_eq!((&status["sessions"]["opened"]["websocket"], &status["sessions"]["ended"]["client"]), (&json!(1000), &json!(1000)));
+    assert_eq!(
+        (&status["sessions"]["opened"]["websocket"], &status["sessions"]["ended"]["client"]),
+        (&json!(1000), &json!(1000))
+    );
     assert_eq!(status["queues"]["bytes"], 0);
 }

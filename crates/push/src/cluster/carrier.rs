@@ -25,14 +25,17 @@ use tokio::time::{sleep, timeout};
 
 use crate::cluster::peers::{HEARTBEAT_MS, LetBe, Peers, SILENCE_MS};
 use crate::cluster::serve::{self, Claim};
-use crate::cluster::wire::{self, Request, Head, Body};
+use crate::cluster::wire::{self, Body, Head, Request};
 use crate::cluster::{Order, Progress, Shared, count};
 use crate::http::query;
 use crate::node::Node;
 use crate::plan::{Cluster, Secret};
 
-/// How long making a connection may take, and handing over what is due.
+/// How long making a connection may take.
 const CONNECT: Duration = Duration::from_secs(2);
+
+/// How long taking leave of the other nodes may take.
+const LEAVE: Duration = Duration::from_millis(500);
 
 /// The pause before a connection is tried again: it doubles from the one to the other, and a random half of it is left out.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
@@ -150,7 +153,7 @@ struct Work {
     peers: RefCell<Peers>,
     /// Requests by number, and who has still to reply.
     waiting: RefCell<HashMap<u64, Waiting>>,
-    /// The last request.
+    /// The last request that was handed over.
     number: Cell<u64>,
     /// When a heartbeat of this node came back last.
     came_back_ms: Cell<u64>,
@@ -187,6 +190,7 @@ impl Work {
                 Either::Right(_) => return End::Stopped,
             }
         };
+        self.shared.trouble(String::new());
         self.shared.max_payload.store(client.max_payload(), Ordering::Relaxed);
         let (hear, speak) = (pin!(self.hear(&client)), pin!(self.speak(&client, orders)));
         let (beat, broken) = (pin!(self.beat(&client)), pin!(lost.notified()));
@@ -197,16 +201,20 @@ impl Work {
                     self.say_heartbeat(&client, true).await;
                     let _ = client.flush().await;
                 };
-                let _ = timeout(CONNECT, leave).await;
+                let _ = timeout(LEAVE, leave).await;
                 End::Stopped
             }
         }
     }
 
     async fn connect(&self, nats: &Secret, lost: &Arc<Notify>) -> Result<Client, String> {
-        let servers: Vec<ServerAddr> =
-            nats.0.split(',').map(|server| server.trim().parse()).collect::<io::Result<_>>().map_err(|error| error.to_string())?;
-        let lost = Arc::clone(lost);
+        let servers: Vec<ServerAddr> = nats
+            .0
+            .split(',')
+            .map(|server| server.trim().parse())
+            .collect::<io::Result<_>>()
+            .map_err(|error| error.to_string())?;
+        let (lost, shared) = (Arc::clone(lost), Arc::clone(&self.shared));
         let mut options = ConnectOptions::new()
             .name(format!("oroshi push {}", self.node.name))
             .connection_timeout(CONNECT)
@@ -214,8 +222,12 @@ impl Work {
             // They would be forgotten with the connection.
             .ignore_discovered_servers()
             .event_callback(move |event| {
-                if matches!(event, Event::Disconnected | Event::Closed) {
-                    lost.notify_one();
+                match event {
+                    Event::Disconnected | Event::Closed => lost.notify_one(),
+                    // The subjects may be forbidden.
+                    Event::ServerError(error) => shared.trouble(format!("NATS says: {error}")),
+                    Event::SlowConsumer(_) => shared.trouble("this node does not keep up with the others".to_owned()),
+                    _ => {}
                 }
                 std::future::ready(())
             });
@@ -230,12 +242,14 @@ impl Work {
     /// Takes in what other nodes say.
     async fn hear(self: &Rc<Self>, client: &Client) {
         let to_me = format!("oroshi.push.{}.node.{:016x}", self.name, self.shared.me);
-        let (Ok(to_all), Ok(to_me)) = (client.subscribe(self.all.clone()).await, client.subscribe(to_me).await) else { return };
+        let (Ok(to_all), Ok(to_me)) = (client.subscribe(self.all.clone()).await, client.subscribe(to_me).await) else {
+            return;
+        };
         let mut messages = futures_util::stream::select(to_all, to_me);
         let most = self.node.plan.limits.publish_bytes;
         while let Some(message) = messages.next().await {
             match wire::decode(&message.payload, most) {
-                Ok((head, said)) => self.heard(head, said, message.payload.len()),
+                Ok((head, body)) => self.heard(head, body, message.payload.len()),
                 Err(refused) => {
                     count(&self.shared.counters.refused, 1);
                     self.shared.trouble(refused.to_string());
@@ -244,9 +258,9 @@ impl Work {
         }
     }
 
-    fn heard(self: &Rc<Self>, head: Head, said: Body, bytes: usize) {
+    fn heard(self: &Rc<Self>, head: Head, body: Body, bytes: usize) {
         let is_own = head.sender == self.shared.me;
-        match said {
+        match body {
             Body::Heartbeat { leaving: false, .. } if is_own => self.came_back(),
             _ if is_own => {}
             Body::Heartbeat { leaving, heard } => {
@@ -270,7 +284,6 @@ impl Work {
     fn came_back(&self) {
         self.came_back_ms.set(self.shared.now_ms());
         if !self.shared.connected.swap(true, Ordering::Relaxed) {
-            self.shared.trouble(String::new());
             self.peers.borrow_mut().resume(self.shared.now_ms());
             self.pause.set(Duration::ZERO);
             count(&self.shared.counters.connects, 1);
@@ -283,15 +296,11 @@ impl Work {
         let now = self.shared.now_ms();
         let taken = match self.peers.borrow_mut().take(head, patience.as_millis() as u64, now) {
             Ok(taken) => taken,
-            Err(why) => {
-                return count(
-                    match why {
-                        LetBe::Stranger => &counters.refused,
-                        LetBe::Repeated => &counters.repeated,
-                        LetBe::Stale => &counters.stale,
-                    },
-                    1,
-                );
+            Err(LetBe::Stranger) => return count(&counters.refused, 1),
+            Err(LetBe::Repeated) => return count(&counters.repeated, 1),
+            Err(LetBe::Stale { missed }) => {
+                count(&counters.missed, missed);
+                return count(&counters.stale, 1);
             }
         };
         count(&counters.missed, taken.missed);
@@ -310,8 +319,8 @@ impl Work {
         };
         count(&counters.received, 1);
         let (orders, shared) = (self.orders.clone(), Arc::clone(&self.shared));
-        let say = move |said: Body| {
-            let frame = said.encode(Head { sender: shared.me, number: head.number, sent_ms: shared.now_ms() });
+        let say = move |body: Body| {
+            let frame = body.encode(Head { sender: shared.me, number: head.number, sent_ms: shared.now_ms() });
             // Without its thread there is no link.
             let _ = orders.send(Order::Reply { to: head.sender, frame });
         };
@@ -334,7 +343,8 @@ impl Work {
     /// Another node has answered.
     fn answered(&self, head: Head, progress: Progress) {
         let mut all = self.waiting.borrow_mut();
-        let place = all.get(&head.number).and_then(|waiting| waiting.nodes.iter().position(|&node| node == head.sender));
+        let place =
+            all.get(&head.number).and_then(|waiting| waiting.nodes.iter().position(|&node| node == head.sender));
         let (Some(place), Some(waiting)) = (place, all.get_mut(&head.number)) else {
             return count(&self.shared.counters.late, 1);
         };
@@ -392,15 +402,13 @@ impl Work {
                     count(&self.shared.counters.unsent, 1);
                     return true;
                 }
-                wire::set_number(&mut frame, self.next_number());
-                if let Some(replies) = replies {
-                    let nodes = self.peers.borrow().known();
-                    if !nodes.is_empty() {
-                        self.waiting.borrow_mut().insert(self.number.get(), Waiting { nodes, replies });
-                    }
+                let number = self.number.get() + 1;
+                wire::set_number(&mut frame, number);
+                let nodes = self.peers.borrow().known();
+                if !nodes.is_empty() {
+                    self.waiting.borrow_mut().insert(number, Waiting { nodes, replies });
                 }
-                count(&self.shared.counters.sent, 1);
-                client.publish(self.all.clone(), frame.into()).await.is_ok()
+                self.ask_all(client, number, frame).await
             }
             Order::Reply { to, frame } => {
                 client.publish(format!("oroshi.push.{}.node.{to:016x}", self.name), frame.into()).await.is_ok()
@@ -410,28 +418,34 @@ impl Work {
     }
 
     async fn say_claim(&self, client: &Client, keys: Vec<Box<str>>) -> bool {
-        let head = Head { sender: self.shared.me, number: self.next_number(), sent_ms: self.shared.now_ms() };
+        let number = self.number.get() + 1;
+        let head = Head { sender: self.shared.me, number, sent_ms: self.shared.now_ms() };
         let patience = Duration::from_millis(SILENCE_MS);
-        count(&self.shared.counters.sent, 1);
-        client.publish(self.all.clone(), Body::Request { patience, request: Request::Claim { keys } }.encode(head).into()).await.is_ok()
+        self.ask_all(client, number, Body::Request { patience, request: Request::Claim { keys } }.encode(head)).await
     }
 
-    fn next_number(&self) -> u64 {
-        self.number.set(self.number.get() + 1);
-        self.number.get()
+    async fn ask_all(&self, client: &Client, number: u64, frame: Vec<u8>) -> bool {
+        count(&self.shared.counters.sent, 1);
+        let handed_over = client.publish(self.all.clone(), frame.into()).await.is_ok();
+        // Not before, as a heartbeat that tells of it must not overtake it.
+        self.number.set(number);
+        handed_over
     }
 
     /// Says now and then that this node is there, and sees who else is. Returns when nothing comes back.
     async fn beat(&self, client: &Client) {
         self.came_back_ms.set(self.shared.now_ms());
         loop {
-            self.say_heartbeat(client, false).await;
-            let (pause, asked_for) = (pin!(sleep(Duration::from_millis(HEARTBEAT_MS))), pin!(self.beat_now.notified()));
-            select(pause, asked_for).await;
+            // A connection that takes nothing any more has to be noticed too.
+            let until_next = async {
+                self.say_heartbeat(client, false).await;
+                self.beat_now.notified().await;
+            };
+            let _ = timeout(Duration::from_millis(HEARTBEAT_MS), until_next).await;
             let now = self.shared.now_ms();
             let silence = now.saturating_sub(self.came_back_ms.get());
             if silence > SILENCE_MS {
-                return self.shared.trouble("nothing comes back from NATS: trying another connection".to_owned());
+                return self.shared.trouble_if_none("nothing comes back from NATS: trying another connection");
             }
             if silence > HEARTBEAT_MS * 3 / 2 {
                 // What is handed over now might reach others when nobody waits for it any more.

@@ -75,8 +75,8 @@ pub(super) enum LetBe {
     Stranger,
     /// It was heard before, or a later one was.
     Repeated,
-    /// Its sender waits no more.
-    Stale,
+    /// Its sender waits no more. So many before it were lost on the way.
+    Stale { missed: u64 },
 }
 
 impl Peers {
@@ -94,7 +94,15 @@ impl Peers {
         if !self.peers.contains_key(&head.sender) && !self.has_room() {
             return Heard::default();
         }
-        let fresh = Peer { sent_ms: 0, heard_ms: 0, known: false, told: false, number: head.number, offset_ms: None, is_old: false };
+        let fresh = Peer {
+            sent_ms: 0,
+            heard_ms: 0,
+            known: false,
+            told: false,
+            number: head.number,
+            offset_ms: None,
+            is_old: false,
+        };
         let peer = self.peers.entry(head.sender).or_insert(fresh);
         let came = !std::mem::replace(&mut peer.known, true);
         let missed = head.number.saturating_sub(peer.number);
@@ -121,7 +129,7 @@ impl Peers {
         peer.number = head.number;
         let sent = head.sent_ms as i64 + offset;
         let age_ms = u64::try_from(now as i64 - sent).unwrap_or(0);
-        if age_ms > patience { Err(LetBe::Stale) } else { Ok(Taken { age_ms, missed }) }
+        if age_ms > patience { Err(LetBe::Stale { missed }) } else { Ok(Taken { age_ms, missed }) }
     }
 
     /// Takes those for gone that were not heard for long, and returns them.
@@ -209,12 +217,12 @@ mod tests {
         assert_eq!(peers.take(head(2, 1, 520), 1000, 1030), Err(LetBe::Repeated));
         assert_eq!(peers.take(head(2, 4, 520), 1000, 1040), Ok(Taken { age_ms: 30, missed: 2 }));
         assert_eq!(peers.take(head(2, 3, 520), 1000, 1040), Err(LetBe::Repeated), "out of order");
-        assert_eq!(peers.take(head(2, 5, 600), 1000, 9000), Err(LetBe::Stale));
+        assert_eq!(peers.take(head(2, 5, 600), 1000, 9000), Err(LetBe::Stale { missed: 0 }));
         // A heartbeat that was held up with it says the same of the clocks as ever.
         let echo = Echo { node: 1, sent_ms: 1020, heard_ms: 530 };
         peers.heard(head(2, 6, 610), false, &[echo], 9000);
-        assert_eq!(peers.take(head(2, 7, 620), 1000, 9001), Err(LetBe::Stale));
-        assert!(peers.take(head(2, 8, 8500), 1000, 9001).is_ok());
+        assert_eq!(peers.take(head(2, 8, 620), 1000, 9001), Err(LetBe::Stale { missed: 1 }));
+        assert!(peers.take(head(2, 9, 8500), 1000, 9001).is_ok());
     }
 
     #[test]
@@ -264,7 +272,7 @@ mod tests {
         peers.resume(2000);
         let echo = Echo { node: 1, sent_ms: 2010, heard_ms: 61_530 };
         peers.heard(head(2, 0, 61_540), false, &[echo], 2040);
-        assert_eq!(peers.take(head(2, 1, 61_600), 1000, 4000), Err(LetBe::Stale));
+        assert_eq!(peers.take(head(2, 1, 61_600), 1000, 4000), Err(LetBe::Stale { missed: 0 }));
         assert_eq!(peers.take(head(2, 2, 63_500), 1000, 4000), Ok(Taken { age_ms: 20, missed: 0 }));
     }
 

@@ -1,5 +1,6 @@
 //! What this node does for others.
 
+use std::collections::HashSet;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,13 +8,18 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::cluster::wire::{Reply, Request, PartialReceipt};
+use crate::cluster::wire::{PartialReceipt, Reply, Request};
 use crate::directory::Place;
 use crate::hub::Hub;
 use crate::publish::Publish;
 
 /// Does what another node asks for. `working` is called if that will take longer than half of the time that the other waits.
-pub(super) async fn perform(hub: &Rc<Hub>, request: Request, patience: Duration, working: impl FnOnce()) -> Option<Reply> {
+pub(super) async fn perform(
+    hub: &Rc<Hub>,
+    request: Request,
+    patience: Duration,
+    working: impl FnOnce(),
+) -> Option<Reply> {
     Some(match request {
         Request::Publish(publish) => Reply::Receipt(self::publish(hub, publish, patience / 2, working).await),
         Request::Find { key } => Reply::Session(hub.find_here(&key).await),
@@ -36,7 +42,7 @@ async fn publish(hub: &Rc<Hub>, publish: Publish, soon: Duration, working: impl 
             publishing.await
         }
     };
-    let is_found = |key: &str| !receipt.unknown.iter().any(|unknown| **unknown == *key);
+    let unknown: HashSet<&str> = receipt.unknown.iter().map(|key| &**key).collect();
     let keys = publish.to.sessions.iter().enumerate();
     PartialReceipt {
         matched: receipt.matched,
@@ -44,7 +50,7 @@ async fn publish(hub: &Rc<Hub>, publish: Publish, soon: Duration, working: impl 
         queued: receipt.queued,
         dropped: receipt.dropped,
         closed: receipt.closed,
-        found: keys.filter(|(_, key)| is_found(key)).map(|(place, _)| place as u64).collect(),
+        found: keys.filter(|(_, key)| !unknown.contains(&***key)).map(|(place, _)| place as u64).collect(),
         refused: receipt.refused,
     }
 }
@@ -71,7 +77,7 @@ impl Claim {
         }
     }
 
-    /// Whether a session of this age gives way. Of two that began at about the same time, both nodes keep the same one.
+    /// Whether a session of this age gives way. Where both nodes claim a key at about the same time, both decide for the same session.
     fn wins(self, age: Duration, margin: Duration) -> bool {
         if age > self.age + margin {
             return true;
@@ -87,7 +93,11 @@ mod tests {
     #[test]
     fn the_younger_session_keeps_its_key_and_one_of_twins_does() {
         let wins = |age, claim_age, is_greater| {
-            let claim = Claim { place: Place { core: 0, slot: 0, generation: 0 }, age: Duration::from_millis(claim_age), is_greater };
+            let claim = Claim {
+                place: Place { core: 0, slot: 0, generation: 0 },
+                age: Duration::from_millis(claim_age),
+                is_greater,
+            };
             claim.wins(Duration::from_millis(age), Duration::from_millis(100))
         };
         assert!(wins(5000, 10, false) && wins(5000, 10, true), "an old one gives way");

@@ -46,7 +46,12 @@ pub(super) fn all(draft: &Draft) -> Vec<PlanError> {
     if let Some(endpoint) = &draft.endpoint
         && (endpoint.is_empty() || !is_field_value(endpoint))
     {
-        problems.push(value("endpoint", endpoint.escape_default(), "cannot stand in a header", "one such as host:9180"));
+        problems.push(value(
+            "endpoint",
+            endpoint.escape_default(),
+            "cannot stand in a header",
+            "one such as host:9180",
+        ));
     }
     callbacks(draft, &mut problems);
     origins(draft.origins.as_ref(), &mut problems);
@@ -117,7 +122,10 @@ fn paths(paths: &Paths, problems: &mut Vec<PlanError>) {
         let is_path = path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'?' | b'#'));
         if !is_path {
             problems.push(value(key, path, "is no path", "one that begins with /, without ? and #"));
-        } else if NATIVE.iter().any(|native| path.strip_prefix(native).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))) {
+        } else if NATIVE
+            .iter()
+            .any(|native| path.strip_prefix(native).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+        {
             problems.push(value(key, path, "is where the native API is", "another path"));
         } else if !seen.insert(path) {
             problems.push(PlanError::Twice { key: key.into(), value: path.clone() });
@@ -173,7 +181,8 @@ fn origins(origins: Option<&Origins>, problems: &mut Vec<PlanError>) {
     let Some(Origins::List(list)) = origins else { return };
     for origin in list {
         let authority = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
-        let is_origin = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_graphic() && !b"/?#@".contains(&b));
+        let is_origin =
+            |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_graphic() && !b"/?#@".contains(&b));
         if !authority.is_some_and(is_origin) {
             let expected = "one as browsers write it, such as https://example.org, without a path";
             problems.push(value("origins", origin, "is no origin", expected));
@@ -207,7 +216,12 @@ fn limits(limits: &Limits, problems: &mut Vec<PlanError>) {
     // What can never be queued could never be delivered.
     if limits.publish_bytes > limits.session_queue_bytes as u64 {
         let expected = format!("at most limits.session-queue-bytes, {}", limits.session_queue_bytes);
-        problems.push(value("limits.publish-bytes", limits.publish_bytes, "is more than a session's queue holds", expected));
+        problems.push(value(
+            "limits.publish-bytes",
+            limits.publish_bytes,
+            "is more than a session's queue holds",
+            expected,
+        ));
     }
     if limits.session_queue_bytes > limits.total_queue_bytes {
         let expected = format!("at most limits.total-queue-bytes, {}", limits.total_queue_bytes);
@@ -292,7 +306,10 @@ mod tests {
     fn doors_let_in_who_must_come_in_and_nobody_else() {
         assert!(keys(&sound()).is_empty());
         let of = |doors: &[(&str, Serves)]| {
-            keys(&Draft { doors: doors.iter().map(|(address, serves)| door(address, *serves)).collect(), ..Draft::default() })
+            keys(&Draft {
+                doors: doors.iter().map(|(address, serves)| door(address, *serves)).collect(),
+                ..Draft::default()
+            })
         };
         assert_eq!(of(&[]), ["listen"]);
         assert_eq!(of(&[("127.0.0.1:1", Serves::Admin)]), ["listen.public"]);
@@ -312,10 +329,16 @@ mod tests {
 
     #[test]
     fn everything_that_is_wrong_is_said_at_once_with_the_value_and_what_was_expected() {
-        let group = |pattern: &str| GroupRule { pattern: pattern.into(), slow: Slow::Disconnect, client_may_join: false };
+        let group =
+            |pattern: &str| GroupRule { pattern: pattern.into(), slow: Slow::Disconnect, client_may_join: false };
         let draft = Draft {
             threads: Some(0),
-            paths: Paths { connect: "connect".into(), poll: "/sessions/poll".into(), send: "/ping".into(), ..Paths::default() },
+            paths: Paths {
+                connect: "connect".into(),
+                poll: "/sessions/poll".into(),
+                send: "/ping".into(),
+                ..Paths::default()
+            },
             session_header: Some("a b".into()),
             endpoint: Some("a\nb".into()),
             callbacks: Callbacks {

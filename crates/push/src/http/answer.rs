@@ -69,8 +69,12 @@ impl Problem {
 
     /// 413.
     pub(crate) fn too_large(most: u64) -> Self {
-        Self::new(413, "too-large", format!("the message is too large: expected at most {most} bytes (limits.publish-bytes)"))
-            .with("most_bytes", most)
+        Self::new(
+            413,
+            "too-large",
+            format!("the message is too large: expected at most {most} bytes (limits.publish-bytes)"),
+        )
+        .with("most_bytes", most)
     }
 
     /// Adds something for programs.

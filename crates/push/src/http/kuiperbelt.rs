@@ -9,9 +9,9 @@ use oroshi_websocket::{CloseCode, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::callbacks::kind_of;
+use crate::control::Closed;
 use crate::http::answer::{self, JSON, Problem, body, json};
 use crate::http::query;
-use crate::control::Closed;
 use crate::hub::Hub;
 use crate::message::Message;
 use crate::publish::{Overloaded, Publish, Receipt, Targets};
@@ -67,7 +67,6 @@ pub(crate) async fn send(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(
             return not_found(exchange, strict, &unknown).await;
         }
     }
-    let one = (sessions.len() == 1).then(|| sessions[0].clone());
     match publish(hub, message, Targets { sessions, ..Targets::default() }).await {
         Ok(Receipt { unknown, refused, closed, .. }) if !unknown.is_empty() || !refused.is_empty() || closed > 0 => {
             let mut errors: Vec<SessionError<'_>> = Vec::new();
@@ -75,7 +74,9 @@ pub(crate) async fn send(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(
             errors.extend(refused.iter().map(|key| SessionError { error: TIMEOUT, session: Some(&**key) }));
             if errors.is_empty() {
                 // Of several, which it was is not known.
-                errors.push(SessionError { error: CLOSED, session: one.as_deref() });
+                let mut keys = exchange.head.headers.get_all(&hub.plan().session_header);
+                let one = keys.next().filter(|_| keys.next().is_none()).and_then(|key| str::from_utf8(key).ok());
+                errors.push(SessionError { error: CLOSED, session: one });
             }
             failed(exchange, strict, errors).await
         }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use oroshi_server::{Error, Exchange};
 use oroshi_websocket::{CloseCode, Kind};
 use oroshi_words::units::parse_time;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::callbacks::kind_of;
@@ -124,12 +124,7 @@ async fn session(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str) -> Resul
 }
 
 /// `/sessions/{key}/groups/{group}`: joining and leaving. Either may be repeated.
-async fn membership(
-    hub: &Rc<Hub>,
-    exchange: &mut Exchange<'_>,
-    key: &str,
-    group: &str,
-) -> Result<(), Error> {
+async fn membership(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str, group: &str) -> Result<(), Error> {
     let known = match exchange.head.method {
         "PUT" => hub.join(key, group).await,
         "DELETE" => hub.leave(key, group).await,
@@ -163,12 +158,17 @@ struct Envelope<'a> {
     except: Vec<Box<str>>,
     text: Option<String>,
     /// Sent as it stands here.
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "present")]
     json: Option<&'a RawValue>,
     base64: Option<String>,
     key: Option<Box<str>>,
     wait: Option<String>,
     deadline: Option<String>,
+}
+
+/// A value that is there, be it `null`: that is JSON too.
+fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 /// All of a publish but its message.
@@ -183,14 +183,17 @@ struct Address {
 
 fn envelope(hub: &Hub, data: &[u8]) -> Result<Publish, Problem> {
     let envelope: Envelope<'_> = serde_json::from_slice(data).map_err(|error| {
-        Problem::bad(format!("the envelope cannot be read: {error}")).with("line", error.line()).with("column", error.column())
+        Problem::bad(format!("the envelope cannot be read: {error}"))
+            .with("line", error.line())
+            .with("column", error.column())
     })?;
     let Envelope { sessions, groups, all, except, text, json, base64, key, wait, deadline } = envelope;
     let (kind, data) = match (text, json, base64) {
         (Some(text), None, None) => (Kind::Text, text.into()),
         (None, Some(json), None) => (Kind::Text, Bytes::copy_from_slice(json.get().as_bytes())),
         (None, None, Some(base64)) => {
-            let expected = |error| Problem::bad(format!("base64: {error}: expected bytes in base64 (RFC 4648, section 4)"));
+            let expected =
+                |error| Problem::bad(format!("base64: {error}: expected bytes in base64 (RFC 4648, section 4)"));
             (Kind::Binary, BASE64.decode(base64).map_err(expected)?.into())
         }
         _ => return Err(Problem::bad("expected exactly one of text, json and base64, which is the message")),
@@ -321,7 +324,8 @@ fn last_words(query: &str) -> Result<(CloseCode, Cow<'_, str>), Problem> {
             "code" => {
                 let read = value.parse().ok().map(CloseCode).filter(|code| code.may_be_sent());
                 let expected = "expected 1000 to 1003, 1007 to 1014 or 3000 to 4999 (RFC 6455, section 7.4)";
-                code = read.ok_or_else(|| Problem::bad(format!("code: `{value}` is no code that can be sent: {expected}")))?;
+                code = read
+                    .ok_or_else(|| Problem::bad(format!("code: `{value}` is no code that can be sent: {expected}")))?;
             }
             "reason" if value.len() > REASON_BYTES => {
                 let message = format!("reason: it has {} bytes: expected at most {REASON_BYTES}", value.len());

@@ -12,8 +12,8 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::directory::Place;
-use crate::http::connect::Opened;
 use crate::http::answer::{JSON, Problem, is_same};
+use crate::http::connect::Opened;
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Framing;
@@ -110,7 +110,9 @@ fn question(head: &RequestHead<'_>) -> Result<(String, String, u64), Problem> {
     }
     match (key, token) {
         (Some(key), Some(token)) => Ok((key, token, after)),
-        _ => Err(Problem::bad("session and token are needed: they stand in the answer to connecting with transport=poll")),
+        _ => Err(Problem::bad(
+            "session and token are needed: they stand in the answer to connecting with transport=poll",
+        )),
     }
 }
 
@@ -125,7 +127,11 @@ async fn answer_json(exchange: &mut Exchange<'_>, body: &str) -> Result<(), Erro
 async fn take(hub: &Rc<Hub>, place: Place, token: &str, after: u64) -> Result<String, Refused> {
     let session = hub.at(place).filter(|session| session.framing == Framing::Poll).ok_or(Refused::Unknown)?;
     let (turn, batch) = session.rare(|rare| {
-        let polling = rare.poll.as_mut().filter(|polling| is_same(polling.token.as_bytes(), token.as_bytes())).ok_or(Refused::Unknown)?;
+        let polling = rare
+            .poll
+            .as_mut()
+            .filter(|polling| is_same(polling.token.as_bytes(), token.as_bytes()))
+            .ok_or(Refused::Unknown)?;
         polling.turn += 1;
         Ok((polling.turn, polling.batch))
     })?;

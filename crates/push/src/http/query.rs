@@ -32,7 +32,7 @@ pub(crate) fn segment(text: &str) -> Result<Cow<'_, str>, Problem> {
 }
 
 /// Nothing in a query has this name.
-pub(crate) fn unknown<'n>(name: &str, known: &[&'n str]) -> Problem {
+pub(crate) fn unknown(name: &str, known: &[&str]) -> Problem {
     let hint = match nearest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None if known.is_empty() => "expected none".to_owned(),
@@ -43,7 +43,7 @@ pub(crate) fn unknown<'n>(name: &str, known: &[&'n str]) -> Problem {
 
 /// Undoes percent-encoding; in a query `+` is a space (as HTML forms have it).
 fn decode(text: &str, in_query: bool) -> Result<Cow<'_, str>, Problem> {
-    if !text.contains('%') && !(in_query && text.contains('+')) {
+    if !text.contains('%') && (!in_query || !text.contains('+')) {
         return Ok(Cow::Borrowed(text));
     }
     let mut bytes = Vec::with_capacity(text.len());
@@ -53,12 +53,17 @@ fn decode(text: &str, in_query: bool) -> Result<Cow<'_, str>, Problem> {
             b'+' if in_query => b' ',
             b'%' => match (rest.next().and_then(digit), rest.next().and_then(digit)) {
                 (Some(high), Some(low)) => high << 4 | low,
-                _ => return Err(Problem::bad(format!("`{text}` has a % without two hexadecimal digits behind it: expected %25"))),
+                _ => {
+                    return Err(Problem::bad(format!(
+                        "`{text}` has a % without two hexadecimal digits behind it: expected %25"
+                    )));
+                }
             },
             byte => byte,
         });
     }
-    let decoded = String::from_utf8(bytes).map_err(|_| Problem::bad(format!("`{text}` is not UTF-8 once it is decoded")))?;
+    let decoded =
+        String::from_utf8(bytes).map_err(|_| Problem::bad(format!("`{text}` is not UTF-8 once it is decoded")))?;
     Ok(Cow::Owned(decoded))
 }
 
@@ -90,7 +95,9 @@ mod tests {
     #[test]
     fn queries_are_decoded() {
         let read = |query: &'static str| -> Vec<(String, String)> {
-            pairs(query).map(|pair| pair.map(|(name, value)| (name.into_owned(), value.into_owned())).unwrap()).collect()
+            pairs(query)
+                .map(|pair| pair.map(|(name, value)| (name.into_owned(), value.into_owned())).unwrap())
+                .collect()
         };
         let own = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

@@ -37,12 +37,17 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
     let named = |names: &[&str], values: &[u64]| -> Map<String, Value> {
         names.iter().zip(values).map(|(name, value)| ((*name).to_owned(), json!(value))).collect()
     };
-    let callbacks: Map<String, Value> = counts.callbacks.each().into_iter().map(|(name, count)| {
-        let count = json!({
-            "accepted": count.accepted, "refused": count.refused, "failed": count.failed, "retried": count.retried,
-        });
-        (name.to_owned(), count)
-    }).collect();
+    let callbacks: Map<String, Value> = counts
+        .callbacks
+        .each()
+        .into_iter()
+        .map(|(name, count)| {
+            let count = json!({
+                "accepted": count.accepted, "refused": count.refused, "failed": count.failed, "retried": count.retried,
+            });
+            (name.to_owned(), count)
+        })
+        .collect();
     let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "node": hub.node.name,
@@ -107,7 +112,14 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
     for (name, help, value) in gauge {
         text.one(name, "gauge", help, value);
     }
-    text.family("sessions_opened_total", "counter", "Sessions that were opened", "transport", &TRANSPORTS, &counts.opened);
+    text.family(
+        "sessions_opened_total",
+        "counter",
+        "Sessions that were opened",
+        "transport",
+        &TRANSPORTS,
+        &counts.opened,
+    );
     text.family("sessions_ended_total", "counter", "Sessions that ended, by why", "reason", &REASONS, &counts.ended);
     for (name, help, value) in [
         ("connect_errors_total", "Requests to connect that failed", counts.connect_errors),
@@ -122,7 +134,14 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
     }
     let outcomes = [counts.matched, counts.written, counts.dropped, counts.closed];
     let help = "Deliveries by what became of them until their publish was answered; matched are all";
-    text.family("deliveries_total", "counter", help, "outcome", &["matched", "written", "dropped", "closed"], &outcomes);
+    text.family(
+        "deliveries_total",
+        "counter",
+        help,
+        "outcome",
+        &["matched", "written", "dropped", "closed"],
+        &outcomes,
+    );
     text.callbacks(&counts.callbacks);
     text.one(
         "dead_letters_total",
@@ -159,14 +178,28 @@ impl Metrics {
     }
 
     fn cluster(&mut self, counts: &LinkCounts) {
-        self.one("cluster_connected", "gauge", "1 while this node reaches the others through NATS", counts.connected.into());
-        self.one("cluster_nodes", "gauge", "The other nodes that are there, or were when NATS was lost", counts.nodes.into());
+        self.one(
+            "cluster_connected",
+            "gauge",
+            "1 while this node reaches the others through NATS",
+            counts.connected.into(),
+        );
+        self.one(
+            "cluster_nodes",
+            "gauge",
+            "The other nodes that are there, or were when NATS was lost",
+            counts.nodes.into(),
+        );
         for (name, help, value) in [
             ("cluster_connects_total", "Connections to NATS that came about", counts.connects),
             ("cluster_sent_total", "Requests to the other nodes, publishes among them", counts.sent),
             ("cluster_received_total", "Requests of other nodes that were taken up", counts.received),
             ("cluster_incomplete_receipts_total", "Receipts in which a node is missing", counts.incomplete),
-            ("cluster_unsent_total", "Requests that went to no other node, as NATS was lost, slow, or takes less", counts.unsent),
+            (
+                "cluster_unsent_total",
+                "Requests that went to no other node, as NATS was lost, slow, or takes less",
+                counts.unsent,
+            ),
             ("cluster_late_replies_total", "Replies of other nodes that nobody waited for any more", counts.late),
             ("cluster_stale_total", "Requests of other nodes that came too late to be taken up", counts.stale),
             ("cluster_repeated_total", "Requests of other nodes that came again or out of order", counts.repeated),
@@ -180,7 +213,8 @@ impl Metrics {
     fn callbacks(&mut self, counts: &CallbackCounts) {
         self.head("callbacks_total", "counter", "Callbacks that ended, by what the backend said");
         for (callback, count) in counts.each() {
-            for (result, value) in [("accepted", count.accepted), ("refused", count.refused), ("failed", count.failed)] {
+            for (result, value) in [("accepted", count.accepted), ("refused", count.refused), ("failed", count.failed)]
+            {
                 let _ = writeln!(
                     self.0,
                     "oroshi_push_callbacks_total{{callback=\"{callback}\",result=\"{result}\"}} {value}"

@@ -1,5 +1,7 @@
 //! A hub on free ports, and clients that speak to it over plain blocking sockets.
-#![allow(dead_code, unreachable_pub)] // each test file uses a part of it
+#![allow(dead_code, unreachable_pub, unused_imports)] // each test file uses a part of it
+
+mod backend;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,6 +9,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub use backend::{Asked, Backend};
 use oroshi_net::{Peer, Shutdown};
 use oroshi_push::{Bound, Door, Plan, RunError, Serves};
 use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role, encode};
@@ -24,9 +27,9 @@ pub struct Hub {
 impl Hub {
     /// Starts one with everything behind one door.
     pub fn start(change: impl FnOnce(&mut Plan)) -> Hub {
-        let mut plan = Plan::default();
-        plan.doors = vec![Door { address: "127.0.0.1:0".to_owned(), serves: Serves::Everything }];
-        plan.drain.timeout = Duration::from_secs(5);
+        let doors = vec![Door { address: "127.0.0.1:0".to_owned(), serves: Serves::Everything }];
+        let mut plan = Plan { doors, ..Plan::default() };
+        plan.drain.timeout = Duration::from_secs(1);
         change(&mut plan);
         let doors = Bound::bind(&plan).unwrap();
         let Peer::Tcp(address) = *doors[0].listeners[0].address() else { panic!("not a TCP door") };
@@ -125,7 +128,11 @@ impl Answer {
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().filter_map(|line| line.split_once(": ")).find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
+        self.head
+            .lines()
+            .filter_map(|line| line.split_once(": "))
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v)
     }
 }
 
@@ -216,7 +223,8 @@ impl WebSocket {
         let mut bytes = got.split_off(end + 4);
         let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
         if status != 101 {
-            let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).map_or(0, |n| n.parse().unwrap());
+            let length =
+                head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).map_or(0, |n| n.parse().unwrap());
             while bytes.len() < length {
                 let mut buffer = [0; 4096];
                 let count = stream.read(&mut buffer).unwrap();

@@ -1,5 +1,6 @@
 //! A NATS server of the test's own, and nodes that meet there.
 #![allow(dead_code, unreachable_pub)] // each test file uses a part of it
+#![allow(clippy::print_stderr)] // what a test has to say when it is skipped
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -122,7 +123,9 @@ pub fn cluster(url: &str) -> Cluster {
 
 /// Waits until a node knows so many others.
 pub fn knows(node: &Hub, others: usize) {
-    node.until("the other nodes", |status| status["cluster"]["connected"] == true && status["cluster"]["nodes"] == others);
+    node.until("the other nodes", |status| {
+        status["cluster"]["connected"] == true && status["cluster"]["nodes"] == others
+    });
 }
 
 /// How many nodes a receipt knows of, and how many of them answered.

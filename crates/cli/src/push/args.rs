@@ -1,0 +1,89 @@
+//! The flags of `oroshi push`, as they are typed: with two dashes, or with one as Go's programs have them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  oroshi push --port 9180
+      clients connect to ws://localhost:9180/connect; POST /publish reaches them
+  oroshi push --config push.toml
+      with callbacks, groups, limits: docs/push.md has every key
+  oroshi push -config config.yml
+      kuiperbelt's configuration and command line, unchanged
+  oroshi push --config push.toml --check
+      says every mistake, or what is in force with every default
+  oroshi start --port 9180 --port 127.0.0.1:9181 --ready notify -- oroshi push --config push.toml
+      restarts without a refused connection: each address of [listen] is handed down
+
+Signals: TERM and INT end it in good form: no new sessions, what waits is delivered, clients are
+told when to come back. A second one ends it at once.
+
+Exit codes: 0 done; 1 it could not listen or serve; 2 wrong usage or configuration.";
+
+/// Hold many client connections, and fan messages out to them
+///
+/// A push hub with receipts: WebSocket, server-sent events, streams and polling; groups; kuiperbelt's API beside its own.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The configuration: TOML (.toml), or kuiperbelt's YAML (.yml, .yaml) [default: config.yml, if it is there]
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Serve everything on this TCP port, whatever the configuration says about where to listen
+    #[arg(long, value_name = "N")]
+    pub(super) port: Option<String>,
+    /// Serve everything on this unix socket, whatever the configuration says about where to listen
+    #[arg(long, value_name = "PATH")]
+    pub(super) sock: Option<String>,
+    /// What is told on standard error: debug, info, warn or error
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub(super) log_level: String,
+    /// Check the configuration, and print what is in force
+    #[arg(long)]
+    pub(super) check: bool,
+}
+
+/// Go's flags have one dash or two. Behind `push`, those that exist get their second one.
+pub(crate) fn two_dashes(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    const FLAGS: [&str; 7] = ["config", "port", "sock", "log-level", "check", "version", "help"];
+    let mut is_push = false;
+    let mut words: Vec<OsString> = words.into_iter().collect();
+    for (at, word) in words.iter_mut().enumerate() {
+        if at == 1 {
+            is_push = word == "push";
+        }
+        let flag =
+            word.to_str().and_then(|word| word.strip_prefix('-')).map(|flag| flag.split('=').next().unwrap_or(flag));
+        if is_push && flag.is_some_and(|flag| FLAGS.contains(&flag)) {
+            let mut longer = OsString::from("-");
+            longer.push(&*word);
+            *word = longer;
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_dash_is_as_good_as_two() {
+        let read = |line: &str| {
+            let words = two_dashes(line.split(' ').map(OsString::from));
+            words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        for (typed, read_as) in [
+            (
+                "oroshi push -config a.yml -port=9180 -log-level warn",
+                "oroshi push --config a.yml --port=9180 --log-level warn",
+            ),
+            ("oroshi push --config a.yml -sock /x -check", "oroshi push --config a.yml --sock /x --check"),
+            ("oroshi push -v -h -unknown - -c", "oroshi push -v -h -unknown - -c"),
+            ("oroshi bench -config push -port", "oroshi bench -config push -port"),
+        ] {
+            assert_eq!(read(typed), read_as);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! kuiperbelt's configuration: its keys, its defaults, and beside them some of ours.
+
+use std::time::Duration;
+
+use oroshi_push::{Door, Draft, Origins, Serves};
+use oroshi_words::units::parse_time;
+
+use super::document::Table;
+use super::native::{self, number, switch};
+
+/// The port, unless the file names one.
+const PORT: &str = "9180";
+
+/// With `compat: ekbo`, what kuiperbelt waits for without end.
+const WITHOUT_END: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// Our keys by kuiperbelt's names for them; the first that a key begins with holds.
+const NAMES: [(&str, &str); 9] = [
+    ("listen", "port"),
+    ("paths", "path"),
+    ("callbacks.headers", "proxy_set_header"),
+    ("callbacks", "callback"),
+    ("session-header", "session_header"),
+    ("send.timeout", "send_timeout"),
+    ("send.strict", "strict_broadcast"),
+    ("origins", "origin_policy"),
+    ("limits.idle", "idle_timeout"),
+];
+
+/// kuiperbelt's name for a key of ours.
+pub(super) fn name_of(key: &str) -> String {
+    let rest_of = |ours: &str| key.strip_prefix(ours).filter(|rest| rest.is_empty() || rest.starts_with('.'));
+    let renamed = NAMES.iter().find_map(|(ours, theirs)| Some((theirs, rest_of(ours)?)));
+    match renamed {
+        // Whom an address serves is no question here.
+        Some((&"port", _)) => "port".to_owned(),
+        Some((theirs, rest)) => format!("{theirs}{rest}"),
+        None => key.to_owned(),
+    }
+}
+
+/// Reads a configuration.
+pub(super) fn read(root: Table<'_>) -> Draft {
+    let mut draft = Draft::default();
+    native::shared(&root, &mut draft);
+    let ekbo = draft.compat_ekbo;
+    if ekbo {
+        draft.callbacks.timeout = WITHOUT_END;
+        draft.callbacks.retries = 0;
+        draft.send.timeout = WITHOUT_END;
+        draft.limits.ping = None;
+    }
+    let port = root.read("port", port).unwrap_or_else(|| PORT.to_owned());
+    // The socket wins.
+    let address = root.text("sock").map_or_else(|| format!(":{port}"), |path| format!("unix:{path}"));
+    draft.doors.push(Door { address, serves: Serves::Everything });
+    draft.session_header = root.text("session_header");
+    draft.endpoint = root.text("endpoint");
+    if let Some(table) = root.table("path") {
+        let paths = &mut draft.paths;
+        for (key, place) in [
+            ("connect", &mut paths.connect),
+            ("close", &mut paths.close),
+            ("stats", &mut paths.stats),
+            ("send", &mut paths.send),
+            ("ping", &mut paths.ping),
+            ("poll", &mut paths.poll),
+            ("broadcast", &mut paths.broadcast),
+        ] {
+            table.set(key, place, |text| Ok(text.to_owned()));
+        }
+        table.finish();
+    }
+    if let Some(table) = root.table("callback") {
+        let callbacks = &mut draft.callbacks;
+        callbacks.connect = table.text("connect");
+        callbacks.establish = table.text("establish");
+        callbacks.receive = table.text("receive");
+        callbacks.close = table.text("close");
+        limit(table.read("timeout", duration), &mut callbacks.timeout);
+        table.set("retries", &mut callbacks.retries, number);
+        table.finish();
+    }
+    if let Some(table) = root.table("proxy_set_header") {
+        draft.callbacks.headers = native::headers(&table);
+    }
+    root.set("strict_broadcast", &mut draft.send.strict, switch);
+    limit(root.read("send_timeout", duration), &mut draft.send.timeout);
+    match root.read("send_queue_size", number::<usize>) {
+        None | Some(0) => {}
+        Some(size) => draft.limits.session_queue_messages = size,
+    }
+    draft.origins = root.read("origin_policy", origin_policy);
+    if let Some(idle) = root.read("idle_timeout", duration) {
+        draft.limits.idle = (!idle.is_zero()).then_some(idle);
+    }
+    // There is no access log to suppress; what is asked for is so already.
+    let _ = root.read("suppress_access_log", switch);
+    root.finish();
+    draft
+}
+
+/// A limit that was set; zero leaves it as it is.
+fn limit(read: Option<Duration>, place: &mut Duration) {
+    if let Some(limit) = read.filter(|limit| !limit.is_zero()) {
+        *place = limit;
+    }
+}
+
+/// A time in Go's form.
+fn duration(text: &str) -> Result<Duration, String> {
+    let expected =
+        || format!("`{text}` is no time: expected one as Go writes it, such as 10s, 500ms or 1m30s; 0 is no limit");
+    // Without a unit kuiperbelt takes nanoseconds, which nobody means.
+    let has_unit = text.ends_with(|last: char| last.is_ascii_alphabetic());
+    if !has_unit && text != "0" {
+        return Err(expected());
+    }
+    parse_time(&text.replace(['µ', 'μ'], "u")).map_err(|_| expected())
+}
+
+/// A port, as the command line and the file have it.
+pub(super) fn port(text: &str) -> Result<String, String> {
+    match text.parse::<u16>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(format!("`{text}` is no port: expected a number from 0 to 65535")),
+    }
+}
+
+fn origin_policy(text: &str) -> Result<Origins, String> {
+    match text {
+        "none" => Ok(Origins::Any),
+        "same_origin" => Ok(Origins::SameOrigin),
+        "same_hostname" => Ok(Origins::SameHostname),
+        _ => Err(format!("`{text}` is no policy: expected none, same_origin or same_hostname")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_their_old_names() {
+        for (ours, theirs) in [
+            ("callbacks.connect", "callback.connect"),
+            ("callbacks.headers.X-A", "proxy_set_header.X-A"),
+            ("paths.send", "path.send"),
+            ("listen.everything", "port"),
+            ("limits.pong", "limits.pong"),
+            ("sends", "sends"),
+        ] {
+            assert_eq!(name_of(ours), theirs);
+        }
+    }
+
+    #[test]
+    fn times_are_gos() {
+        for (text, time) in [
+            ("0", 0),
+            ("0s", 0),
+            ("10s", 10_000_000),
+            ("1m30s", 90_000_000),
+            ("500ms", 500_000),
+            ("2h", 7_200_000_000),
+            ("7us", 7),
+            ("7µs", 7),
+            ("1.5s", 1_500_000),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_micros(time)), "{text}");
+        }
+        for bad in ["10", "-1s", "s", "1x", "ten", ""] {
+            assert!(duration(bad).unwrap_err().contains("expected"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The keys of a configuration in TOML; some of them may stand in kuiperbelt's as well.
+
+use std::fs;
+use std::time::Duration;
+
+use oroshi_net::{CpuList, available_cpus};
+use oroshi_push::{Cluster, Door, Draft, GroupRule, Origins, Secret, Serves, Slow};
+use oroshi_words::units::{parse_count, parse_time};
+
+use super::document::{Field, Table};
+
+/// How long a publish waits for the receipts of other nodes, unless the file says otherwise.
+const RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Reads a configuration.
+pub(super) fn read(root: Table<'_>) -> Draft {
+    let mut draft = Draft::default();
+    shared(&root, &mut draft);
+    draft.session_header = root.text("session-header");
+    draft.endpoint = root.text("endpoint");
+    draft.origins = root.get("origins").and_then(|field| origins(&field));
+    if let Some(listen) = root.table("listen") {
+        for (key, serves) in
+            [("public", Serves::Sessions), ("admin", Serves::Admin), ("everything", Serves::Everything)]
+        {
+            let addresses = listen.get(key).and_then(|field| field.texts()).unwrap_or_default();
+            draft.doors.extend(addresses.into_iter().map(|address| Door { address, serves }));
+        }
+        listen.finish();
+    }
+    if let Some(table) = root.table("paths") {
+        let paths = &mut draft.paths;
+        for (key, place) in [
+            ("connect", &mut paths.connect),
+            ("poll", &mut paths.poll),
+            ("send", &mut paths.send),
+            ("close", &mut paths.close),
+            ("broadcast", &mut paths.broadcast),
+            ("ping", &mut paths.ping),
+            ("stats", &mut paths.stats),
+        ] {
+            table.set(key, place, own);
+        }
+        table.finish();
+    }
+    if let Some(table) = root.table("callbacks") {
+        let callbacks = &mut draft.callbacks;
+        callbacks.connect = table.text("connect");
+        callbacks.establish = table.text("establish");
+        callbacks.receive = table.text("receive");
+        callbacks.close = table.text("close");
+        table.set("timeout", &mut callbacks.timeout, parse_time);
+        table.set("retries", &mut callbacks.retries, number);
+        table.set("connections", &mut callbacks.connections, number);
+        table.set("answer-bytes", &mut callbacks.answer_bytes, number);
+        if let Some(headers) = table.table("headers") {
+            callbacks.headers = self::headers(&headers);
+        }
+        table.finish();
+    }
+    if let Some(table) = root.table("send") {
+        table.set("strict", &mut draft.send.strict, switch);
+        table.set("timeout", &mut draft.send.timeout, parse_time);
+        table.finish();
+    }
+    root.finish();
+    draft
+}
+
+/// Reads the keys that both kinds of configuration have.
+pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
+    draft.threads = root.read("threads", number);
+    draft.cpus = root.read("cpus", cpus);
+    root.set("compat", &mut draft.compat_ekbo, compat);
+    root.set("echo", &mut draft.echo, switch);
+    if let Some(table) = root.table("limits") {
+        let limits = &mut draft.limits;
+        table.set("sessions", &mut limits.sessions, number);
+        table.set("connects-per-second", &mut limits.connects_per_second, |text| off_or(text, number));
+        table.set("message-bytes", &mut limits.message_bytes, number);
+        table.set("publish-bytes", &mut limits.publish_bytes, number);
+        table.set("session-queue-bytes", &mut limits.session_queue_bytes, number);
+        table.set("session-queue-messages", &mut limits.session_queue_messages, number);
+        table.set("total-queue-bytes", &mut limits.total_queue_bytes, number);
+        table.set("idle", &mut limits.idle, |text| off_or(text, parse_time));
+        table.set("ping", &mut limits.ping, |text| off_or(text, parse_time));
+        table.set("pong", &mut limits.pong, parse_time);
+        table.set("write", &mut limits.write, parse_time);
+        table.set("poll-absence", &mut limits.poll_absence, parse_time);
+        table.set("poll-wait", &mut limits.poll_wait, parse_time);
+        table.set("close", &mut limits.close, parse_time);
+        table.finish();
+    }
+    for element in root.get("group").and_then(|field| field.elements()).unwrap_or_default() {
+        if let Some(table) = element.table() {
+            let mut rule = GroupRule { pattern: String::new(), slow: Slow::default(), client_may_join: false };
+            match table.text("pattern") {
+                Some(pattern) => rule.pattern = pattern,
+                // Its own name, so that nothing more is said about it.
+                None => element
+                    .wrong("`pattern` is missing: expected a group's name, or the beginning of one such as chat:*"),
+            }
+            table.set("slow", &mut rule.slow, slow);
+            table.set("client-may-join", &mut rule.client_may_join, switch);
+            table.finish();
+            draft.groups.push(rule);
+        }
+    }
+    if let Some(table) = root.table("auth") {
+        draft.token = secret(&table, &[("token-file", Kept::File), ("token-env", Kept::Variable)]);
+        table.finish();
+    }
+    if let Some(table) = root.table("drain") {
+        table.set("timeout", &mut draft.drain.timeout, parse_time);
+        table.set("retry-after", &mut draft.drain.retry_after, parse_time);
+        table.finish();
+    }
+    if let Some(field) = root.get("cluster")
+        && let Some(table) = field.table()
+    {
+        let kept = [("nats", Kept::Here), ("nats-file", Kept::File), ("nats-env", Kept::Variable)];
+        let nats = secret(&table, &kept);
+        if nats.is_none() && !["nats", "nats-file", "nats-env"].into_iter().any(|key| table.get(key).is_some()) {
+            field
+                .wrong("`nats` is missing: expected nats = \"nats://host:4222\", or nats-file or nats-env that has it");
+        }
+        let name = table.text("name").unwrap_or_else(|| "oroshi".to_owned());
+        let receipt_timeout = table.read("receipt-timeout", parse_time).unwrap_or(RECEIPT_TIMEOUT);
+        table.finish();
+        draft.cluster = nats.map(|nats| Cluster { nats, name, receipt_timeout });
+    }
+}
+
+/// Header fields that are set, or taken away by an empty text.
+pub(super) fn headers(table: &Table<'_>) -> Vec<(String, Option<String>)> {
+    let field = |(name, field): (&str, Field<'_>)| {
+        let value = field.text()?;
+        Some((name.to_owned(), (!value.is_empty()).then(|| value.to_owned())))
+    };
+    table.fields().filter_map(field).collect()
+}
+
+/// A number without a sign that fits where it goes.
+pub(super) fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    T::try_from(parse_count(text)?).map_err(|_| format!("`{text}` is too large a number: expected a smaller one"))
+}
+
+/// true or false, also as YAML has had it.
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" => Ok(true),
+        "false" | "no" | "off" => Ok(false),
+        _ => Err(format!("`{text}` is no switch: expected true or false")),
+    }
+}
+
+fn own(text: &str) -> Result<String, String> {
+    Ok(text.to_owned())
+}
+
+fn off_or<T>(text: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+    match text {
+        "off" => Ok(None),
+        _ => read(text).map(Some).map_err(|why| format!("{why}, or off")),
+    }
+}
+
+fn cpus(text: &str) -> Result<CpuList, String> {
+    let list: CpuList = text.parse().map_err(|error| format!("{error}"))?;
+    // Where the kernel does not say which there are, pinning says it.
+    if let Ok(available) = available_cpus()
+        && let Some(cpu) = list.iter().find(|&cpu| !available.contains(cpu))
+    {
+        return Err(format!("`{text}` names CPU {cpu}: expected some of those available here, {available}"));
+    }
+    Ok(list)
+}
+
+fn compat(text: &str) -> Result<bool, String> {
+    match text {
+        "ekbo" => Ok(true),
+        "none" => Ok(false),
+        _ => Err(format!("`{text}` is nothing to be compatible with: expected ekbo or none")),
+    }
+}
+
+fn slow(text: &str) -> Result<Slow, String> {
+    match text {
+        "disconnect" => Ok(Slow::Disconnect),
+        "drop-oldest" => Ok(Slow::DropOldest),
+        "keep-latest" => Ok(Slow::KeepLatest),
+        "refuse" => Ok(Slow::Refuse),
+        _ => Err(format!(
+            "`{text}` is nothing to do about slow sessions: expected disconnect, drop-oldest, keep-latest or refuse"
+        )),
+    }
+}
+
+fn origins(field: &Field<'_>) -> Option<Origins> {
+    let texts = field.texts()?;
+    Some(match texts.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["any"] => Origins::Any,
+        ["same-origin"] => Origins::SameOrigin,
+        ["same-hostname"] => Origins::SameHostname,
+        [] => {
+            field.wrong(
+                "the list is empty, so that no page could connect: expected any, same-origin, same-hostname or origins",
+            );
+            return None;
+        }
+        _ => Origins::List(texts),
+    })
+}
+
+/// Where a secret is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// In the configuration itself.
+    Here,
+    /// In a file of its own.
+    File,
+    /// In an environment variable.
+    Variable,
+}
+
+/// A secret from wherever it is kept. What is said about it never holds it.
+fn secret(table: &Table<'_>, places: &[(&'static str, Kept)]) -> Option<Secret> {
+    let mut found = None;
+    for &(key, kept) in places {
+        let Some(field) = table.get(key) else { continue };
+        let Some(text) = field.text() else { continue };
+        if found.is_some() {
+            let names: Vec<&str> = places.iter().map(|place| place.0).collect();
+            field.wrong(format!("it is given twice: expected one of {}", names.join(", ")));
+            continue;
+        }
+        let value = match kept {
+            Kept::Here => Ok(text.to_owned()),
+            Kept::File => fs::read_to_string(text).map_err(|error| format!("cannot read `{text}`: {error}")),
+            Kept::Variable => std::env::var(text)
+                .map_err(|_| format!("the environment variable `{text}` is not set: expected it to hold the secret")),
+        };
+        match value {
+            // Editors end a file with a line break.
+            Ok(value) => found = Some(Secret(value.trim_end().to_owned())),
+            Err(why) => field.wrong(why),
+        }
+    }
+    found
+}

@@ -1,0 +1,182 @@
+//! From what was typed, and the file that it names, to a plan: every mistake at once.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use oroshi_push::{Door, Draft, Plan, PlanError, Serves};
+
+use super::document::{Mistake, Mistakes, Node, Table, Value};
+use super::log::Level;
+use super::{Args, Error, kuiperbelt, native, template, toml, yaml};
+
+/// What kuiperbelt reads when no file is named.
+const USUAL: &str = "config.yml";
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) plan: Plan,
+    pub(super) level: Level,
+    /// The file that was read, if any.
+    pub(super) file: Option<PathBuf>,
+    /// Whether the file or the command line says where to listen.
+    pub(super) listens: bool,
+}
+
+/// The two languages of a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Language {
+    /// Ours, in TOML.
+    Native,
+    /// kuiperbelt's, in YAML.
+    Kuiperbelt,
+}
+
+/// Makes sense of the command line, and of the file. `inherits`: sockets are handed down.
+pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
+    let mut usage = Vec::new();
+    let level = Level::parse(&args.log_level).unwrap_or_else(|why| {
+        usage.push(format!("--log-level: {why}"));
+        Level::Info
+    });
+    let door = door(args, &mut usage);
+    let file = args.config.clone().or_else(|| Some(PathBuf::from(USUAL)).filter(|usual| usual.exists()));
+    let language = file.as_deref().map_or(Ok(Language::Native), language);
+    let language = language.map_err(|why| usage.push(why));
+    let Ok(language) = language else { return Err(Error::Usage(usage)) };
+    if !usage.is_empty() {
+        return Err(Error::Usage(usage));
+    }
+    let nothing = Node { line: 0, value: Value::Nothing };
+    let node = match &file {
+        None => nothing,
+        Some(file) => {
+            let text = fs::read_to_string(file).map_err(|source| Error::File { file: file.clone(), source })?;
+            parse(&text, language).map_err(|mistakes| Error::Config { file: file.clone(), mistakes })?
+        }
+    };
+    let mistakes = Mistakes::default();
+    let root = Table::root(&node, &mistakes);
+    let mut draft = match language {
+        Language::Native => native::read(root),
+        Language::Kuiperbelt => kuiperbelt::read(root),
+    };
+    let mut mistakes = mistakes.into_inner();
+    let named = |key: &str| node.line_of(key) > 0;
+    let listens = door.is_some() || ["listen", "port", "sock"].into_iter().any(named);
+    if let Some(door) = door {
+        draft.doors = vec![door];
+    } else if inherits && !listens {
+        // kuiperbelt's port, which nobody asked for.
+        draft.doors.clear();
+    }
+    match planned(draft, inherits, &node, language, &mut mistakes) {
+        Some(plan) => Ok(Reading { plan, level, file, listens }),
+        None => match file {
+            Some(file) => Err(Error::Config { file, mistakes }),
+            None => Err(Error::Usage(mistakes.iter().map(in_flags).collect())),
+        },
+    }
+}
+
+/// Checks a draft; `None` if there is any mistake, in it or before.
+fn planned(
+    mut draft: Draft,
+    inherits: bool,
+    node: &Node,
+    language: Language,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<Plan> {
+    draft.inherits = inherits;
+    let planned = draft.plan();
+    let plan = match planned {
+        Ok(plan) => Some(plan),
+        Err(problems) => {
+            // What could not be read is not there, and need not be told to be missing.
+            let known: Vec<String> = mistakes.iter().map(|mistake| mistake.key.clone()).collect();
+            let told = |problem: &PlanError, key: &str| {
+                let lacks_a_door = matches!(problem, PlanError::Nowhere | PlanError::NoPublic | PlanError::NoAdmin);
+                known.iter().any(|known| is_within(key, known) || (lacks_a_door && top(known) == top(key)))
+            };
+            let problems = problems.iter().map(|problem| (problem, mistake(problem, node, language)));
+            mistakes
+                .extend(problems.filter(|(problem, mistake)| !told(problem, &mistake.key)).map(|(_, mistake)| mistake));
+            None
+        }
+    };
+    mistakes.sort();
+    plan.filter(|_| mistakes.is_empty())
+}
+
+/// Whether a key is another one, or in it.
+fn is_within(key: &str, outer: &str) -> bool {
+    key.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// The outermost key.
+fn top(key: &str) -> &str {
+    key.split(['.', '[']).next().unwrap_or(key)
+}
+
+/// What is wrong with a draft, in the words of the file.
+fn mistake(problem: &PlanError, node: &Node, language: Language) -> Mistake {
+    let key = match language {
+        Language::Native => problem.key().to_owned(),
+        Language::Kuiperbelt => kuiperbelt::name_of(problem.key()),
+    };
+    let cause = std::error::Error::source(problem).map(|cause| format!(" ({cause})")).unwrap_or_default();
+    Mistake { line: node.line_of(&key), key, text: format!("{problem}{cause}") }
+}
+
+/// A mistake where there is no file.
+fn in_flags(mistake: &Mistake) -> String {
+    match top(&mistake.key) {
+        "listen" => {
+            "nowhere to listen: give --port 9180 or --sock PATH, a --config FILE, or start this under oroshi start or \
+                     systemd, which hand down sockets in SERVER_STARTER_PORT or LISTEN_FDS (neither is set)"
+                .to_owned()
+        }
+        _ => mistake.to_string(),
+    }
+}
+
+/// Where the command line says to listen.
+fn door(args: &Args, usage: &mut Vec<String>) -> Option<Door> {
+    let address = match (&args.port, &args.sock) {
+        (None, None) => return None,
+        (Some(port), Some(sock)) => {
+            usage.push(format!("--port {port}, --sock {sock}: both are given: expected one of them"));
+            return None;
+        }
+        (Some(port), None) => match kuiperbelt::port(port) {
+            Ok(port) => format!(":{port}"),
+            Err(why) => {
+                usage.push(format!("--port: {why}"));
+                return None;
+            }
+        },
+        (None, Some(sock)) => format!("unix:{sock}"),
+    };
+    Some(Door { address, serves: Serves::Everything })
+}
+
+fn language(file: &Path) -> Result<Language, String> {
+    match file.extension().and_then(|extension| extension.to_str()) {
+        Some("toml") => Ok(Language::Native),
+        Some("yml" | "yaml") => Ok(Language::Kuiperbelt),
+        _ => Err(format!(
+            "--config: the name of `{}` does not tell its language: expected .toml, or .yml or .yaml for kuiperbelt's",
+            file.display()
+        )),
+    }
+}
+
+fn parse(text: &str, language: Language) -> Result<Node, Vec<Mistake>> {
+    match language {
+        Language::Native => toml::parse(text),
+        Language::Kuiperbelt => {
+            let filled = template::fill(text, |name| std::env::var(name).ok())?;
+            yaml::parse(&filled).map_err(|mistake| vec![mistake])
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! A plan as a configuration in TOML, with every default in its place: what `--check` prints. Secrets are left out.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use oroshi_push::{Door, Origins, Plan, Serves, Slow};
+
+/// The configuration that makes this plan, but for its secrets.
+pub(super) fn config(plan: &Plan) -> String {
+    let mut out = Toml(String::new());
+    out.bare("threads", plan.threads);
+    if let Some(cpus) = &plan.cpus {
+        out.text("cpus", &cpus.to_string());
+    }
+    out.text("session-header", &plan.session_header);
+    out.text("endpoint", &plan.endpoint);
+    match &plan.origins {
+        Origins::Any => out.text("origins", "any"),
+        Origins::SameOrigin => out.text("origins", "same-origin"),
+        Origins::SameHostname => out.text("origins", "same-hostname"),
+        Origins::List(list) => out.texts("origins", list.iter().map(String::as_str)),
+    }
+    out.text("compat", if plan.compat_ekbo { "ekbo" } else { "none" });
+    out.bare("echo", plan.echo);
+
+    out.table("listen");
+    for (key, serves) in [("public", Serves::Sessions), ("admin", Serves::Admin), ("everything", Serves::Everything)] {
+        let addresses: Vec<&str> = plan.doors.iter().filter(|door| door.serves == serves).map(address).collect();
+        if !addresses.is_empty() {
+            out.texts(key, addresses.into_iter());
+        }
+    }
+
+    out.table("auth");
+    out.comment(if plan.token.is_some() {
+        "a token is set"
+    } else {
+        "no token: whoever reaches a door may do what it serves"
+    });
+
+    let paths = &plan.paths;
+    out.table("paths");
+    out.text("connect", &paths.connect);
+    out.text("poll", &paths.poll);
+    out.text("send", &paths.send);
+    out.text("close", &paths.close);
+    out.text("broadcast", &paths.broadcast);
+    out.text("ping", &paths.ping);
+    out.text("stats", &paths.stats);
+
+    callbacks(&mut out, plan);
+
+    out.table("send");
+    out.bare("strict", plan.send.strict);
+    out.time("timeout", plan.send.timeout);
+
+    limits(&mut out, plan);
+
+    out.table("drain");
+    out.time("timeout", plan.drain.timeout);
+    out.time("retry-after", plan.drain.retry_after);
+
+    for rule in &plan.groups {
+        out.line("\n[[group]]");
+        out.text("pattern", &rule.pattern);
+        let slow = match rule.slow {
+            Slow::Disconnect => "disconnect",
+            Slow::DropOldest => "drop-oldest",
+            Slow::KeepLatest => "keep-latest",
+            Slow::Refuse => "refuse",
+        };
+        out.text("slow", slow);
+        out.bare("client-may-join", rule.client_may_join);
+    }
+    if let Some(cluster) = &plan.cluster {
+        out.table("cluster");
+        out.comment("nats is set, and may hold a password");
+        out.text("name", &cluster.name);
+        out.time("receipt-timeout", cluster.receipt_timeout);
+    }
+    out.0
+}
+
+fn callbacks(out: &mut Toml, plan: &Plan) {
+    let callbacks = &plan.callbacks;
+    out.table("callbacks");
+    for (key, url) in [
+        ("connect", &callbacks.connect),
+        ("establish", &callbacks.establish),
+        ("receive", &callbacks.receive),
+        ("close", &callbacks.close),
+    ] {
+        match url {
+            Some(url) => out.text(key, &without_query(url)),
+            None => out.comment(&format!("no {key}")),
+        }
+    }
+    out.time("timeout", callbacks.timeout);
+    out.bare("retries", callbacks.retries);
+    out.bare("connections", callbacks.connections);
+    out.bare("answer-bytes", callbacks.answer_bytes);
+    if !callbacks.headers.is_empty() {
+        out.table("callbacks.headers");
+        for (name, value) in &callbacks.headers {
+            match value {
+                None => out.text(name, ""),
+                Some(_) if is_secret(name) => out.comment(&format!("{name} is set, and may be a secret")),
+                Some(value) => out.text(name, value),
+            }
+        }
+    }
+}
+
+fn limits(out: &mut Toml, plan: &Plan) {
+    let limits = &plan.limits;
+    out.table("limits");
+    out.bare("sessions", limits.sessions);
+    match limits.connects_per_second {
+        Some(most) => out.bare("connects-per-second", most),
+        None => out.text("connects-per-second", "off"),
+    }
+    out.bare("message-bytes", limits.message_bytes);
+    out.bare("publish-bytes", limits.publish_bytes);
+    out.bare("session-queue-bytes", limits.session_queue_bytes);
+    out.bare("session-queue-messages", limits.session_queue_messages);
+    out.bare("total-queue-bytes", limits.total_queue_bytes);
+    for (key, time) in [("idle", limits.idle), ("ping", limits.ping)] {
+        match time {
+            Some(time) => out.time(key, time),
+            None => out.text(key, "off"),
+        }
+    }
+    out.time("pong", limits.pong);
+    out.time("write", limits.write);
+    out.time("poll-absence", limits.poll_absence);
+    out.time("poll-wait", limits.poll_wait);
+    out.time("close", limits.close);
+}
+
+fn address(door: &Door) -> &str {
+    &door.address
+}
+
+/// A URL's query may hold a key of the backend's; the hub puts the client's in its place for connect, but not for the others.
+fn without_query(url: &str) -> String {
+    match url.split_once('?') {
+        Some((before, _)) => format!("{before}?***"),
+        None => url.to_owned(),
+    }
+}
+
+/// Whether a header's value is not to be shown, by its name.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["auth", "cookie", "token", "secret", "session", "key", "password"].iter().any(|part| name.contains(part))
+}
+
+/// TOML that is being written.
+struct Toml(String);
+
+impl Toml {
+    fn line(&mut self, line: &str) {
+        self.0.push_str(line);
+        self.0.push('\n');
+    }
+
+    fn table(&mut self, name: &str) {
+        self.line(&format!("\n[{name}]"));
+    }
+
+    fn comment(&mut self, text: &str) {
+        self.line(&format!("# {text}"));
+    }
+
+    fn bare(&mut self, key: &str, value: impl ToString) {
+        self.line(&format!("{} = {}", self::key(key), value.to_string()));
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        self.bare(key, quoted(value));
+    }
+
+    fn texts<'t>(&mut self, key: &str, values: impl Iterator<Item = &'t str>) {
+        let values: Vec<String> = values.map(quoted).collect();
+        self.bare(key, format!("[{}]", values.join(", ")));
+    }
+
+    /// Exactly, in the largest unit that divides it.
+    fn time(&mut self, key: &str, time: Duration) {
+        const UNITS: [(u128, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+        let ns = time.as_nanos();
+        let (size, unit) = UNITS.into_iter().find(|(size, _)| ns.is_multiple_of(*size)).unwrap_or((1, "ns"));
+        self.text(key, &format!("{}{unit}", ns / size));
+    }
+}
+
+fn key(text: &str) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if !text.is_empty() && text.chars().all(is_bare) { text.to_owned() } else { quoted(text) }
+}
+
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => {
+                quoted.push('\\');
+                quoted.push(character);
+            }
+            control if control.is_control() => {
+                // Writing to a text does not fail.
+                let _ = write!(quoted, "\\u{:04X}", control as u32);
+            }
+            plain => quoted.push(plain),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
