@@ -14,6 +14,8 @@
 //! 4. [`failure`] and [`tally`]: what is counted.
 //! 5. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts (`heat`: its latencies). [`watch`] and [`environment`]: the server's side and the machine's.
 //! 6. [`record`] and [`grade`]: what is said afterwards.
+//! 7. [`subscribe`]: the other kind of load, in which many wait for messages and somebody publishes. It has a plan, a run and a record of
+//!    its own.
 
 mod answer;
 pub mod arrivals;
@@ -34,6 +36,7 @@ pub mod run;
 pub mod script;
 mod scripting;
 mod slot;
+pub mod subscribe;
 pub mod tally;
 pub mod watch;
 mod worker;

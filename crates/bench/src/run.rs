@@ -218,13 +218,13 @@ fn collect(
 }
 
 /// What is known before the run: where to connect, and who listens there.
-struct Found {
-    peers: Vec<Vec<Peer>>,
-    watch: Result<Watch, String>,
+pub(crate) struct Found {
+    pub(crate) peers: Vec<Vec<Peer>>,
+    pub(crate) watch: Result<Watch, String>,
 }
 
 /// Resolves every name, makes one connection to each place, and finds the server's processes.
-fn find(plan: &Plan, observer: &mut dyn Observer) -> Result<Found, RunError> {
+pub(crate) fn find(plan: &Plan, observer: &mut dyn Observer) -> Result<Found, RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Timer)?;
     let found = runtime.block_on(async {
         tokio::select! {
@@ -295,7 +295,7 @@ fn look_for(peer: &Peer, pid: Option<u32>) -> Result<Watch, String> {
 }
 
 /// Meters of the machine over the measured part.
-struct Machine {
+pub(crate) struct Machine {
     began: Instant,
     /// CPU time of this process so far, nanoseconds.
     cpu_ns: u64,
@@ -303,15 +303,15 @@ struct Machine {
     net: Option<NetCounters>,
 }
 
-struct MachineUse {
+pub(crate) struct MachineUse {
     /// How long it was looked at: this thread may have been kept waiting.
     elapsed: Duration,
-    server: Option<ServerUsage>,
-    warnings: Vec<String>,
+    pub(crate) server: Option<ServerUsage>,
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Machine {
-    fn begin(watch: Option<&mut Watch>) -> Self {
+    pub(crate) fn begin(watch: Option<&mut Watch>) -> Self {
         let steal = StealMeter::begin();
         let net = NetCounters::read();
         if let Some(watch) = watch {
@@ -320,7 +320,7 @@ impl Machine {
         Self { began: Instant::now(), cpu_ns: process_cpu_ns(), steal, net }
     }
 
-    fn finish(self, watch: Option<&mut Watch>, clocks: &Clocks) -> MachineUse {
+    pub(crate) fn finish(self, watch: Option<&mut Watch>, clocks: &Clocks) -> MachineUse {
         let looked = self.began.elapsed();
         let server = watch.and_then(|watch| watch.finish(looked, clocks));
         let mut warnings = Vec::new();

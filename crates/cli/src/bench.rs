@@ -1,7 +1,7 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
 //! `args` is what can be typed; `read` makes sense of it, `load`, `sources` and `fail_if` of parts of it. `observer` shows the run
-//! while it lasts. `script` runs wrk's scripts. `text`, `wrk` and `ab` write the report, `command_line` what was typed into it. `self_test` measures the
+//! while it lasts. `script` runs wrk's scripts. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab` write the report, `command_line` what was typed into it. `self_test` measures the
 //! instrument itself.
 
 mod ab;
@@ -16,6 +16,7 @@ pub(crate) mod sample;
 mod script;
 mod self_test;
 mod sources;
+mod subscribe;
 mod text;
 mod wrk;
 
@@ -39,6 +40,7 @@ use observer::{HdrLog, LogError};
 pub(crate) use oroshi_report::words::machine;
 use read::Output;
 use script::Scripted;
+pub(crate) use subscribe::{SubscribeArgs, meaningless, subscribe_causes, subscribe_words};
 
 use crate::child::TargetError;
 use crate::interrupt;
@@ -153,6 +155,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if args.self_test {
         let (format, file) = args.read_for_self_test().map_err(Error::Usage)?;
         return self_test::run(format, file.as_deref());
+    }
+    if args.subscribe.is_asked_for() {
+        return subscribe::run(args);
     }
     let (draft, script, output, mut problems) = args.read();
     let plan = match draft.plan() {

@@ -87,6 +87,7 @@ impl Follow for LabLive {
                 let name = of.map_or("", |variant| variant.name.as_str());
                 let connections = match of.map(|variant| &variant.load) {
                     Some(Load::Bench(draft)) => draft.connections,
+                    Some(Load::Subscribe(subscribe)) => subscribe.draft.base.connections,
                     _ => 0,
                 };
                 let place = self.place(experiment, cell, name);

@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
+use common::support::hub::{Hub, Settings};
 use common::support::tls::Identity;
 use common::{Target, bench};
 use serde_json::Value;
@@ -100,6 +101,33 @@ fn fields_that_are_not_always_there_are_documented_too() {
     assert!(report["answers"]["tls"].is_object() && report["connection_times"]["total"].is_object(), "{report}");
     let mut missing = Vec::new();
     undocumented(&rows(include_str!("../../../docs/bench.md"), "### JSON"), "", &report, &mut missing);
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+/// Clocks, the server and the like are told of in the page of bench.
+#[test]
+fn every_field_of_a_record_of_subscriptions_is_documented() {
+    fn forget_what_is_told_elsewhere(value: &mut Value) {
+        let Value::Object(fields) = value else { return };
+        for (name, value) in fields {
+            let elsewhere = ["server", "grade", "environment", "load", "statuses", "failures", "ended"];
+            if elsewhere.contains(&&**name) || value.get("histogram").is_some() {
+                *value = Value::Null;
+            }
+            forget_what_is_told_elsewhere(value);
+        }
+    }
+    let hub = Hub::start(Settings::default());
+    let (publish, to_one) = (hub.publish("publish"), hub.publish("send/{n}"));
+    let flags = ["--mode", "ws", "-c", "3", "-n", "5", "--publish", &publish, "--publish-to", &to_one];
+    let ran = bench(
+        &[&flags[..], &["--watch", &std::process::id().to_string(), "--format", "json", &hub.url("ws")]].concat(),
+    );
+    let mut report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    assert!(report["idle"].is_object() && report["deliveries_to_one"].is_object(), "{report}");
+    forget_what_is_told_elsewhere(&mut report);
+    let mut missing = Vec::new();
+    undocumented(&rows(include_str!("../../../docs/bench-push.md"), "### JSON"), "", &report, &mut missing);
     assert_eq!(missing, Vec::<String>::new());
 }
 

@@ -113,6 +113,7 @@ fn most_connections(experiment: &Experiment) -> u64 {
     let variants = experiment.cells.iter().flat_map(|cell| &cell.variants);
     let connections = variants.map(|variant| match &variant.load {
         Load::Bench(draft) => draft.connections + draft.hold,
+        Load::Subscribe(subscribe) => subscribe.draft.base.connections,
         Load::Command(command) => {
             let warmup = command.warmup.as_ref().map_or(0, |draft| draft.connections + draft.hold);
             warmup.max(command.burst.unwrap_or(0) as usize)

@@ -193,8 +193,21 @@ pub struct Variant {
 pub enum Load {
     /// Our own load. Its `urls` are empty: they come from [`Variant::urls`]. Its warm-up and duration are set.
     Bench(Box<Draft>),
+    /// Our own load of subscriptions. A delivered message counts as an answered request, its delay as a response time.
+    Subscribe(Box<Subscribe>),
     /// A program. It runs from start to end within one run; what it printed is searched for figures.
     Command(Command),
+}
+
+/// A load of subscriptions.
+#[derive(Clone, Debug)]
+pub struct Subscribe {
+    /// What is done. The `urls` of its base are empty, as in [`Load::Bench`], and those of who publishes stand for the templates below.
+    pub draft: oroshi_bench::subscribe::Draft,
+    /// Where messages for all are posted: a template.
+    pub publish: Option<String>,
+    /// Where messages for one each are posted: a template.
+    pub publish_to: Option<String>,
 }
 
 /// A program that makes the load and prints figures.

@@ -1,6 +1,7 @@
 //! What the tests of this folder share: runs whose ledger is checked ([`load`]), and the peers that they meet ([`peer`]).
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
+pub mod hub;
 pub mod load;
 pub mod nginx;
 pub mod peer;

@@ -5,6 +5,9 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+
+use super::subscribe::SubscribeArgs;
+
 /// How the report is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -33,6 +36,8 @@ Examples:
       one connection per request, over a unix socket
   oroshi bench --fail-if 'p99>10ms' --fail-if 'errors>0' http://localhost:8080/
       for CI: exit code 3 if the latency is too high or anything failed
+  oroshi bench --mode ws -c 1000 --publish http://localhost:8080/pub http://localhost:8080/sub
+      the other way round: 1,000 WebSockets are held, and one message after the other is published to all
 
 URLs:
   http://host:port/path, https://..., unix:/run/app.sock, unix:/run/app.sock:/path,
@@ -63,6 +68,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(super) script: ScriptArgs,
+
+    #[command(flatten)]
+    pub(super) subscribe: SubscribeArgs,
 
     #[command(flatten)]
     pub(super) output: OutputArgs,

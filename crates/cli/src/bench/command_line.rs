@@ -72,8 +72,8 @@ fn option<'f>(flags: &'f Command, word: &str) -> Option<(&'f Arg, Option<usize>)
 /// A flag's value as it may be shown.
 fn hide(flag: &Arg, value: &str) -> String {
     match flag.get_id().as_str() {
-        "body" if !value.is_empty() => HIDDEN.to_owned(),
-        "header" => shown_header(value),
+        "body" | "publish_to_body" if !value.is_empty() => HIDDEN.to_owned(),
+        "header" | "publish_header" | "publish_to_header" => shown_header(value),
         _ => value.to_owned(),
     }
 }

@@ -51,13 +51,13 @@ enum Clock {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Figure {
+pub(super) enum Figure {
     Quantile(f64),
     Mean,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Op {
+pub(super) enum Op {
     More,
     AtLeast,
     Less,
@@ -80,30 +80,36 @@ const CLOCKS: [(&str, Clock); 6] = [
     ("tls", Clock::Tls),
     ("first_byte", Clock::FirstByte),
 ];
-const FIGURES: [&str; 10] = ["p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "min", "mean", "max"];
+pub(super) const FIGURES: [&str; 10] = ["p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "min", "mean", "max"];
 const OTHERS: [&str; 3] = ["rps", "errors", "server.cpu"];
 
 impl FromStr for Threshold {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || format!("`{text}`: expected METRIC OP VALUE with >, >=, < or <=, as in 'p99>10ms'");
-        let at = text.find(['<', '>']).ok_or_else(expected)?;
-        let (name, rest) = text.split_at(at);
-        let (op, value) = match rest.as_bytes() {
-            [b'>', b'=', ..] => (Op::AtLeast, &rest[2..]),
-            [b'<', b'=', ..] => (Op::AtMost, &rest[2..]),
-            [b'>', ..] => (Op::More, &rest[1..]),
-            _ => (Op::Less, &rest[1..]),
-        };
-        let (name, value) = (name.trim(), value.trim());
-        if name.is_empty() || value.is_empty() {
-            return Err(expected());
-        }
+        let (name, op, value) = split(text)?;
         let metric = metric_of(name)?;
         let limit = metric.limit(value).map_err(|why| format!("`{text}`: {why}"))?;
         Ok(Self { text: text.trim().to_owned(), metric, op, limit })
     }
+}
+
+/// A condition's three parts.
+///
+/// # Errors
+/// When they are not there, in words.
+pub(super) fn split(text: &str) -> Result<(&str, Op, &str), String> {
+    let expected = || format!("`{text}`: expected METRIC OP VALUE with >, >=, < or <=, as in 'p99>10ms'");
+    let at = text.find(['<', '>']).ok_or_else(expected)?;
+    let (name, rest) = text.split_at(at);
+    let (op, value) = match rest.as_bytes() {
+        [b'>', b'=', ..] => (Op::AtLeast, &rest[2..]),
+        [b'<', b'=', ..] => (Op::AtMost, &rest[2..]),
+        [b'>', ..] => (Op::More, &rest[1..]),
+        _ => (Op::Less, &rest[1..]),
+    };
+    let (name, value) = (name.trim(), value.trim());
+    if name.is_empty() || value.is_empty() { Err(expected()) } else { Ok((name, op, value)) }
 }
 
 impl Threshold {
@@ -116,30 +122,40 @@ impl Threshold {
         };
         let (limit, measured) = match limit.and_then(|limit| Ok((limit, self.metric.measure(record)?))) {
             Ok(both) => both,
-            Err(why) => return Verdict { failed: true, text: format!("{}: not measured: {why}", self.text) },
+            Err(why) => return Verdict::unknown(&self.text, &why),
         };
-        let shown = self.metric.show(measured.value, record);
-        match (measured.bound, self.op.holds(measured.value, limit)) {
-            (false, held) => Verdict { failed: held, text: format!("{}: measured {shown}", self.text) },
+        Verdict::of(&self.text, self.op, limit, measured, &self.metric.show(measured.value, record))
+    }
+}
+
+impl Verdict {
+    /// What could not be measured.
+    pub(super) fn unknown(condition: &str, why: &str) -> Self {
+        Self { failed: true, text: format!("{condition}: not measured: {why}") }
+    }
+
+    /// Holds what was measured, and is shown so, against a limit.
+    pub(super) fn of(condition: &str, op: Op, limit: f64, measured: Measured, shown: &str) -> Self {
+        match (measured.bound, op.holds(measured.value, limit)) {
+            (false, held) => Self { failed: held, text: format!("{condition}: measured {shown}") },
             // The true value is this or more.
-            (true, held) if held == self.op.upwards() => {
-                Verdict { failed: held, text: format!("{}: measured >= {shown}", self.text) }
+            (true, held) if held == op.upwards() => {
+                Self { failed: held, text: format!("{condition}: measured >= {shown}") }
             }
-            (true, _) => Verdict {
+            (true, _) => Self {
                 failed: true,
-                text: format!(
-                    "{}: cannot be decided: measured >= {shown}, as requests were left unanswered",
-                    self.text
-                ),
+                text: format!("{condition}: cannot be decided: measured >= {shown}, as requests were left unanswered"),
             },
         }
     }
 }
 
-struct Measured {
-    value: f64,
+/// A measured value, or a bound of it.
+#[derive(Clone, Copy)]
+pub(super) struct Measured {
+    pub(super) value: f64,
     /// The true value may be greater.
-    bound: bool,
+    pub(super) bound: bool,
 }
 
 impl Metric {
@@ -224,7 +240,7 @@ impl Op {
     }
 }
 
-fn latency(clock: &ClockRecord, figure: Figure) -> Result<Measured, String> {
+pub(super) fn latency(clock: &ClockRecord, figure: Figure) -> Result<Measured, String> {
     let none = || "there are no such times".to_owned();
     match figure {
         Figure::Mean if clock.summary.count == 0 => Err(none()),
@@ -256,7 +272,7 @@ fn metric_of(name: &str) -> Result<Metric, String> {
     dotted.ok_or_else(|| unknown(name))
 }
 
-fn figure_of(name: &str) -> Option<Figure> {
+pub(super) fn figure_of(name: &str) -> Option<Figure> {
     match name {
         "mean" => Some(Figure::Mean),
         "max" => Some(Figure::Quantile(1.0)),
@@ -288,12 +304,12 @@ fn unknown(name: &str) -> String {
     }
 }
 
-fn has_unit(text: &str) -> bool {
+pub(super) fn has_unit(text: &str) -> bool {
     text.ends_with(|c: char| c.is_ascii_alphabetic())
 }
 
 /// Enough digits to see on which side of the limit it lies.
-fn precise_time(ns: f64) -> String {
+pub(super) fn precise_time(ns: f64) -> String {
     let (scale, unit) =
         [(1e9, "s"), (1e6, "ms"), (1e3, "us")].into_iter().find(|(s, _)| ns >= *s).unwrap_or((1.0, "ns"));
     if scale == 1.0 { format!("{ns:.0}ns") } else { format!("{:.3}{unit}", ns / scale) }

@@ -15,11 +15,11 @@ use crate::paint::Paint;
 use crate::table::{columns, wrap};
 
 /// No line is longer, but for those that cannot be broken.
-const WIDTH: usize = 110;
+pub(super) const WIDTH: usize = 110;
 /// Width of the names on the left.
-const NAME: usize = 12;
+pub(super) const NAME: usize = 12;
 /// Columns of the latency table.
-const SHOWN: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
+pub(super) const SHOWN: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 /// Percentiles of the detailed distribution, in percent.
 const SPECTRUM: [&str; 12] = ["10", "25", "50", "75", "90", "95", "99", "99.5", "99.9", "99.99", "99.999", "99.9999"];
 
@@ -62,23 +62,24 @@ pub(crate) fn report(record: &Record, spectrum: bool, paint: Paint) -> String {
     page.text
 }
 
-struct Page {
-    text: String,
-    paint: Paint,
+/// A report while it is written.
+pub(super) struct Page {
+    pub(super) text: String,
+    pub(super) paint: Paint,
 }
 
 impl Page {
-    fn line(&mut self, text: &str) {
+    pub(super) fn line(&mut self, text: &str) {
         self.text.push_str(text);
         self.text.push('\n');
     }
 
     /// A name and what is to be said of it, under itself where it is long.
-    fn row(&mut self, name: &str, text: &str) {
+    pub(super) fn row(&mut self, name: &str, text: &str) {
         self.painted_row(name, text, |_, line| line.to_owned());
     }
 
-    fn painted_row(&mut self, name: &str, text: &str, paint: fn(Paint, &str) -> String) {
+    pub(super) fn painted_row(&mut self, name: &str, text: &str, paint: fn(Paint, &str) -> String) {
         for (i, line) in wrap(text, WIDTH - NAME).iter().enumerate() {
             let name = if i == 0 { name } else { "" };
             self.line(&format!("{name:<NAME$}{}", paint(self.paint, line)));

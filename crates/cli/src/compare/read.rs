@@ -279,7 +279,7 @@ mod tests {
     fn draft(experiment: &Experiment) -> &Draft {
         match &experiment.cells[0].variants[0].load {
             Load::Bench(draft) => draft,
-            Load::Command(_) => panic!("a command"),
+            other => panic!("{other:?}"),
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use oroshi_lab::Metric;
-use oroshi_lab::plan::{Cell, Experiment, Ready, Sweep, Variant};
+use oroshi_lab::plan::{Cell, Experiment, Load, Ready, Sweep, Variant};
 use oroshi_lab::result::Skipped;
 use oroshi_lab::template::Values;
 use oroshi_net::Endpoint;
@@ -431,15 +431,23 @@ impl Parts<'_, '_> {
             if let Ready::Answers(urls) = &mut server.ready
                 && urls.is_empty()
             {
-                let asked = cell.variants.iter().filter(|v| v.server == Some(index)).flat_map(|v| &v.urls);
-                asked.for_each(|url| {
+                for url in cell.variants.iter().filter(|v| v.server == Some(index)).flat_map(asked) {
                     if !urls.contains(url) {
                         urls.push(url.clone());
                     }
-                });
+                }
             }
         }
         cell
+    }
+}
+
+/// The URLs by which a variant's server shows that it is there. Whoever is asked for a subscription need not answer before there is a
+/// message; where messages are posted, something is said at once.
+fn asked(variant: &Variant) -> &[String] {
+    match &variant.load {
+        Load::Subscribe(load) => load.publish.as_ref().map_or(&variant.urls, std::slice::from_ref),
+        _ => &variant.urls,
     }
 }
 

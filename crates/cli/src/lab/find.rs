@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use oroshi_words::nearest;
 
 /// The project's own questions.
-const BUILT_IN: [(&str, &str); 8] = [
+const BUILT_IN: [(&str, &str); 10] = [
     ("concurrency", include_str!("../../../../experiments/concurrency.toml")),
     ("generators", include_str!("../../../../experiments/generators.toml")),
     ("http-clients", include_str!("../../../../experiments/http-clients.toml")),
     ("keepalive", include_str!("../../../../experiments/keepalive.toml")),
+    ("push-fanout", include_str!("../../../../experiments/push-fanout.toml")),
+    ("push-send", include_str!("../../../../experiments/push-send.toml")),
     ("rack-behind-nginx", include_str!("../../../../experiments/rack-behind-nginx.toml")),
     ("rack-requests", include_str!("../../../../experiments/rack-requests.toml")),
     ("rack-servers", include_str!("../../../../experiments/rack-servers.toml")),

@@ -4,15 +4,17 @@
 use clap::builder::ValueHint;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Args as _, Command, FromArgMatches};
-use oroshi_bench::Draft;
 use oroshi_bench::plan::{Problem, Problems};
+use oroshi_bench::subscribe::SubscribeProblem;
+use oroshi_bench::{Draft, subscribe};
+use oroshi_lab::template::Values;
 use oroshi_net::Endpoint;
 use oroshi_words::nearest;
 
 use super::document::Table;
 use super::load::Entry;
-use super::server::{Surroundings, beside};
-use crate::bench::{LoadArgs, read_load};
+use super::server::{Surroundings, beside, tried};
+use crate::bench::{LoadArgs, SubscribeArgs, meaningless, read_load};
 
 /// Flags that say what an experiment says elsewhere.
 const ELSEWHERE: [(&str, &str); 3] = [
@@ -20,6 +22,21 @@ const ELSEWHERE: [(&str, &str); 3] = [
     ("unix", "the URL says it: url = \"unix:{{socket}}:/path\""),
     ("watch", "the servers that are started here are watched; for others it is found out who listens"),
 ];
+
+/// Keys whose value is a URL, in which names may stand.
+const URLS: [&str; 2] = ["publish", "publish-to"];
+/// What stands for such a URL as long as nothing is known of its names.
+const SOMEWHERE: &str = "http://localhost/{n}";
+
+/// What flags say.
+#[derive(Debug)]
+pub(super) struct Flags {
+    pub(super) draft: Draft,
+    /// The rate, if it is a share.
+    pub(super) share: Option<f64>,
+    /// Subscriptions instead of requests, if they are asked for.
+    pub(super) subscribe: Option<subscribe::Draft>,
+}
 
 /// Whether a load may have this key.
 pub(super) fn is_known(key: &str) -> bool {
@@ -46,8 +63,8 @@ pub(super) fn unknown(entry: &Entry<'_, '_>, others: &[&str]) {
     entry.value.wrong(format!("there is no such key: {hint}"));
 }
 
-/// What the flags say, and the rate if it is a share; `None` if something is wrong with them.
-pub(super) fn draft(entries: &[&Entry<'_, '_>], around: Surroundings<'_>) -> Option<(Draft, Option<f64>)> {
+/// What the flags say; `None` if something is wrong with them. `names` are those that URLs may hold, where they are known.
+pub(super) fn draft(entries: &[&Entry<'_, '_>], names: Option<&Values>, around: Surroundings<'_>) -> Option<Flags> {
     let parser = parser();
     let mut words = Vec::new();
     let mut sound = true;
@@ -63,6 +80,15 @@ pub(super) fn draft(entries: &[&Entry<'_, '_>], around: Surroundings<'_>) -> Opt
         } else if let Some(other) = entries[..i].iter().find(|other| exclude_each_other(&other.key, &entry.key)) {
             entry.value.wrong(format!("`{}` and `{}` exclude each other: leave one out", other.key, entry.key));
             sound = false;
+        } else if URLS.contains(&entry.key.as_str()) {
+            let filled = entry.value.text().and_then(|url| match names {
+                Some(names) => tried(&entry.value, &url, names),
+                None => Some(SOMEWHERE.to_owned()),
+            });
+            match filled {
+                Some(url) => words.push(format!("--{}={url}", entry.key)),
+                None => sound = false,
+            }
         } else {
             match as_typed(flag, entry, around) {
                 Some(typed) => words.extend(typed),
@@ -70,22 +96,34 @@ pub(super) fn draft(entries: &[&Entry<'_, '_>], around: Surroundings<'_>) -> Opt
             }
         }
     }
-    let parsed = parser.try_get_matches_from(words).and_then(|matches| LoadArgs::from_arg_matches(&matches));
-    let args = match parsed {
+    let parsed = parser
+        .try_get_matches_from(words)
+        .and_then(|matches| Ok((LoadArgs::from_arg_matches(&matches)?, SubscribeArgs::from_arg_matches(&matches)?)));
+    let (args, subscribe) = match parsed {
         Ok(args) => args,
         Err(error) => {
             blame(&error, entries);
             return None;
         }
     };
+    let foreign = if subscribe.is_asked_for() { meaningless(&args) } else { Vec::new() };
     let (draft, share, problems) = read_load(args);
+    let mut problems = crate::bench::Problems(problems);
+    for flag in foreign {
+        problems.add(flag, "it is about requests and their answers: leave it out, or leave out `mode`");
+    }
+    if subscribe.is_asked_for() && share.is_some() {
+        problems.add("--rate", "it is a share of what set-ups can do: with `mode`, expected messages per second");
+    }
+    let subscribe = subscribe.read(draft.clone(), &mut problems).filter(|_| subscribe.is_asked_for());
+    let problems = problems.0;
     for problem in &problems {
         let key = problem.flag.trim_start_matches("--");
         if let Some(entry) = entries.iter().find(|entry| entry.key == key) {
             entry.value.wrong(as_keys(&problem.text));
         }
     }
-    (sound && problems.is_empty()).then_some((draft, share))
+    (sound && problems.is_empty()).then_some(Flags { draft, share, subscribe })
 }
 
 /// Says what makes no sense about a draft. `variant` is blamed for what no key is to blame for.
@@ -106,8 +144,39 @@ pub(super) fn check(draft: &Draft, urls: &[Endpoint], entries: &[&Entry<'_, '_>]
     }
 }
 
+/// The same of a load of subscriptions.
+pub(super) fn check_subscribe(
+    draft: &subscribe::Draft,
+    urls: &[Endpoint],
+    entries: &[&Entry<'_, '_>],
+    variant: &Table<'_, '_>,
+) {
+    if urls.is_empty() {
+        return;
+    }
+    let base = Draft { urls: urls.to_vec(), ..draft.base.clone() };
+    let Err(problems) = (subscribe::Draft { base, ..draft.clone() }).plan() else { return };
+    for problem in problems {
+        let keys = match &problem {
+            SubscribeProblem::Load(problem) => keys_of(problem),
+            SubscribeProblem::Template(_) => &["body", "message-bytes", "publish-to-body"],
+            SubscribeProblem::Rate(..) => &["connect-rate", "publish-to-rate"],
+            SubscribeProblem::NotPublished(_) => &["rate", "requests", "body"],
+            SubscribeProblem::NoTarget => &["publish-to"],
+            SubscribeProblem::TargetOfAll => &["publish"],
+            SubscribeProblem::Urls(_) => &[][..],
+        };
+        let text = as_keys(&crate::bench::subscribe_causes(&problem));
+        match entries.iter().find(|entry| keys.contains(&entry.key.as_str())) {
+            Some(entry) => entry.value.wrong(text),
+            None => variant.wrong(text),
+        }
+    }
+}
+
 fn parser() -> Command {
-    LoadArgs::augment_args(Command::new("load").no_binary_name(true).disable_help_flag(true))
+    let parser = Command::new("load").no_binary_name(true).disable_help_flag(true);
+    SubscribeArgs::augment_args(LoadArgs::augment_args(parser))
 }
 
 fn flag<'p>(parser: &'p Command, key: &str) -> Option<&'p Arg> {

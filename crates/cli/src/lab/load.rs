@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use oroshi_bench::{Draft, Load as Rhythm};
+use oroshi_bench::{Draft, Load as Rhythm, subscribe};
 use oroshi_lab::Metric;
 use oroshi_lab::metric::Unit;
-use oroshi_lab::plan::{Command, Figure, Load};
+use oroshi_lab::plan::{Command, Figure, Load, Subscribe};
 use oroshi_lab::template::{self, Values};
 use oroshi_net::tls::Roots;
 use oroshi_net::{ClientTlsOptions, Endpoint};
@@ -13,9 +13,9 @@ use oroshi_words::units;
 use regex_lite::Regex;
 
 use super::document::{Table, Value};
-use super::flags;
+use super::flags::{self, Flags};
 use super::server::{Surroundings, Texts, find_program, shown, timeout, variables, words};
-use crate::bench::{load_words, program_without_secrets};
+use crate::bench::{load_words, program_without_secrets, subscribe_words};
 use crate::rules;
 
 /// Warm-up of a quick look.
@@ -93,7 +93,7 @@ impl<'d, 't> Keys<'d, 't> {
     ) -> Option<Described> {
         match self.get("command") {
             Some(command) => self.command(command, variant, urls, names, around, longest),
-            None => self.bench(variant, urls, around, longest),
+            None => self.bench(variant, urls, names, around, longest),
         }
     }
 
@@ -102,6 +102,7 @@ impl<'d, 't> Keys<'d, 't> {
         &self,
         variant: &Table<'d, 't>,
         urls: &[Endpoint],
+        names: Option<&Values>,
         around: Surroundings<'_>,
         longest: Option<Duration>,
     ) -> Option<Described> {
@@ -109,8 +110,25 @@ impl<'d, 't> Keys<'d, 't> {
         for entry in foreign {
             entry.value.wrong(format!("`{}` is for a load that is a program: give its `command` as well", entry.key));
         }
-        let (draft, share) = flags::draft(&flags, around)?;
+        let Flags { draft, share, subscribe } = flags::draft(&flags, names, around)?;
         let draft = self.timed(draft, longest);
+        if let Some(subscribe) = subscribe {
+            let draft = subscribe::Draft { base: draft, ..subscribe };
+            flags::check_subscribe(&draft, urls, &flags, variant);
+            let url = |key| self.get(key).and_then(Value::text);
+            return Some(Described {
+                words: subscribe_words(&draft),
+                share: None,
+                open: draft.base.load != Rhythm::Closed,
+                run: draft.base.warmup + draft.base.duration.unwrap_or_default(),
+                load: Load::Subscribe(Box::new(Subscribe {
+                    publish: url("publish"),
+                    publish_to: url("publish-to"),
+                    draft,
+                })),
+                lacks: None,
+            });
+        }
         flags::check(&draft, urls, &flags, variant);
         Some(Described {
             words: load_words(&draft, share),
@@ -163,7 +181,7 @@ impl<'d, 't> Keys<'d, 't> {
             }
         }
         let shared: Vec<&Entry<'_, '_>> = self.0.iter().filter(|e| SHARED_KEYS.contains(&e.key.as_str())).collect();
-        let draft = self.timed(flags::draft(&shared, around)?.0, longest);
+        let draft = self.timed(flags::draft(&shared, names, around)?.draft, longest);
         let warmup = warmup(&draft);
         if let Some(warmup) = &warmup {
             flags::check(warmup, urls, &shared, variant);

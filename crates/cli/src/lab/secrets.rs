@@ -40,10 +40,15 @@ type Hidden = (Range<usize>, String);
 
 fn of_load(load: &DeTable<'_>, hidden: &mut Vec<Hidden>) {
     of_variables(load, hidden);
-    for value in named(load, "body").filter(|value| value.get_ref().as_str() != Some("")) {
+    for value in ["body", "publish-to-body"]
+        .into_iter()
+        .flat_map(|key| named(load, key))
+        .filter(|value| value.get_ref().as_str() != Some(""))
+    {
         hidden.push((value.span(), quoted(&HIDDEN)));
     }
-    for value in named(load, "header").flat_map(elements) {
+    let headers = ["header", "publish-header", "publish-to-header"];
+    for value in headers.into_iter().flat_map(|key| named(load, key)).flat_map(elements) {
         if let Some(header) = value.get_ref().as_str() {
             let shown = shown_header(header);
             if shown != header {

@@ -58,14 +58,14 @@ fn small(top: &str, variant: &str) -> String {
 fn bench(load: &Load) -> &oroshi_bench::Draft {
     match load {
         Load::Bench(draft) => draft,
-        Load::Command(command) => panic!("{command:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
 fn command(load: &Load) -> &Command {
     match load {
         Load::Command(command) => command,
-        Load::Bench(draft) => panic!("{draft:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -593,4 +593,30 @@ fn the_projects_own_experiments_read_well() {
             assert!(!experiment.question.is_empty(), "{}", found.name);
         }
     }
+}
+
+/// A hub may answer who subscribes with its first message only: it is asked where messages are posted.
+#[test]
+fn a_hub_is_ready_when_it_takes_messages_and_names_stand_in_its_urls() {
+    let text = r#"title = "Hubs"
+[load]
+mode = "ws"
+connections = 5
+publish = "http://127.0.0.1:{{port}}/pub"
+publish-to = "http://127.0.0.1:{{port}}/send/{n}"
+[[variant]]
+name = "hub"
+start = "sh hub {{port}}"
+url = "http://127.0.0.1:{{port}}/sub/{n}"
+"#;
+    let experiment = sound(text).experiment;
+    let cell = &experiment.cells[0];
+    let Ready::Answers(urls) = &cell.servers[0].ready else { panic!("{:?}", cell.servers[0]) };
+    assert_eq!(urls, &["http://127.0.0.1:{{port}}/pub"]);
+    let Load::Subscribe(load) = &cell.variants[0].load else { panic!("{:?}", cell.variants[0].load) };
+    assert_eq!(load.publish_to.as_deref(), Some("http://127.0.0.1:{{port}}/send/{n}"));
+    assert_eq!(
+        cell.variants[0].load_words,
+        "5 subscriptions (ws), 1 publisher in a closed loop, 100/s to one each, 1s after 250ms of warm-up"
+    );
 }

@@ -12,7 +12,7 @@ use super::servers::{LINES, Stopped, Writer, gone, output_file};
 use super::{Stage, in_words, pick, verify};
 use crate::doubts::megahertz;
 use crate::metric::Metric;
-use crate::plan::{Command, Load, Server, Variant};
+use crate::plan::{Command, Load, Server, Subscribe, Variant};
 use crate::program;
 use crate::result::{CommandRun, Program};
 use crate::serving::{self, Launch, Running};
@@ -53,12 +53,13 @@ pub(super) struct Measured {
 pub(super) fn measure(stage: &mut Stage<'_>, order: Order<'_>) -> Result<Measured, Stopped> {
     match &order.variant.load {
         Load::Bench(draft) => bench(stage, (**draft).clone(), order),
+        Load::Subscribe(load) => subscribe(stage, load, order),
         Load::Command(command) => program(stage, command, order),
     }
 }
 
 fn bench(stage: &mut Stage<'_>, mut draft: Draft, order: Order<'_>) -> Result<Measured, Stopped> {
-    let Order { variant, mut server, rate, .. } = order;
+    let Order { variant, server, rate, .. } = order;
     aim(stage, &mut draft, variant, server.as_ref())?;
     if let (Watching::Auto, Some((running, _))) = (draft.watch, &server) {
         draft.watch = Watching::Pid(running.pid());
@@ -71,13 +72,45 @@ fn bench(stage: &mut Stage<'_>, mut draft: Draft, order: Order<'_>) -> Result<Me
     }
     let plan = draft.plan().map_err(|problems| Stopped::failed(in_words(&problems)))?;
     let forecast = oroshi_bench::ports::forecast(&plan);
+    own(stage, server, forecast, |watcher| oroshi_bench::run(plan, watcher))
+}
+
+/// Subscriptions, told in the words of requests.
+fn subscribe(stage: &mut Stage<'_>, load: &Subscribe, order: Order<'_>) -> Result<Measured, Stopped> {
+    let Order { variant, server, .. } = order;
+    let mut draft = load.draft.clone();
+    aim(stage, &mut draft.base, variant, server.as_ref())?;
+    let values = server.as_ref().map_or(&stage.values, |(running, _)| running.values());
+    if let (Some(publish), Some(url)) = (&mut draft.publish, &load.publish) {
+        publish.url = endpoint(url, values)?;
+    }
+    if let (Some(publish), Some(url)) = (&mut draft.publish_to, &load.publish_to) {
+        publish.url = endpoint(url, values)?;
+    }
+    if let (Watching::Auto, Some((running, _))) = (draft.base.watch, &server) {
+        draft.base.watch = Watching::Pid(running.pid());
+    }
+    let plan = draft.plan().map_err(|problems| {
+        let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        Stopped::failed(each.join("; "))
+    })?;
+    own(stage, server, None, |watcher| Ok(oroshi_bench::subscribe::run(plan, watcher)?.as_requests()))
+}
+
+/// A load of ours.
+fn own(
+    stage: &mut Stage<'_>,
+    mut server: Option<(&mut Running, &Server)>,
+    forecast: Option<String>,
+    run: impl FnOnce(&mut Watcher<'_>) -> Result<Record, RunError>,
+) -> Result<Measured, Stopped> {
     let mut watcher = Watcher {
         inner: stage.follow.bench(),
         server: server.as_mut().map(|(running, _)| &mut **running),
         clock: None,
         warm_up: false,
     };
-    let ran = oroshi_bench::run(plan, &mut watcher);
+    let ran = run(&mut watcher);
     let clock = watcher.clock.or_else(megahertz);
     // A server that is gone is the reason, whatever else came of it.
     if let Some((running, server)) = &mut server

@@ -1,0 +1,212 @@
+//! One subscription: opened, and read until it ends.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use oroshi_http1::{Expect, Limits, ResponseDecoder, ResponseEvent, ResponseHead};
+use oroshi_net::{Connected, Stream, monotonic_ns};
+use oroshi_websocket::handshake::{self, Mismatch};
+use oroshi_websocket::{Decoder, Role};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::core::{Core, Ear};
+use super::plan::Mode;
+use super::wire::{End, Text, Wire};
+use crate::failure::Failure;
+use crate::slot::connect_failure;
+
+/// A subscription that the server has agreed to.
+pub(crate) struct Opened {
+    number: u32,
+    stream: Stream,
+    wire: Wire,
+    /// What came behind the answer's head, and is to be read.
+    kept: Vec<u8>,
+}
+
+/// Why there is none.
+pub(crate) struct Unopened {
+    pub(crate) failure: Failure,
+    /// Of the answer that refused it.
+    pub(crate) status: Option<u16>,
+}
+
+impl From<Failure> for Unopened {
+    fn from(failure: Failure) -> Self {
+        Self { failure, status: None }
+    }
+}
+
+/// Opens the subscription of connection `number`: it, and how long that took, nanoseconds.
+pub(crate) async fn open(core: &Core, number: u32) -> Result<(Opened, u64), Unopened> {
+    let began = monotonic_ns();
+    let timeout = core.shared.plan.connect.timeout;
+    let deadline = Instant::now() + timeout;
+    let (request, key) = core.shared.plan.request.write(number);
+    let connected = core.connector.connect_sending(core.next_peer(), Some(deadline), &request).await;
+    let Connected { stream, sent, .. } = connected.map_err(|error| connect_failure(&error))?;
+    let subscribed = tokio::time::timeout_at(deadline.into(), subscribe(core, stream, &request[sent..], &key)).await;
+    let (stream, wire, kept) = subscribed.unwrap_or(Err(Failure::Timeout.into()))?;
+    Ok((Opened { number, stream, wire, kept }, monotonic_ns() - began))
+}
+
+/// Sends the rest of the request, and reads the head of its answer.
+async fn subscribe(
+    core: &Core,
+    mut stream: Stream,
+    mut request: &[u8],
+    key: &str,
+) -> Result<(Stream, Wire, Vec<u8>), Unopened> {
+    while !request.is_empty() {
+        let written = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, request)).await;
+        request = &request[written.map_err(|_| Failure::Write)?..];
+    }
+    poll_fn(|cx| Pin::new(&mut stream).poll_flush(cx)).await.map_err(|_| Failure::Write)?;
+    let mut decoder = ResponseDecoder::default();
+    decoder.expect(if core.shared.plan.mode == Mode::Ws { Expect::Upgrade } else { Expect::Body });
+    let mut kept = Vec::new();
+    loop {
+        let count = poll_fn(|cx| {
+            let mut scratch = core.scratch.borrow_mut();
+            let mut buffer = ReadBuf::new(&mut scratch);
+            let read = ready!(Pin::new(&mut stream).poll_read(cx, &mut buffer));
+            kept.extend_from_slice(buffer.filled());
+            Poll::Ready(read.map(|()| buffer.filled().len()))
+        })
+        .await;
+        match count {
+            Ok(0) => return Err(Failure::ReadEof.into()),
+            Ok(_) => {}
+            Err(_) => return Err(Failure::ReadReset.into()),
+        }
+        let mut input = &kept[..];
+        let head = loop {
+            match decoder.decode(&Limits::default(), &mut input) {
+                Ok(Some(ResponseEvent::Head(head))) => break Some(agreed(core, &head, key)?),
+                Ok(Some(_)) => {}
+                Ok(None) => break None,
+                Err(_) => return Err(Failure::Parse.into()),
+            }
+        };
+        let left = input.len();
+        kept.drain(..kept.len() - left);
+        if head.is_some() {
+            let mode = core.shared.plan.mode;
+            let wire = match mode {
+                Mode::Ws => Wire::WebSocket(Decoder::new(Role::Client)),
+                Mode::Sse | Mode::Stream => Wire::Body(decoder, Text::new(mode)),
+            };
+            return Ok((stream, wire, kept));
+        }
+    }
+}
+
+/// Whether an answer agrees to the subscription.
+fn agreed(core: &Core, head: &ResponseHead<'_>, key: &str) -> Result<(), Unopened> {
+    let plan = &core.shared.plan;
+    let refused = Unopened { failure: Failure::Status, status: Some(head.status) };
+    match plan.mode {
+        Mode::Ws => match handshake::check(head, key, &plan.request.protocols()) {
+            Ok(_) => Ok(()),
+            Err(Mismatch::Status(_)) => Err(refused),
+            Err(_) => Err(Failure::Parse.into()),
+        },
+        _ if head.status != 200 => Err(refused),
+        Mode::Sse => {
+            let kind = head.headers.get("Content-Type").unwrap_or_default();
+            let events = kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
+            if events { Ok(()) } else { Err(Failure::Check.into()) }
+        }
+        Mode::Stream => Ok(()),
+    }
+}
+
+/// Reads a subscription until it ends.
+pub(crate) async fn serve(core: Rc<Core>, id: usize, opened: Opened) {
+    let mut subscription = Subscription { core: &core, id, opened, out: Vec::new() };
+    let end = match subscription.read_kept() {
+        Err(end) => end,
+        Ok(()) => poll_fn(|cx| subscription.poll(cx)).await,
+    };
+    core.ended(id, end);
+}
+
+struct Subscription<'c> {
+    core: &'c Core,
+    id: usize,
+    opened: Opened,
+    /// What is to be sent: answers to pings, and to a close.
+    out: Vec<u8>,
+}
+
+impl Subscription<'_> {
+    /// What came together with the answer's head.
+    fn read_kept(&mut self) -> Result<(), End> {
+        let mut kept = std::mem::take(&mut self.opened.kept);
+        self.take(&mut kept)
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        loop {
+            while !self.out.is_empty() {
+                match Pin::new(&mut self.opened.stream).poll_write(cx, &self.out) {
+                    Poll::Ready(Ok(written)) => drop(self.out.drain(..written)),
+                    Poll::Ready(Err(_)) => return Poll::Ready(End::Reset),
+                    Poll::Pending => break,
+                }
+                if self.out.is_empty() {
+                    self.out = Vec::new();
+                    let _ = Pin::new(&mut self.opened.stream).poll_flush(cx);
+                }
+            }
+            let core = self.core;
+            let mut scratch = core.scratch.borrow_mut();
+            let mut buffer = ReadBuf::new(&mut scratch);
+            if ready!(Pin::new(&mut self.opened.stream).poll_read(cx, &mut buffer)).is_err() {
+                return Poll::Ready(End::Reset);
+            }
+            let came = buffer.filled_mut();
+            if came.is_empty() {
+                return Poll::Ready(self.opened.wire.eof());
+            }
+            let result = if self.opened.kept.is_empty() {
+                self.take(came)
+            } else {
+                let mut kept = std::mem::take(&mut self.opened.kept);
+                kept.extend_from_slice(came);
+                self.take(&mut kept)
+            };
+            if let Err(end) = result {
+                // A close frame is answered if that is possible at once; the server does not wait for it longer than it likes.
+                let _ = Pin::new(&mut self.opened.stream).poll_write(cx, &self.out);
+                return Poll::Ready(end);
+            }
+        }
+    }
+
+    /// Takes what came, and keeps what is incomplete.
+    fn take(&mut self, mut came: &mut [u8]) -> Result<(), End> {
+        let now = monotonic_ns();
+        let Self { core, id, opened, out } = self;
+        core.tally.borrow_mut().flow.bytes += came.len() as u64;
+        let mut ear = Ear { core, id: *id, number: opened.number, now };
+        opened.wire.read(&mut came, out, &mut ear)?;
+        opened.kept.extend_from_slice(came);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Subscriptions by the ten thousand hold one of each.
+    #[test]
+    fn a_subscription_stays_small() {
+        let size = size_of::<Opened>() + size_of::<Subscription<'_>>();
+        assert!(size <= 512, "{size} bytes");
+    }
+}

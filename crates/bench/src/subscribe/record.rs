@@ -1,0 +1,495 @@
+//! What came of a load of subscriptions, as data. This is the JSON schema; `docs/bench-push.md` explains it to its readers.
+
+use std::collections::BTreeMap;
+
+use oroshi_stats::Latency;
+use serde::{Deserialize, Serialize};
+
+use super::core::Tally;
+use super::plan::{Mode, Plan, Publication};
+use super::publish::Posted;
+use crate::environment::Environment;
+use crate::failure::Failure;
+use crate::grade::{Bottleneck, Grade};
+use crate::plan::Load;
+use crate::record::{self as requests, ClockRecord};
+use crate::watch::ServerUsage;
+
+/// Version of the schema: the first number changes when a field changes meaning or goes, the second when one comes.
+pub const SCHEMA: &str = "oroshi-bench-push/1.0";
+
+/// A run and its result.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// When the run began: seconds since 1970, UTC.
+    pub started_unix_s: f64,
+    /// What was asked for.
+    pub plan: PlanRecord,
+    /// Length of the measured part, seconds: from its begin until the last message came, or the last was published.
+    pub elapsed_s: f64,
+    /// It was ended before its time.
+    pub cut_short: bool,
+    /// The subscriptions.
+    pub subscriptions: Subscriptions,
+    /// Messages for all, as they were published.
+    pub published: Option<PostedRecord>,
+    /// What came of them.
+    pub deliveries: Deliveries,
+    /// Messages for one connection each, as they were published.
+    pub published_to_one: Option<PostedRecord>,
+    /// What came of those.
+    pub deliveries_to_one: Option<DeliveriesToOne>,
+    /// The load's own side.
+    pub generator: Generator,
+    /// The server's side, when it is on this machine: over the measured part.
+    pub server: Option<ServerUsage>,
+    /// Why there is none.
+    pub server_unknown: Option<String>,
+    /// What the subscriptions cost the server while nothing was published.
+    pub idle: Option<Idle>,
+    /// Who was the bottleneck.
+    pub grade: Grade,
+    /// What makes the figures doubtful, in words.
+    pub warnings: Vec<String>,
+    /// The machine.
+    pub environment: Environment,
+}
+
+/// The plan, as JSON shows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PlanRecord {
+    /// How messages came.
+    pub mode: Mode,
+    /// Where the subscriptions went: host and port, or the unix socket.
+    pub address: String,
+    /// `http` or `https`.
+    pub scheme: String,
+    /// Path and query.
+    pub target: String,
+    /// Subscriptions asked for.
+    pub connections: usize,
+    /// Threads that hold them.
+    pub threads: usize,
+    /// Those that were being opened at the same time.
+    pub connecting: usize,
+    /// The most that were begun per second.
+    pub connect_rate: Option<f64>,
+    /// Length asked for, seconds; `None`: until a number was published.
+    pub duration_s: Option<f64>,
+    /// Messages for all that were to be published.
+    pub publishes: Option<u64>,
+    /// Warm-up before the measured part, seconds.
+    pub warmup_s: f64,
+    /// Timeout, seconds.
+    pub timeout_s: f64,
+    /// Messages for all.
+    pub publish: Option<PublishRecord>,
+    /// Messages for one each.
+    pub publish_to: Option<PublishRecord>,
+}
+
+/// How messages were published.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PublishRecord {
+    /// Host and port, or the unix socket.
+    pub address: String,
+    /// The request's line: `POST /publish`.
+    pub request: String,
+    /// Those who published.
+    pub publishers: usize,
+    /// Closed or open loop.
+    pub load: Load,
+}
+
+/// Subscriptions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Subscriptions {
+    /// Those that the server agreed to.
+    pub opened: u64,
+    /// Those that failed, by name.
+    pub failures: BTreeMap<Failure, u64>,
+    /// Statuses of those that were refused with one.
+    pub statuses: BTreeMap<u16, u64>,
+    /// How long opening all of them took, seconds.
+    pub opening_s: f64,
+    /// How long each took, from connecting to the answer that agrees.
+    pub opening: ClockRecord,
+    /// Those that ended before the run did, by how: `close-1001`, `eof`, `end-of-response`, `reset`, `protocol-error`.
+    pub ended: BTreeMap<String, u64>,
+}
+
+impl Subscriptions {
+    pub(crate) fn of(parts: Parts) -> Self {
+        let Tally { failures, statuses, opening, ended, .. } = parts.tally;
+        Self {
+            opened: parts.opened,
+            failures: failures.iter().collect(),
+            statuses,
+            opening_s: parts.opening_s,
+            opening: opening.into(),
+            ended,
+        }
+    }
+
+    /// How many ended before the run did.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.ended.values().sum()
+    }
+
+    /// How many could not be opened.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failures.values().sum()
+    }
+}
+
+/// Messages as they were published: `due = confirmed + failed + unsent`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PostedRecord {
+    /// Due in the measured part.
+    pub due: u64,
+    /// Answered with a status of 200 to 299.
+    pub confirmed: u64,
+    /// Answered with another one, or not at all.
+    pub failed: u64,
+    /// Due, and never sent, as every publisher was busy.
+    pub unsent: u64,
+    /// Answers by status.
+    pub statuses: BTreeMap<u16, u64>,
+    /// Failures by name.
+    pub failures: BTreeMap<Failure, u64>,
+    /// Confirmed messages per second.
+    pub per_s: f64,
+    /// From the request's first byte to the answer's last.
+    pub service: ClockRecord,
+    /// From when the message was due to the answer's last byte.
+    pub response: ClockRecord,
+}
+
+/// What came of messages for all: `expected = delivered + lost`, but for what came although it was not confirmed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Deliveries {
+    /// Confirmed messages times opened subscriptions. `None` where somebody else published.
+    pub expected: Option<u64>,
+    /// Messages that came, each counted once on each subscription.
+    pub delivered: u64,
+    /// Confirmed messages that did not come. Where somebody else published: the gaps in what came.
+    pub lost: u64,
+    /// Of those, the ones on subscriptions that had ended.
+    pub lost_on_ended: u64,
+    /// Messages that came once more.
+    pub duplicated: u64,
+    /// Messages that came after one that the same publisher had sent later.
+    pub reordered: u64,
+    /// Deliveries per second.
+    pub per_s: f64,
+    /// From the moment a message was sent to the moment it was read.
+    pub delay: ClockRecord,
+    /// Messages of any kind: frames, events or lines; and those without a stamp.
+    pub messages: u64,
+    /// Those without a stamp: greetings, heartbeats.
+    pub unstamped: u64,
+    /// Stamps of another run.
+    pub foreign: u64,
+    /// Bytes read on subscriptions.
+    pub bytes: u64,
+}
+
+/// What came of messages for one connection each.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeliveriesToOne {
+    /// Those that came to the connection that they were for.
+    pub delivered: u64,
+    /// Confirmed ones that did not.
+    pub lost: u64,
+    /// Those that came twice, one after the other.
+    pub duplicated: u64,
+    /// Those that came to another connection.
+    pub misdirected: u64,
+    /// From the moment a message was sent to the moment it was read.
+    pub delay: ClockRecord,
+}
+
+/// What the load itself cost.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Generator {
+    /// CPU time of each thread that holds subscriptions, as a share of one core over the measured part.
+    pub thread_cpu: Vec<f64>,
+    /// The same of the thread that publishes.
+    pub publisher_cpu: f64,
+    /// CPU microseconds per delivery, of the threads that hold subscriptions.
+    pub cpu_us_per_delivery: Option<f64>,
+}
+
+/// What open subscriptions cost the server.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Idle {
+    /// The server's resident memory before the first was opened, bytes.
+    pub rss_before_bytes: u64,
+    /// The same when all were open.
+    pub rss_after_bytes: u64,
+    /// The difference for each, bytes. What a server has taken before, and uses again, is not in it: start it anew for this figure.
+    pub rss_bytes_per_subscription: f64,
+    /// The server's CPU microseconds for opening one.
+    pub cpu_us_per_subscription: f64,
+}
+
+/// What a record is put together from.
+pub(crate) struct Parts {
+    pub(crate) tally: Tally,
+    pub(crate) opened: u64,
+    pub(crate) opening_s: f64,
+    pub(crate) elapsed_s: f64,
+    pub(crate) thread_cpu: Vec<f64>,
+}
+
+impl PlanRecord {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let origin = &plan.connect.origins[0];
+        Self {
+            mode: plan.mode,
+            address: origin.name(),
+            scheme: origin.scheme.as_str().to_owned(),
+            target: plan.request.target().to_owned(),
+            connections: plan.connect.connections,
+            threads: plan.connect.threads,
+            connecting: plan.connecting,
+            connect_rate: plan.connect_rate,
+            duration_s: plan.duration().map(|length| length.as_secs_f64()),
+            publishes: plan.publish.as_ref().and_then(|publish| publish.plan.requests),
+            warmup_s: plan.connect.warmup.as_secs_f64(),
+            timeout_s: plan.connect.timeout.as_secs_f64(),
+            publish: plan.publish.as_ref().map(PublishRecord::of),
+            publish_to: plan.publish_to.as_ref().map(PublishRecord::of),
+        }
+    }
+}
+
+impl PublishRecord {
+    fn of(publication: &Publication) -> Self {
+        Self {
+            address: publication.plan.origins[0].name(),
+            request: format!("{} {}", publication.method, publication.url.target),
+            publishers: publication.plan.connections,
+            load: publication.plan.load.clone(),
+        }
+    }
+}
+
+impl PostedRecord {
+    pub(crate) fn of(posted: &Posted, elapsed_s: f64) -> Self {
+        Self {
+            due: posted.due,
+            confirmed: posted.confirmed,
+            failed: posted.due - posted.confirmed - posted.unsent,
+            unsent: posted.unsent,
+            statuses: posted.statuses.clone(),
+            failures: posted.failures.iter().collect(),
+            per_s: per(posted.confirmed, elapsed_s),
+            service: clock(&posted.service),
+            response: clock(&posted.response),
+        }
+    }
+}
+
+impl Deliveries {
+    pub(crate) fn of(parts: &Parts, published: Option<&Posted>) -> Self {
+        let Tally { flow, lost, lost_on_ended, delivered, .. } = &parts.tally;
+        Self {
+            expected: published.map(|posted| posted.confirmed * parts.opened),
+            delivered: *delivered,
+            lost: *lost,
+            lost_on_ended: *lost_on_ended,
+            duplicated: flow.duplicated,
+            reordered: flow.reordered,
+            per_s: per(*delivered, parts.elapsed_s),
+            delay: clock(&flow.delay),
+            messages: flow.messages,
+            unstamped: flow.unstamped,
+            foreign: flow.foreign,
+            bytes: flow.bytes,
+        }
+    }
+}
+
+impl DeliveriesToOne {
+    pub(crate) fn of(parts: &Parts, posted: &Posted) -> Self {
+        let to_one = &parts.tally.flow.to_one;
+        Self {
+            delivered: to_one.delivered,
+            lost: posted.confirmed.saturating_sub(to_one.delivered),
+            duplicated: to_one.duplicated,
+            misdirected: to_one.misdirected,
+            delay: clock(&to_one.delay),
+        }
+    }
+}
+
+impl Generator {
+    pub(crate) fn of(parts: &Parts, publisher_cpu: u64) -> Self {
+        let busy: f64 = parts.thread_cpu.iter().sum::<f64>() * parts.elapsed_s;
+        Self {
+            thread_cpu: parts.thread_cpu.clone(),
+            publisher_cpu: if parts.elapsed_s > 0.0 { publisher_cpu as f64 / 1e9 / parts.elapsed_s } else { 0.0 },
+            cpu_us_per_delivery: (parts.tally.delivered > 0).then(|| busy * 1e6 / parts.tally.delivered as f64),
+        }
+    }
+
+    /// The share of a core that the busiest thread used.
+    #[must_use]
+    pub fn busiest(&self) -> f64 {
+        self.thread_cpu.iter().copied().fold(self.publisher_cpu, f64::max)
+    }
+}
+
+impl Record {
+    /// The same in the words of a load of requests, for whoever compares loads: a delivered message is an answered request, one that
+    /// was lost a failed one, its delay a response time.
+    #[must_use]
+    pub fn as_requests(self) -> requests::Record {
+        let cpu_us_per_delivery = self.generator.cpu_us_per_delivery;
+        let busiest = self.generator.busiest();
+        let Self { plan, deliveries, subscriptions, published, .. } = self;
+        let started = deliveries.expected.unwrap_or(deliveries.delivered + deliveries.lost);
+        let mut warnings = self.warnings;
+        let faults = [
+            (subscriptions.failed(), "subscriptions could not be opened"),
+            (subscriptions.ended.values().sum(), "subscriptions ended early"),
+            (deliveries.lost, "messages were lost"),
+            (deliveries.duplicated, "messages came twice"),
+            (deliveries.reordered, "messages came in another order than they were sent"),
+        ];
+        warnings.extend(faults.iter().filter(|fault| fault.0 > 0).map(|(count, what)| format!("{count} {what}")));
+        let none = || ClockRecord::from(Latency::new());
+        let load = plan.publish.as_ref().map_or(Load::Closed, |publish| publish.load.clone());
+        requests::Record {
+            schema: requests::SCHEMA.to_owned(),
+            started_unix_s: self.started_unix_s,
+            plan: requests::PlanRecord {
+                origins: vec![requests::OriginRecord {
+                    address: plan.address,
+                    scheme: plan.scheme,
+                    connections: plan.connections,
+                    requests: vec![format!("GET {} ({})", plan.target, plan.mode.name())],
+                    request_bytes: 0,
+                }],
+                threads: plan.threads,
+                connections: plan.connections,
+                hold: 0,
+                load,
+                duration_s: plan.duration_s,
+                requests: plan.publishes,
+                warmup_s: plan.warmup_s,
+                timeout_s: plan.timeout_s,
+                requests_per_connection: None,
+                pipeline: 1,
+                script: None,
+            },
+            elapsed_s: self.elapsed_s,
+            cut_short: self.cut_short,
+            requests: requests::Requests {
+                started,
+                completed: deliveries.delivered,
+                failed: deliveries.lost,
+                answered: deliveries.delivered,
+                ..requests::Requests::default()
+            },
+            rates: requests::Rates {
+                requests_per_s: deliveries.per_s,
+                read_bytes_per_s: per(deliveries.bytes, self.elapsed_s),
+                read_bytes: deliveries.bytes,
+                ..requests::Rates::default()
+            },
+            latency: requests::ClockRecords {
+                service: deliveries.delay.clone(),
+                response: deliveries.delay,
+                lateness: none(),
+                connect: subscriptions.opening,
+                tls: none(),
+                first_byte: none(),
+            },
+            failures: published.map(|posted| posted.failures).unwrap_or_default(),
+            errors: deliveries.lost,
+            statuses: BTreeMap::new(),
+            connections: requests::Connections { opened: subscriptions.opened, ..requests::Connections::default() },
+            answers: requests::Answers::default(),
+            connection_times: None,
+            series: requests::SeriesRecord { width_s: 0.1, points: Vec::new(), heat: None },
+            generator: requests::Generator {
+                thread_cpu: vec![busiest],
+                cpu_us_per_request: cpu_us_per_delivery,
+                lag: Latency::new().summary(),
+            },
+            server: self.server,
+            server_unknown: self.server_unknown,
+            grade: self.grade,
+            warnings,
+            environment: self.environment,
+        }
+    }
+
+    /// The server's CPU microseconds per delivery, messages for one included.
+    #[must_use]
+    pub fn server_cpu_us_per_delivery(&self) -> Option<f64> {
+        let to_one = self.deliveries_to_one.as_ref().map_or(0, |deliveries| deliveries.delivered);
+        self.server.as_ref()?.cpu_us_per_request(self.deliveries.delivered + to_one)
+    }
+}
+
+/// A thread, or a server, that is this busy has no more to give: as in [`grade`](mod@crate::grade).
+const BUSY: f64 = 0.85;
+/// A timetable of which this share was confirmed was kept.
+const ON_SCHEDULE: f64 = 0.99;
+
+/// Who set the pace.
+pub(crate) fn grade(record: &Record) -> Grade {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let ours = record.generator.busiest();
+    let theirs = record.server.as_ref().map(|server| server.busiest_thread);
+    let because = match theirs {
+        Some(theirs) => {
+            format!("the server's busiest thread used {} of a core, the generator's {}", percent(theirs), percent(ours))
+        }
+        None => format!("the generator's busiest thread used {} of a core, the server's is not known", percent(ours)),
+    };
+    let open = record.plan.publish.as_ref().is_some_and(|publish| publish.load != Load::Closed);
+    let kept =
+        record.published.as_ref().is_some_and(|posted| posted.confirmed as f64 >= ON_SCHEDULE * posted.due as f64);
+    let server_busy =
+        record.server.as_ref().is_some_and(|server| server.busiest_thread.max(server.of_allowed_cpus) >= BUSY);
+    let (bottleneck, advice) = if ours >= BUSY && theirs.is_none_or(|theirs| theirs < ours) {
+        (
+            Bottleneck::GeneratorBound,
+            Some("messages may have waited to be read: use more threads (-t) on free CPUs, or fewer connections"),
+        )
+    } else if open && kept {
+        let late = server_busy.then_some("the server had little left to give: its delay grows fast from here");
+        (Bottleneck::RateBound, late)
+    } else if server_busy {
+        (Bottleneck::ServerBound, None)
+    } else if open {
+        (
+            Bottleneck::LatencyBound,
+            Some("the timetable was not kept although neither side was busy: use more --publishers"),
+        )
+    } else if record.plan.publish.is_some() {
+        (
+            Bottleneck::LatencyBound,
+            Some("use more --publishers to find the server's limit, or --rate to see its delay at a given load"),
+        )
+    } else {
+        (Bottleneck::LatencyBound, None)
+    };
+    Grade { bottleneck, because, advice: advice.map(Into::into) }
+}
+
+fn clock(latency: &Latency) -> ClockRecord {
+    latency.clone().into()
+}
+
+fn per(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}

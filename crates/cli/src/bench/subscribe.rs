@@ -1,0 +1,362 @@
+//! `oroshi bench --mode ws|sse|stream`: subscriptions that are held, and messages that are published to them.
+
+mod fail_if;
+mod text;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use oroshi_bench::subscribe::{Draft, Mode, Plan, Publishing, PublishingTo, Record, SubscribeProblem};
+use oroshi_net::Endpoint;
+use oroshi_report::words::rhythm;
+use oroshi_words::units;
+
+use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs, ScriptArgs};
+use super::command_line::without_secrets;
+use super::load::{Problems, parse_header, parse_size, read_load};
+use super::observer::Live;
+use super::{EXIT_THRESHOLD, Error, open, write};
+use crate::interrupt;
+use crate::paint::Paint;
+use crate::say;
+use fail_if::Threshold;
+
+// In help texts `{n}` would become the end of a line: they say "n in braces".
+/// Subscriptions instead of requests. They are opened as the load's flags say (-c, -H, --source, -T ...); its -R, --stages, -n, -m and
+/// -b are then about publishing.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub(crate) struct SubscribeArgs {
+    /// Hold subscriptions, and count what comes: WebSocket, server-sent events, or a response without end. n in braces, in the URL
+    /// and in headers, is the connection's number, from 0
+    #[arg(long, value_name = "ws|sse|stream", help_heading = "Subscriptions")]
+    pub(crate) mode: Option<String>,
+
+    /// Post messages for all here while they are held: at --rate, or one after the other
+    #[arg(long, value_name = "URL", requires = "mode", help_heading = "Subscriptions")]
+    pub(crate) publish: Option<String>,
+
+    /// Add a header to these posts; one with n in braces in its value is sent once for each connection; repeatable
+    #[arg(long, value_name = "NAME: VALUE", requires = "publish", help_heading = "Subscriptions")]
+    pub(crate) publish_header: Vec<String>,
+
+    /// How many publish, each with one message under way [default: 1]
+    #[arg(long, value_name = "N", requires = "publish", help_heading = "Subscriptions")]
+    pub(crate) publishers: Option<String>,
+
+    /// Length of a message, bytes, where there is no --body [default: 100]
+    #[arg(long, value_name = "N", requires = "mode", help_heading = "Subscriptions")]
+    pub(crate) message_bytes: Option<String>,
+
+    /// Beside that, post messages for one connection each, whose delay is told apart; n in braces is its number
+    #[arg(long, value_name = "URL", requires = "mode", help_heading = "Subscriptions")]
+    pub(crate) publish_to: Option<String>,
+
+    /// How many of these per second [default: 100]
+    #[arg(long, value_name = "PER_SECOND", requires = "publish_to", help_heading = "Subscriptions")]
+    pub(crate) publish_to_rate: Option<String>,
+
+    /// Add a header to these; repeatable
+    #[arg(long, value_name = "NAME: VALUE", requires = "publish_to", help_heading = "Subscriptions")]
+    pub(crate) publish_to_header: Vec<String>,
+
+    /// Their body, with {stamp} in it, and perhaps n in braces [default: a JSON object of --message-bytes]
+    #[arg(long, value_name = "TEXT", requires = "publish_to", help_heading = "Subscriptions")]
+    pub(crate) publish_to_body: Option<String>,
+
+    /// How many subscriptions are being opened at the same time [default: 200]
+    #[arg(long, value_name = "N", requires = "mode", help_heading = "Subscriptions")]
+    pub(crate) connecting: Option<String>,
+
+    /// Begin at most so many per second [default: as fast as they are opened]
+    #[arg(long, value_name = "PER_SECOND", requires = "mode", help_heading = "Subscriptions")]
+    pub(crate) connect_rate: Option<String>,
+}
+
+impl SubscribeArgs {
+    /// Whether this kind of load is wanted.
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.mode.is_some()
+    }
+
+    /// Makes sense of them, beside a load's draft; `None` if they are not asked for, or the mode is wrong.
+    pub(crate) fn read(&self, base: oroshi_bench::Draft, problems: &mut Problems) -> Option<Draft> {
+        let mode = problems.one("--mode", self.mode.as_deref(), parse_mode);
+        let default = Draft::default();
+        let size = |problems: &mut Problems, flag, text: &Option<String>, default| {
+            problems.one(flag, text.as_deref(), parse_size).unwrap_or(default)
+        };
+        let publish = problems.one("--publish", self.publish.as_deref(), str::parse::<Endpoint>);
+        let publishers = size(problems, "--publishers", &self.publishers, 1);
+        let headers = problems.all("--publish-header", &self.publish_header, parse_header);
+        let publish_to = problems.one("--publish-to", self.publish_to.as_deref(), str::parse::<Endpoint>);
+        let rate = problems.one("--publish-to-rate", self.publish_to_rate.as_deref(), units::parse_number);
+        let headers_to = problems.all("--publish-to-header", &self.publish_to_header, parse_header);
+        Some(Draft {
+            publish: publish.map(|url| Publishing { url, headers, publishers }),
+            publish_to: publish_to.map(|url| PublishingTo {
+                url,
+                headers: headers_to,
+                body: self.publish_to_body.clone().unwrap_or_default().into_bytes(),
+                rate: rate.unwrap_or(100.0),
+            }),
+            message_bytes: size(problems, "--message-bytes", &self.message_bytes, default.message_bytes),
+            connecting: size(problems, "--connecting", &self.connecting, default.connecting),
+            connect_rate: problems.one("--connect-rate", self.connect_rate.as_deref(), units::parse_number),
+            mode: mode?,
+            base,
+        })
+    }
+}
+
+/// Flags of a load of requests that mean nothing here.
+pub(crate) fn meaningless(load: &LoadArgs) -> Vec<&'static str> {
+    let flags = [
+        ("--close", load.close),
+        ("--requests-per-connection", load.requests_per_connection.is_some()),
+        ("--pipeline", load.pipeline.is_some()),
+        ("--hold", load.hold.is_some()),
+        ("--check", !load.check.is_empty()),
+    ];
+    flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0).collect()
+}
+
+fn parse_mode(text: &str) -> Result<Mode, String> {
+    let modes = [Mode::Ws, Mode::Sse, Mode::Stream];
+    modes.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
+        format!("`{text}`: expected ws (WebSocket), sse (server-sent events) or stream (a line per message)")
+    })
+}
+
+/// A URL; those of WebSocket are those of HTTP with another name.
+fn parse_url(text: &str) -> Result<Endpoint, String> {
+    let http = [("ws://", "http://"), ("wss://", "https://")];
+    let named = http.iter().find_map(|(ws, http)| Some(format!("{http}{}", text.strip_prefix(ws)?)));
+    named.as_deref().unwrap_or(text).parse().map_err(|error: oroshi_net::endpoint::EndpointError| error.to_string())
+}
+
+/// A load in words: `1,000 subscriptions (ws), 16 publishers in a closed loop, 10s`.
+pub(crate) fn subscribe_words(draft: &Draft) -> String {
+    let connections = units::plural(draft.base.connections as u64, "subscription");
+    let mut parts = vec![format!("{connections} ({})", draft.mode.name())];
+    if let Some(publish) = &draft.publish {
+        let publishers = units::plural(publish.publishers as u64, "publisher");
+        parts.push(format!("{publishers} in {}", with_article(&rhythm(&draft.base.load))));
+    }
+    if let Some(publish_to) = &draft.publish_to {
+        parts.push(format!("{}/s to one each", units::number(publish_to.rate)));
+    }
+    if let Some(n) = draft.base.requests {
+        parts.push(units::plural(n, "message"));
+    }
+    if let Some(duration) = draft.base.duration {
+        parts.push(units::length(duration.as_secs_f64()));
+    }
+    if let (Some(last), false) = (parts.last_mut(), draft.base.warmup.is_zero()) {
+        *last += &format!(" after {} of warm-up", units::length(draft.base.warmup.as_secs_f64()));
+    }
+    parts.join(", ")
+}
+
+fn with_article(rhythm: &str) -> String {
+    let article = if rhythm.starts_with('o') { "an" } else { "a" };
+    format!("{article} {rhythm}")
+}
+
+/// What is asked for of the report.
+struct Output {
+    format: Format,
+    file: Option<PathBuf>,
+    thresholds: Vec<Threshold>,
+}
+
+/// Does what the flags say.
+///
+/// # Errors
+/// When there is no result.
+pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
+    let (plan, output) = read(args).map_err(Error::Usage)?;
+    let file = output.file.as_deref().map(open).transpose()?;
+    let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
+    let mut live = Live::new(shutdown, plan.connect.connections, None, None);
+    let result = oroshi_bench::subscribe::run(plan, &mut live);
+    live.finish(result.is_ok())?;
+    let mut record = result?;
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let flags = <Args as clap::Args>::augment_args(clap::Command::new("bench"));
+    record.environment.command = without_secrets(&flags, words);
+    let paint = if file.is_none() { Paint::on(&std::io::stdout()) } else { Paint::PLAIN };
+    let report = match output.format {
+        Format::Json => serde_json::to_string_pretty(&record)? + "\n",
+        _ => text::report(&record, paint),
+    };
+    write(&report, file, output.file.as_deref())?;
+    Ok(ExitCode::from(judge(&record, &output.thresholds)))
+}
+
+/// Reads everything that was typed.
+fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
+    let Args { url, load, urls, script, subscribe, output, .. } = args;
+    let OutputArgs { report, format, output } = output;
+    let mut problems = Problems(Vec::new());
+    let mut foreign = meaningless(&load);
+    foreign.extend((!urls.is_empty()).then_some("--urls"));
+    foreign.extend((script != ScriptArgs::default()).then_some("--script"));
+    let plain = ReportArgs { fail_if: report.fail_if.clone(), ..ReportArgs::default() };
+    foreign.extend((report != plain).then_some("a report other than --format text or json"));
+    foreign.extend(matches!(format, Format::Wrk | Format::Ab).then_some("--format wrk or ab"));
+    for flag in foreign {
+        problems.add(flag, "it is about requests and their answers: leave it out, or leave out --mode");
+    }
+    let (base, share, found) = read_load(load);
+    problems.0.extend(found);
+    if share.is_some() {
+        problems
+            .add("--rate", "it is a share of what set-ups can do, for comparing them: expected messages per second");
+    }
+    let endpoints = problems.all("URL", &url, parse_url);
+    let typed = endpoints.len() == url.len();
+    let publishes = subscribe.publish.is_some();
+    let draft = subscribe.read(oroshi_bench::Draft { urls: endpoints, ..base }, &mut problems);
+    let thresholds = problems.all("--fail-if", &report.fail_if, str::parse::<Threshold>);
+    let mut problems: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
+    let plan = draft.and_then(|draft| match draft.plan() {
+        Ok(plan) => Some(plan),
+        Err(found) => {
+            // A URL that does not parse has been told of already.
+            let new = |problem: &&SubscribeProblem| match problem {
+                SubscribeProblem::Load(oroshi_bench::plan::Problem::NoUrl) => typed,
+                SubscribeProblem::NotPublished(_) => !publishes,
+                _ => true,
+            };
+            problems.extend(found.iter().filter(new).map(subscribe_causes));
+            None
+        }
+    });
+    match plan {
+        Some(plan) if problems.is_empty() => Ok((plan, Output { format, file: output, thresholds })),
+        _ => Err(problems),
+    }
+}
+
+/// What is wrong, with what is behind it.
+pub(crate) fn subscribe_causes(problem: &SubscribeProblem) -> String {
+    match problem {
+        SubscribeProblem::Load(problem) => super::with_causes(problem),
+        other => other.to_string(),
+    }
+}
+
+/// Thresholds, and whether anything came at all; on standard error, so that the report is the same with and without.
+fn judge(record: &Record, thresholds: &[Threshold]) -> u8 {
+    let paint = Paint::on(&std::io::stderr());
+    let mut code = 0;
+    for threshold in thresholds {
+        let verdict = threshold.judge(record);
+        let word = if verdict.failed { paint.red("FAILED") } else { paint.green("passed") };
+        say(&format!("{word}  --fail-if {}", verdict.text));
+        if verdict.failed {
+            code = EXIT_THRESHOLD;
+        }
+    }
+    if record.subscriptions.opened == 0 {
+        say(&format!("error: not one subscription was opened{}", text::reasons(&record.subscriptions.failures)));
+        return 1;
+    }
+    if record.published.is_some() && record.deliveries.delivered == 0 {
+        let failures = record.published.as_ref().map(|published| &published.failures);
+        say(&format!("error: not one message came{}", failures.map(text::reasons).unwrap_or_default()));
+        return 1;
+    }
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use oroshi_bench::Load;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(line: &str) -> Result<Args, clap::Error> {
+        Line::try_parse_from(std::iter::once("bench").chain(line.split_whitespace())).map(|line| line.args)
+    }
+
+    #[track_caller]
+    fn plan(line: &str) -> Plan {
+        read(parsed(line).unwrap_or_else(|e| panic!("{line}: {e}"))).unwrap_or_else(|e| panic!("{line}: {e:?}")).0
+    }
+
+    #[track_caller]
+    fn problems(line: &str) -> Vec<String> {
+        match read(parsed(line).unwrap_or_else(|e| panic!("{line}: {e}"))) {
+            Ok(_) => panic!("{line} is taken"),
+            Err(problems) => problems,
+        }
+    }
+
+    #[test]
+    fn the_flags_of_a_load_say_how_to_subscribe_and_how_to_publish() {
+        let plan = plan(
+            "--mode ws -c 1k -R 100 -d 5s -T 3s --publish http://h/pub --publishers 4 --connecting 50 ws://h:1/sub/{n}",
+        );
+        assert_eq!((plan.mode, plan.connect.connections, plan.connecting), (Mode::Ws, 1000, 50));
+        let publish = plan.publish.unwrap();
+        assert_eq!((publish.plan.connections, publish.method.as_str()), (4, "POST"));
+        assert!(matches!(publish.plan.load, Load::Open { .. }) && plan.connect.load == Load::Closed);
+        assert_eq!(plan.connect.origins[0].name(), "h:1");
+        assert_eq!(self::plan("--mode sse wss://h/").connect.origins[0].scheme.as_str(), "https");
+        assert_eq!(self::plan("--mode stream unix:/run/x:/sub").connect.threads, 1);
+        let to =
+            self::plan("--mode ws --publish-to http://h/send/{n} --publish-to-rate 50 http://h/").publish_to.unwrap();
+        assert!(to.plan.load == Load::rate(50.0, oroshi_bench::Spacing::Constant, 0));
+    }
+
+    #[test]
+    fn every_mistake_is_told_and_what_is_about_requests_is_refused() {
+        let found = problems("--mode websocket -c x --publish ftp://h --connect-rate fast --fail-if lots>0 nowhere");
+        for flag in ["--mode", "--connections", "--publish", "--connect-rate", "--fail-if", "URL"] {
+            assert!(found.iter().any(|problem| problem.starts_with(&format!("{flag}: "))), "{flag} in {found:#?}");
+        }
+        for flags in
+            ["--close", "--pipeline 2", "--hold 1", "--check status=200", "-s x.lua", "-L", "--format wrk", "--urls x"]
+        {
+            let found = problems(&format!("--mode ws {flags} http://h/"));
+            assert!(found[0].contains("leave out --mode"), "{flags}: {found:?}");
+        }
+        assert!(problems("--mode ws -R 50% --publish http://h/ http://h/")[0].contains("share"));
+        assert!(problems("--mode ws -R 50 http://h/")[0].contains("--publish URL"));
+        assert!(problems("--mode ws -b hello --publish http://h/ http://h/")[0].contains("{stamp}"));
+        assert!(problems("--mode ws --publish-to http://h/ http://h/")[0].contains("{n}"));
+        assert!(problems("--mode ws --publish http://h/{n} http://h/")[0].contains("--publish-header"));
+        assert!(problems("--mode ws http://h/ http://i/")[0].contains("2 URLs"));
+        assert!(problems("--mode ws")[0].contains("no URL"));
+        for line in ["--publish http://h/ http://h/", "--mode ws --publishers 2 http://h/", "--connecting 5 http://h/"]
+        {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_load_is_told_in_words() {
+        let words = |line: &str| {
+            let Args { load, subscribe, .. } = parsed(line).unwrap();
+            let mut problems = Problems(Vec::new());
+            subscribe_words(&subscribe.read(read_load(load).0, &mut problems).unwrap())
+        };
+        assert_eq!(words("--mode sse -c 5"), "5 subscriptions (sse)");
+        assert_eq!(
+            words("--mode ws -c 1k -d 2s -w 250ms --publish http://h/ --publishers 16 --publish-to http://h/{n}"),
+            "1,000 subscriptions (ws), 16 publishers in a closed loop, 100/s to one each, 2s after 250ms of warm-up"
+        );
+        assert!(
+            words("--mode ws -R 500 -n 10 --publish http://h/")
+                .ends_with("1 publisher in an open loop at 500/s, 10 messages")
+        );
+    }
+}
