@@ -32,6 +32,7 @@ class ClientErrorsTest < ClientSupport::Test
   end
 
   def test_requests_that_cannot_be_sent
+    # They were not sent, so that sending them is safe, if of no use.
     {
       "example.org" => /did you mean http:\/\/example.org\/ \?/,
       "http://a/b c" => /space/,
@@ -41,7 +42,7 @@ class ClientErrorsTest < ClientSupport::Test
       "http://\xFF/" => /./,
       "" => /./
     }.each do |url, message|
-      error = assert_failure(C::RequestError, "request", phase: :request) { client.get(url) }
+      error = assert_failure(C::RequestError, "request", phase: :request, retry_safe: true) { client.post(url) }
       assert_match message, error.message
       refute_includes error.message, "secret"
     end
@@ -120,9 +121,6 @@ class ClientErrorsTest < ClientSupport::Test
     assert_failure(C::TlsTimeout, "tls-timeout", phase: :tls) do
       client(verify: false).get("https://127.0.0.1:#{mute.addr[1]}/", tls_timeout: SHORT)
     end
-    assert_failure(C::TlsError, "tls-setup", phase: :tls) do
-      client(ca_files: "#{@dir}/none.pem").get("https://127.0.0.1:#{mute.addr[1]}/")
-    end
   ensure
     closing&.kill&.join
     [mute, rude].compact.each(&:close)
@@ -197,6 +195,16 @@ class ClientErrorsTest < ClientSupport::Test
     assert_equal 4, circle.requests.size
     away = server { |request| request.answer(status: 301, Location: "unix:/x") }
     assert_failure(C::RedirectError, "location") { client.get(away.url) }
+  end
+
+  # What the native side tells of a request whose thread has ended: it named neither the request nor its time, and said
+  # that a retry was never safe.
+  def test_a_request_that_a_defect_has_ended
+    call = C.const_get(:Call).allocate # private to others
+    error = call.send(:result, :lost, "GET http://a/: ", true, 0.25)
+    assert_failure(C::Error, "ended", retry_safe: true) { raise error }
+    assert_equal 0.25, error.elapsed
+    assert_match(%r{\AGET http://a/: .*the next one is carried out\z}, error.message)
   end
 
   # Every class below Error has a place in the documentation, and the other way round.

@@ -171,6 +171,37 @@ class ClientFetchAllTest < ClientSupport::Test
     assert_equal "{200=>200}\n", program.said
   end
 
+  # Nor does the first request, for which a thread is started: it raised a RuntimeError.
+  def test_no_descriptor_for_the_thread
+    server = server()
+    program = start(*Support::RUBY, "-roroshi/client", "-e", <<~RUBY)
+      Process.setrlimit(:NOFILE, 64, 64)
+      url, client, taken = #{server.url.inspect}, Oroshi::Client.new, []
+      take_all = lambda do
+        loop { taken << File.open("/dev/null") }
+      rescue Errno::EMFILE
+        nil
+      end
+      3.times do
+        take_all.call
+        taken.pop.close # one is enough to wait with, but not for a thread
+        begin
+          client.get(url, queue_timeout: 0)
+        rescue Oroshi::Client::QueueTimeout => e
+          puts e.name, e.phase, e.retry_safe?, e.message
+        end
+        waiting = Thread.new { client.get(url).status }
+        Thread.pass until waiting.status == "sleep"
+        taken.each(&:close).clear
+        puts waiting.value
+        client.close
+      end
+    RUBY
+    program.wait
+    once = /descriptors\nqueue\ntrue\nno descriptor was free within .* s to wait with: .*\n200\n/
+    assert_match(/\A(#{once}){3}\z/, program.said)
+  end
+
   def test_a_symbol_as_block_and_a_single_request
     server = server()
     assert_equal 2, client.fetch_all([server.url] * 2, &:status)

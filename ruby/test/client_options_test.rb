@@ -107,7 +107,8 @@ class ClientOptionsTest < ClientSupport::Test
 
   # Each is read by the native side, too.
   def test_every_option_is_taken
-    values = { count: 1000, count_or_none: 0, seconds: 1.5, flag: true, path: "x.pem", paths: ["x.pem"], host: "x", text: "x",
+    pem = file("both.pem", certificate_and_key)
+    values = { count: 1000, count_or_none: 0, seconds: 1.5, flag: true, path: pem, paths: [pem], host: "x", text: "x",
                pairs: { "A" => "b" }, query: { "A" => "b" } }
     of_client = OPTIONS::OF_CLIENT.transform_values { |option| values.fetch(option.kind) }
     client = client(**of_client, max_redirects: 1)
@@ -135,5 +136,18 @@ class ClientOptionsTest < ClientSupport::Test
     table = docs[/^\| option \| of \| default \| meaning \|\n\|---\|---\|---\|---\|\n(.*?)\n\n/m, 1]
     rows = OPTIONS::ALL.map { |option| "| `#{option.name}` | #{option.where} | #{option.default} | #{option.doc} |" }
     assert_equal rows, table.to_s.lines(chomp: true)
+  end
+
+  private
+
+  def certificate_and_key
+    key = OpenSSL::PKey::EC.generate("prime256v1")
+    made = OpenSSL::X509::Certificate.new
+    made.version = 2
+    made.subject = made.issuer = OpenSSL::X509::Name.new([%w[CN x]])
+    made.not_before = Time.now - 3600
+    made.not_after = Time.now + 3600
+    made.public_key = key
+    made.sign(key, "SHA256").to_pem + key.to_pem
   end
 end

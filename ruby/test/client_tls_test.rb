@@ -82,6 +82,55 @@ class ClientTlsTest < ClientSupport::Test
     assert_equal "/path", client(ca_files: @ca, server_name: "example.org").get(url(server)).body
   end
 
+  # They were found out by the first request.
+  def test_files_and_names_that_cannot_be_used
+    other = OpenSSL::PKey::EC.generate("prime256v1")
+    key, empty = file("key.pem", other.to_pem), file("empty.pem", "nothing")
+    {
+      { ca_files: "#{@dir}/none.pem" } => %r{\Aca_files: expected the path .*, got ".*/none.pem": No such file or directory\z},
+      { ca_files: [@ca, @dir] } => /\Aca_files: .*: Is a directory\z/,
+      { ca_files: [@ca, empty] } => %r{\Aca_files: expected PEM files .* certificate from .*/empty.pem: },
+      { certificate: "#{@dir}/none.pem", private_key: key } => %r{\Acertificate: .*/none.pem": No such file or directory\z},
+      { certificate: @ca, private_key: "#{@dir}/none.pem" } => /\Aprivate_key: .*got one of String: No such file or directory\z/,
+      { certificate: @ca, private_key: empty } => %r{\Acertificate, private_key: .*private key from .*/empty.pem: },
+      { certificate: @ca, private_key: key } => /\Acertificate, private_key: .*cannot be used together: /,
+      { server_name: "a b" } => "server_name: expected a DNS name or an IP address, got \"a b\""
+    }.each do |options, message|
+      error = assert_raises(ArgumentError, options.inspect) { client(**options) }
+      assert_operator message, :===, error.message, error.message
+    end
+  end
+
+  # A key that was given as text instead of as a file stood in the first request's error.
+  def test_a_private_key_is_never_shown
+    key = @authority_key.to_pem
+    content = key.lines[1].chomp
+    [
+      { certificate: @ca, private_key: key },
+      { certificate: @ca, private_key: "\0#{key}" },
+      { certificate: @ca, private_key: [key] },
+      { certificate: @ca, private_key: "#{@dir}/#{content}" },
+      { private_key: key },
+      { certificate: key, private_key: @ca },
+      { certificate: "\0#{key}", private_key: @ca },
+      { ca_files: key },
+      { ca_files: ["\0#{key}"] },
+      { ca_files: [@ca, key] }
+    ].each do |options|
+      error = assert_raises(ArgumentError) { client(**options) }
+      assert_match(/got one of (String|Array)|go together/, error.message)
+      refute_includes error.full_message(highlight: false), content
+    end
+  end
+
+  def test_a_file_that_has_gone_since
+    copy = file("copy.pem", @authority.to_pem)
+    trusting = client(ca_files: copy)
+    File.delete(copy)
+    error = assert_raises(Oroshi::Client::TlsError) { trusting.get(url(tls_server)) }
+    assert_equal [:tls, "tls-setup"], [error.phase, error.name]
+  end
+
   def test_a_certificate_of_ones_own
     key = OpenSSL::PKey::EC.generate("prime256v1")
     shown = { certificate: file("client.pem", certificate("a client", key, {}).to_pem), private_key: file("key.pem", key.to_pem) }

@@ -121,6 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let log = Log(level);
+    log.listen();
     if let Some(file) = file {
         log.tell(Level::Info, &format!("configuration: {}", file.display()));
     }

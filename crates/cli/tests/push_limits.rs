@@ -92,3 +92,26 @@ fn memory_returns_once_the_sessions_have_gone() {
     let most = before + (sessions as u64 * 100).min(1 << 20) + (1 << 20) / 2;
     assert!(after <= most, "{before} bytes before {sessions} sessions, {after} after");
 }
+
+#[test]
+fn requests_and_callbacks_that_fail_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, socket) = (folder.path().join("push.yml"), folder.path().join("hub.sock"));
+    // kuiperbelt's configuration: its access log is on unless it is suppressed. Nobody listens where the callback goes.
+    let nobody = folder.path().join("nobody.sock");
+    let callback = format!("callback:\n  close: unix:{}:/close\n  retries: 0\n", nobody.display());
+    let text = format!("sock: {}\npath:\n  ping: /alive\n{callback}", socket.display());
+    for (suppress, told) in [("", true), ("suppress_access_log: true\n", false)] {
+        fs::write(&config, format!("{text}{suppress}")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oroshi"));
+        let mut hub = Process::start(command.args(["push", "-config"]).arg(&config)).unwrap();
+        assert_eq!(request(&socket, "GET", "/alive", &[], b"").status, 200);
+        drop(Client::open(&socket, "/connect", &[]).unwrap());
+        until(&socket, "the callback is given up", |status| status["dead_letters"] == 1);
+        hub.signal(Signal::TERM);
+        assert!(hub.ended().success(), "{:?}", hub.said);
+        let has = |text: &str| hub.said.iter().any(|line| line.contains(text));
+        assert_eq!(has("info: method=GET path=/alive status=200 us="), told, "{:?}", hub.said);
+        assert!(has("warn: given up: ") && has(" callback=close session="), "{:?}", hub.said);
+    }
+}

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use oroshi_net::cores::CoresError;
 use oroshi_net::{Cores, CoresOptions, monotonic_ns};
@@ -86,6 +87,8 @@ enum Job {
     Count(oneshot::Sender<Counts>),
     CloseIdle,
     #[cfg(test)]
+    Hold(Box<dyn FnOnce() + Send>),
+    #[cfg(test)]
     Panic,
 }
 
@@ -94,11 +97,15 @@ struct Asked {
     request: Box<Request<dyn AsyncRead + Send>>,
     /// When: its time runs from then on, not from when the thread gets to it.
     called: u64,
-    reply: oneshot::Sender<Reply>,
+    caller: Caller,
 }
 
-/// Boxed, as a request under way keeps room for it.
-type Reply = Result<Box<Response>, Error>;
+/// Boxed, as a request under way keeps room for it. Nothing if the thread has ended before it got to the request.
+type Reply = Option<Result<Box<Response>, Error>>;
+
+/// Whoever waits for the answer to a request that has not been begun. Should it be dropped, it is told so: a request of which
+/// nothing was sent can be sent again.
+struct Caller(Option<oneshot::Sender<Reply>>);
 
 /// What the thread says about a body.
 enum Message {
@@ -116,6 +123,22 @@ impl fmt::Debug for Client {
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Body").field("timings", &self.timings).finish_non_exhaustive()
+    }
+}
+
+impl Caller {
+    /// The request is begun: what becomes of it from now on, the sender tells.
+    fn begin(mut self) -> Option<oneshot::Sender<Reply>> {
+        self.0.take()
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if let Some(reply) = self.0.take() {
+            // Whoever does not wait any more need not know.
+            let _ = reply.send(None);
+        }
     }
 }
 
@@ -203,10 +226,23 @@ impl RequestBuilder<Client> {
     /// line is given up. Nothing of it is left. The server may have carried it out.
     pub async fn send(self) -> Result<Response, Error> {
         let RequestBuilder { client, request } = self;
+        let (request, called) = (request?, monotonic_ns());
+        // What the thread cannot tell if it has ended.
+        let (method, endpoint) = (request.method.clone(), request.endpoint.clone());
+        let idempotent = request.is_idempotent();
+        let lost = |cause, retry_is_safe| {
+            let total = Duration::from_nanos(monotonic_ns() - called);
+            let error = Error::new(Phase::Request, cause).after(Timings { total, ..Timings::default() });
+            error.about(&method, &endpoint).retry_is(retry_is_safe)
+        };
         let (reply, answer) = oneshot::channel();
-        let job = Job::Send(Asked { request: request?, called: monotonic_ns(), reply });
-        client.thread.ask(job).map_err(|cause| Error::new(Phase::Request, cause))?;
-        answer.await.map_err(|_| Error::new(Phase::Request, Cause::Ended))?.map(|response| *response)
+        let job = Job::Send(Asked { request, called, caller: Caller(Some(reply)) });
+        client.thread.ask(job).map_err(|cause| lost(cause, true))?;
+        match answer.await {
+            Ok(Some(answered)) => answered.map(|response| *response),
+            Ok(None) => Err(lost(Cause::Ended, true)),
+            Err(_) => Err(lost(Cause::Ended, idempotent)),
+        }
     }
 }
 
@@ -230,7 +266,8 @@ impl sealed::Source for Body {
             }
             State::Coming(messages) => std::task::ready!(messages.poll_recv(context)),
         };
-        let message = message.unwrap_or_else(|| Message::Failed(Error::new(Phase::BetweenBytes, Cause::Ended)));
+        let message = message
+            .unwrap_or_else(|| Message::Failed(Error::new(Phase::BetweenBytes, Cause::Ended).after(self.timings)));
         Poll::Ready(match message {
             Message::Piece(mut piece) => {
                 if into.is_empty() {
@@ -283,6 +320,8 @@ async fn serve(client: &local::Client, mut work: mpsc::UnboundedReceiver<Job>, j
             Job::Count(reply) => drop(reply.send(client.counts())),
             Job::CloseIdle => client.close_idle(),
             #[cfg(test)]
+            Job::Hold(hold) => hold(),
+            #[cfg(test)]
             Job::Panic => panic!("a defect"),
         }
         turn = (turn + 1) % TURN;
@@ -294,7 +333,8 @@ async fn serve(client: &local::Client, mut work: mpsc::UnboundedReceiver<Job>, j
 
 /// One request, for as long as somebody waits for it.
 async fn send(core: Rc<Core>, asked: Asked, jobs: mpsc::WeakUnboundedSender<Job>) {
-    let Asked { request, called, mut reply } = asked;
+    let Asked { request, called, caller } = asked;
+    let Some(mut reply) = caller.begin() else { return };
     let answered = {
         let mut running = pin!(run(&core, Box::new(request.into_local()), called));
         poll_fn(|context| {
@@ -307,7 +347,7 @@ async fn send(core: Rc<Core>, asked: Asked, jobs: mpsc::WeakUnboundedSender<Job>
     };
     match answered {
         None => {}
-        Some(Err(error)) => drop(reply.send(Err(error))),
+        Some(Err(error)) => drop(reply.send(Some(Err(error)))),
         Some(Ok((answer, incoming))) => {
             let messages = hand_over(&core, answer, incoming, reply, &jobs);
             if let Some((incoming, messages)) = messages {
@@ -339,7 +379,7 @@ fn hand_over(
         (State::Coming(messages), Some(sender))
     };
     let body = Body { state, timings: incoming.timings(), trailers: incoming.trailers().cloned(), _jobs: jobs };
-    reply.send(Ok(Box::new(Response::new(answer, body, local::limits(core))))).ok()?;
+    reply.send(Some(Ok(Box::new(Response::new(answer, body, local::limits(core)))))).ok()?;
     rest.map(|sender| (incoming, sender))
 }
 
@@ -385,6 +425,7 @@ async fn pass_on(mut incoming: Incoming, sender: mpsc::Sender<Message>) {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::sync::Barrier;
 
     use super::*;
 
@@ -395,7 +436,7 @@ mod tests {
         let client = Client::builder().build().unwrap();
         let request = client.get("http://127.0.0.1:1/").request.unwrap();
         let (core, (jobs, _work)) = (local::Client::new(), mpsc::unbounded_channel());
-        let asked = Asked { request, called: 0, reply: oneshot::channel().0 };
+        let asked = Asked { request, called: 0, caller: Caller(Some(oneshot::channel().0)) };
         let sending = send(Rc::clone(core.core()), asked, jobs.downgrade());
         assert!(size_of_val(&sending) <= 560 && size_of::<Reply>() <= 16, "{}", size_of_val(&sending));
     }
@@ -408,16 +449,51 @@ mod tests {
         let client = Client::builder().build().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build_local(Default::default()).unwrap();
         runtime.block_on(async {
-            let waiting = tokio::task::spawn_local(client.get(&url).send());
-            while client.counts().await.requests == 0 {}
+            let waiting = ["GET", "POST"].map(|method| tokio::task::spawn_local(client.request(method, &url).send()));
+            while client.counts().await.requests < 2 {}
             client.thread.ask(Job::Panic).unwrap();
-            let error = waiting.await.unwrap().unwrap_err();
-            assert_eq!((error.name(), error.cause().to_string().contains("defect")), ("ended", true), "{error:?}");
+            for (waiting, (method, safe)) in waiting.into_iter().zip([("GET", true), ("POST", false)]) {
+                let error = waiting.await.unwrap().unwrap_err();
+                assert_eq!((error.name(), error.cause().to_string().contains("defect")), ("ended", true), "{error:?}");
+                assert_tells_all(&error, method, &url, safe);
+            }
             // The next one, which was not answered by anybody before.
             let next = tokio::task::spawn_local(client.get(&url).send());
             while client.counts().await.requests == 0 {}
             assert_eq!(client.counts().await.in_flight, 1);
             next.abort();
         });
+    }
+
+    /// Nothing of a POST that the thread never got to was sent. It was told as one that may have been carried out, without a word of what
+    /// it was and how long it had waited.
+    #[test]
+    fn a_request_that_the_thread_never_got_to_can_be_sent_again() {
+        let (client, url) = (Client::builder().build().unwrap(), "http://127.0.0.1:1/");
+        let runtime = tokio::runtime::Builder::new_current_thread().build_local(Default::default()).unwrap();
+        let (is_held, release) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+        let on_the_thread = [Arc::clone(&is_held), Arc::clone(&release)];
+        let hold = move || {
+            for barrier in on_the_thread {
+                barrier.wait();
+            }
+        };
+        client.thread.ask(Job::Hold(Box::new(hold))).unwrap();
+        is_held.wait();
+        client.thread.ask(Job::Panic).unwrap();
+        runtime.block_on(async {
+            let mut sending = pin!(client.post(format!("{url}?secret=hidden")).send());
+            assert!(poll_fn(|context| Poll::Ready(sending.as_mut().poll(context).is_pending())).await);
+            release.wait();
+            let error = sending.await.unwrap_err();
+            assert_eq!(error.name(), "ended");
+            assert_tells_all(&error, "POST", url, true);
+        });
+    }
+
+    fn assert_tells_all(error: &Error, method: &str, url: &str, safe: bool) {
+        let told = error.to_string();
+        assert!(told.starts_with(&format!("{method} {url}: ")) && !told.contains("hidden"), "{told}");
+        assert_eq!((error.retry_is_safe(), error.timings().total.is_zero()), (safe, false), "{told}");
     }
 }

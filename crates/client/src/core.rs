@@ -99,7 +99,8 @@ pub(crate) struct Counters {
     pub(crate) failures: Cell<u64>,
 }
 
-/// What a client holds at a moment, and what it has done since it was made.
+/// What a client holds at a moment, and what it has done since it was made. (Should a `Client`'s thread ever end by a defect, the one
+/// that follows counts from zero.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -121,7 +122,8 @@ pub struct Counts {
     pub retries: u64,
     /// Redirects followed.
     pub redirects: u64,
-    /// Requests that failed before their response's head.
+    /// Requests that failed before the head of their response was handed over, redirects that were not followed included; not those that
+    /// failed in their response's body, could not be put together, or were dropped.
     pub failures: u64,
 }
 

@@ -34,7 +34,8 @@ impl Error {
         Error(Box::new(Failure {
             phase,
             what: String::new(),
-            retry_is_safe: false,
+            // What cannot be put together is not sent.
+            retry_is_safe: phase == Phase::Request,
             timings: Timings::default(),
             cause,
         }))
@@ -78,7 +79,10 @@ impl Error {
 
     /// Whether the same request can be sent again without being carried out twice: because none of it was sent, or because it
     /// is idempotent (RFC 9110, section 9.2.2) and nothing was answered. The client has sent it again once already where that was
-    /// worth trying: when a connection broke. Whether it is wise to, for example after a timeout, is the caller's to know.
+    /// worth trying: when a connection broke. Whether it is wise to, for example after a timeout, is the caller's to know: a URL that
+    /// cannot be read was never sent, so it is true of that one too, and it will not be read the next time.
+    ///
+    /// Of a request that was redirected it speaks as a whole: what was sent and answered with a redirect may have been carried out.
     pub fn retry_is_safe(&self) -> bool {
         self.0.retry_is_safe
     }

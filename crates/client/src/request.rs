@@ -382,7 +382,7 @@ mod tests {
 
     fn cause(builder: RequestBuilder<Nobody>) -> String {
         let error = builder.request.err().expect("a mistake");
-        assert_eq!(error.phase(), Phase::Request);
+        assert_eq!((error.phase(), error.retry_is_safe()), (Phase::Request, true), "none of it was sent");
         error.cause().to_string()
     }
 

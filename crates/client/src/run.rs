@@ -32,7 +32,7 @@ pub(crate) async fn run(
 ) -> Result<(Box<Answer>, Incoming), Error> {
     count(&core.counts.requests);
     let mut exchange = Exchange::new(core, request.deadlines.take(), request.total, called);
-    let mut redirects = 0;
+    let (mut redirects, idempotent) = (0, request.is_idempotent());
     let result = loop {
         let head = match attempts(core, &mut exchange, &mut request).await {
             Ok(head) => head,
@@ -53,7 +53,11 @@ pub(crate) async fn run(
     };
     let answered = match result {
         Ok(head) => answer(core, request, head, redirects, exchange),
-        Err(error) => Err(error.about(&request.method, &request.endpoint)),
+        Err(error) => {
+            // What was redirected was sent before, and may have been carried out: a POST that was answered with "see other".
+            let safe = error.retry_is_safe() && (redirects == 0 || idempotent);
+            Err(error.about(&request.method, &request.endpoint).retry_is(safe))
+        }
     };
     if answered.is_err() {
         count(&core.counts.failures);

@@ -117,3 +117,18 @@ fn a_redirect_whose_body_does_not_come_is_followed_all_the_same() {
         assert_eq!((response.text().await.unwrap().as_str(), peer.accepted()), ("hello", 2));
     });
 }
+
+/// The GET that a POST becomes was not sent, so it was told that the POST could be sent again, though it had been carried out.
+#[test]
+fn a_post_that_was_answered_with_a_redirect_is_not_safe_to_send_again() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let peer =
+        Peer::answering(format!("HTTP/1.1 303 X\r\nLocation: http://{nobody}/\r\nContent-Length: 0\r\n\r\n"), true);
+    block_on(async {
+        let client = builder().build_local().unwrap();
+        for (method, safe) in [("POST", false), ("PUT", true)] {
+            let error = client.request(method, peer.url("/")).send().await.unwrap_err();
+            assert_eq!((error.name(), error.retry_is_safe()), ("connect-refused", safe), "{method}: {}", told(&error));
+        }
+    });
+}

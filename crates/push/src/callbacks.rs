@@ -173,7 +173,7 @@ impl Callbacks {
     pub(crate) async fn establish(&self, key: &str) -> bool {
         let Some(url) = &self.establish else { return true };
         let request = || self.request(url, key).header(ENDPOINT, &self.endpoint);
-        let (status, retried) = self.insist(request).await;
+        let (status, retried) = self.insist("establish", key, request).await;
         count(&mut self.counts.borrow_mut().establish, status.map(|status| status == 200), retried)
     }
 
@@ -192,14 +192,14 @@ impl Callbacks {
                 .header(MESSAGE, &name)
                 .body(data.clone())
         };
-        let (status, retried) = self.insist(request).await;
+        let (status, retried) = self.insist("receive", key, request).await;
         count(&mut self.counts.borrow_mut().receive, status.map(is_success), retried);
     }
 
     /// Tells that a session has ended by itself.
     pub(crate) async fn close(&self, key: &str) {
         let Some(url) = &self.close else { return };
-        let (status, retried) = self.insist(|| self.request(url, key)).await;
+        let (status, retried) = self.insist("close", key, || self.request(url, key)).await;
         count(&mut self.counts.borrow_mut().close, status.map(is_success), retried);
     }
 
@@ -239,19 +239,32 @@ impl Callbacks {
         request
     }
 
-    /// Sends until there is an answer that means something. Its status, and how often it was tried again.
-    async fn insist(&self, request: impl Fn() -> RequestBuilder<Client>) -> (Option<u16>, u64) {
+    /// Sends until there is an answer that means something. Its status, and how often it was tried again. What the backend does not
+    /// agree to, and what is given up, is told.
+    async fn insist(
+        &self,
+        callback: &'static str,
+        session: &str,
+        request: impl Fn() -> RequestBuilder<Client>,
+    ) -> (Option<u16>, u64) {
         let mut retried = 0;
         loop {
-            let answer = request().send().await;
-            if let Ok(response) = answer {
-                let status = response.status();
-                finish(response).await;
-                if !may_pass(status) {
-                    return (Some(status), retried);
+            let why = match request().send().await {
+                Ok(response) => {
+                    let status = response.status();
+                    finish(response).await;
+                    if !may_pass(status) {
+                        if !is_success(status) {
+                            tracing::warn!(callback, session, status, "the backend says no");
+                        }
+                        return (Some(status), retried);
+                    }
+                    format!("the backend answers {status}")
                 }
-            }
+                Err(error) => error.to_string(),
+            };
             if retried >= u64::from(self.retries) {
+                tracing::warn!(callback, session, tries = retried + 1, "given up: {why}");
                 return (None, retried);
             }
             tokio::time::sleep(pause(retried)).await;

@@ -46,6 +46,8 @@ pub struct Draft {
     pub compat_ekbo: bool,
     /// Whether every message is sent back to whoever sent it.
     pub echo: bool,
+    /// Whether every request to the API is told.
+    pub access_log: bool,
 }
 
 /// Where in a configuration a mistake is: the key's path, such as `callbacks.connect` or `group[2].pattern` (from 1).
@@ -166,6 +168,7 @@ impl Draft {
             cluster: self.cluster,
             compat_ekbo: self.compat_ekbo,
             echo: self.echo,
+            access_log: self.access_log,
         })
     }
 }

@@ -39,6 +39,8 @@ pub struct Plan {
     /// Restores habits of kuiperbelt's that are mended by default: no close frame after a failed establish callback or at
     /// `/close`, the idle limit or the end; an empty message at the end.
     pub compat_ekbo: bool,
+    /// Whether every request to the API is told (by `tracing`, target `oroshi_push::access`), but for connecting, polling and `/stats`.
+    pub access_log: bool,
     /// Every message is sent back to whoever sent it. For tests of the protocol.
     pub echo: bool,
 }
@@ -62,6 +64,7 @@ impl Default for Plan {
             drain: Drain::default(),
             cluster: None,
             compat_ekbo: false,
+            access_log: false,
             echo: false,
         }
     }

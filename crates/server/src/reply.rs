@@ -23,6 +23,8 @@ pub struct Reply<'a> {
     /// Whether the method was CONNECT: the client takes what follows a 2xx for the tunnel, whatever the fields say.
     connect: bool,
     state: State,
+    /// That of the head that was written last.
+    status: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +54,13 @@ impl<'a> Reply<'a> {
         wire.close.set(!head.keep_alive);
         wire.answered.set(false);
         let (head_only, connect) = (head.method == "HEAD", head.method == "CONNECT");
-        Reply { wire, client: head.version, head_only, connect, state: State::Untouched }
+        Reply { wire, client: head.version, head_only, connect, state: State::Untouched, status: None }
     }
 
     /// For an answer to what never became a request.
     pub(crate) fn to_nobody(wire: &'a Wire) -> Self {
         wire.answered.set(false);
-        Reply { wire, client: Version::Http11, head_only: false, connect: false, state: State::Untouched }
+        Reply { wire, client: Version::Http11, head_only: false, connect: false, state: State::Untouched, status: None }
     }
 
     /// Answers with a whole message. The fields must not hold `Connection`, `Content-Length` or `Transfer-Encoding`.
@@ -163,6 +165,7 @@ impl<'a> Reply<'a> {
         self.wire.close.set(close);
         self.wire.answered.set(true);
         self.state = State::Body(transfer);
+        self.status = Some(status);
         Ok(())
     }
 
@@ -277,6 +280,11 @@ impl<'a> Reply<'a> {
     fn must_close(&self) -> bool {
         // Whether a client that waits for leave to send its body sends it after an answer is not to be known.
         self.wire.close.get() || self.wire.core().closing.get() || self.wire.expecting.get()
+    }
+
+    /// The status of the answer that was begun; `None` before that, and after [`send_raw`](Self::send_raw) and an upgrade.
+    pub fn status(&self) -> Option<u16> {
+        self.status
     }
 
     /// Whether an answer was begun.

@@ -34,10 +34,11 @@ module Oroshi
 
     # options: see docs/client.md. Starts nothing yet: that does the first request.
     #
-    # Raises ArgumentError for an option that there is none of, or a value that makes no sense.
+    # Raises ArgumentError for an option that there is none of, a value that makes no sense, or a file that cannot be used.
     def initialize(**options)
       settings = Native::Settings.new(Options.of_client(options))
       @max_connections = settings.max_connections # as asked for, or less where descriptors are few
+      @limits = options.slice(:timeout, :queue_timeout).freeze
       @engine = Engine.new(settings)
     end
 
@@ -50,7 +51,7 @@ module Oroshi
     # ArgumentError.
     def request(method, url, **options)
       order = Options.order(method, url, options)
-      Call.open(@engine) do |call|
+      Call.open(@engine, @limits, options) do |call|
         call.submit(0, *order)
         result = call.wait_for_one
         raise result if result.failed?
@@ -109,17 +110,21 @@ module Oroshi
                     ->(result, _request, _n) { block.call(result) }
                   else ->(result, request, _n) { block.call(result, request) }
                   end
-      count = Call.open(@engine) { |call| Burst.new(call, concurrency, options, &hand_over).run(requests) }
+      count = Call.open(@engine, @limits, options) { |call| Burst.new(call, concurrency, options, &hand_over).run(requests) }
       block ? count : results
     end
 
-    # What the client holds now, and what it has done in this process, as a Hash: connections that are open or idle,
-    # requests that wait or are in_flight, max_connections (less than asked for where descriptors are few), and the
-    # counts of requests, connects, retries, redirects, failures.
+    # What the client holds now, and what it has done, as a Hash: connections that are open or idle, requests that wait
+    # or are in_flight, max_connections (less than asked for where descriptors are few), and the counts of requests,
+    # connects, retries, redirects and failures (requests without a response's head; not those whose body failed). All are
+    # those of its thread, and start from zero with the next one: in a child, after `close`, after a defect.
     def counts
-      Call.open(@engine) do |call|
+      Call.open(@engine, @limits) do |call|
         call.count
-        call.wait_for_one
+        result = call.wait_for_one
+        raise result if result.is_a?(Error)
+
+        result
       end
     end
 
@@ -129,8 +134,8 @@ module Oroshi
       nil
     end
 
-    # Lets go of the thread and its connections; they end when the requests under way have. Another request would
-    # begin anew.
+    # Lets go of the thread and its connections; they end when the requests under way have. Another request begins anew,
+    # also one that another thread sends just then.
     def close
       @engine.close
       nil

@@ -188,7 +188,7 @@ pub(super) struct OutputArgs {
     #[arg(long, help_heading = "Output")]
     pub(super) headers: bool,
 
-    /// Neither progress nor a summary
+    /// Neither progress nor a summary, nor warnings
     #[arg(short, long, help_heading = "Output")]
     pub(super) quiet: bool,
 }

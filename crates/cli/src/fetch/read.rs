@@ -252,7 +252,12 @@ impl ConnectionArgs {
             ..ClientTlsOptions::default()
         };
         // Files that cannot be used are better known before the first request than with each.
-        if (!self.cacert.is_empty() || self.cert.is_some())
+        let mut files = self.cacert.iter().chain(&self.cert).chain(&self.key);
+        if files.any(|path| path.to_string_lossy().contains("-----BEGIN")) {
+            // It may be the key, and is not repeated.
+            problems
+                .add("--cacert, --cert, --key", "expected the paths of PEM files, got the content of one".to_owned());
+        } else if (!self.cacert.is_empty() || self.cert.is_some())
             && let Err(error) = ClientTls::new(&options, "localhost")
         {
             problems.add("--cacert, --cert, --key", with_causes(&error));
@@ -349,6 +354,17 @@ mod tests {
         let client = format!("{:?}", read(line).unwrap().client);
         let phases = "dns: 1s, connect: 2s, tls: 3s, write: 4s, first_byte: 5s, between_bytes: 6s, total: 7s";
         assert!(client.contains(phases), "{client}");
+    }
+
+    /// The message about a file that cannot be read had the key in it.
+    #[test]
+    fn a_key_in_place_of_its_path_is_not_repeated() {
+        for flags in
+            ["--cert=x --key=-----BEGIN_hidden", "--cacert=-----BEGIN_hidden", "--cert=-----BEGIN_hidden --key=x"]
+        {
+            let problems = read(&format!("{flags} http://a/")).unwrap_err();
+            assert_eq!(problems, ["--cacert, --cert, --key: expected the paths of PEM files, got the content of one"]);
+        }
     }
 
     #[test]

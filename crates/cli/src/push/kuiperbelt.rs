@@ -94,8 +94,8 @@ pub(super) fn read(root: Table<'_>) -> Draft {
     if let Some(idle) = root.read("idle_timeout", duration) {
         draft.limits.idle = (!idle.is_zero()).then_some(idle);
     }
-    // There is no access log to suppress; what is asked for is so already.
-    let _ = root.read("suppress_access_log", switch);
+    // As there, it is on unless it is suppressed.
+    draft.access_log = !root.read("suppress_access_log", switch).unwrap_or(false);
     root.finish();
     draft
 }

@@ -1,9 +1,13 @@
 //! What the hub tells its operator, one line each on standard error.
 
-use std::io::{self, Write};
+use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use oroshi_words::Date;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 /// How much a line matters. More of them are told the lower the level that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +48,12 @@ impl Level {
 pub(super) struct Log(pub(super) Level);
 
 impl Log {
+    /// Tells what the hub and the libraries below it say by `tracing` too. Of the latter only warnings.
+    pub(super) fn listen(self) {
+        // It fails where somebody listens already, which nobody does in this program.
+        let _ = tracing::subscriber::set_global_default(self);
+    }
+
     /// Tells it, if it matters enough.
     pub(super) fn tell(self, level: Level, text: &str) {
         if level < self.0 {
@@ -55,5 +65,83 @@ impl Log {
         let time = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z");
         // Nobody may be there to read it. One write, as other processes write to the same place.
         let _ = io::stderr().write_all(format!("{time} oroshi push[{process}]: {level}: {text}\n").as_bytes());
+    }
+}
+
+/// An event is a line. Spans are nobody's here.
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let level = level_of(*metadata.level());
+        level >= self.0 && (level >= Level::Warn || metadata.target().starts_with("oroshi_push"))
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        self.tell(level_of(*event.metadata().level()), &line.text());
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+fn level_of(level: tracing::Level) -> Level {
+    match level {
+        tracing::Level::ERROR => Level::Error,
+        tracing::Level::WARN => Level::Warn,
+        tracing::Level::INFO => Level::Info,
+        _ => Level::Debug,
+    }
+}
+
+/// An event's message, and its fields behind it.
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Line {
+    fn text(&self) -> String {
+        let text = format!("{}{}", self.message, self.fields);
+        // Whatever stands in it, an event stays one line.
+        text.trim_start().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    }
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a string does not fail.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        };
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value}"),
+            name => write!(self.fields, " {name}={value}"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line_whatever_stands_in_it() {
+        let line = Line { message: "given up: a\nb".to_owned(), fields: " session=x\x1b[2J".to_owned() };
+        assert_eq!(line.text(), "given up: a b session=x [2J");
     }
 }

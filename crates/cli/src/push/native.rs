@@ -63,6 +63,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
         table.set("timeout", &mut draft.send.timeout, parse_time);
         table.finish();
     }
+    root.set("access-log", &mut draft.access_log, switch);
     root.finish();
     draft
 }

@@ -22,6 +22,7 @@ pub(super) fn config(plan: &Plan) -> String {
     }
     out.text("compat", if plan.compat_ekbo { "ekbo" } else { "none" });
     out.bare("echo", plan.echo);
+    out.bare("access-log", plan.access_log);
 
     out.table("listen");
     for (key, serves) in [("public", Serves::Sessions), ("admin", Serves::Admin), ("everything", Serves::Everything)] {

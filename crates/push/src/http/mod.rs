@@ -9,6 +9,7 @@ pub(crate) mod query;
 mod status;
 
 use std::rc::Rc;
+use std::time::Instant;
 
 use oroshi_server::{Error, Exchange};
 
@@ -16,8 +17,22 @@ use crate::hub::Hub;
 use crate::plan::Serves;
 use answer::Problem;
 
-/// Answers a request that came in through a door.
+/// Answers a request that came in through a door, and tells of it if that is wanted.
 pub(crate) async fn answer(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+    let (plan, head) = (hub.plan(), exchange.head);
+    let (path, paths) = (query::split(head.target).0, &plan.paths);
+    // kuiperbelt leaves out the first and the last of these too.
+    if !plan.access_log || path == paths.connect || path == paths.poll || path == paths.stats {
+        return route(hub, serves, exchange).await;
+    }
+    let begun = Instant::now();
+    let result = route(hub, serves, exchange).await;
+    let (status, us) = (exchange.reply.status().unwrap_or_default(), begun.elapsed().as_micros() as u64);
+    tracing::info!(target: "oroshi_push::access", method = head.method, path, status, us);
+    result
+}
+
+async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Result<(), Error> {
     let (path, _) = query::split(exchange.head.target);
     let (clients, backends) = (serves != Serves::Admin, serves != Serves::Sessions);
     let paths = &hub.plan().paths;

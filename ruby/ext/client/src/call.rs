@@ -1,15 +1,15 @@
 //! What a Ruby thread or fiber holds while it waits for the outcomes of its requests.
 
 use std::cell::RefCell;
-use std::io;
 use std::sync::Arc;
 
 use magnus::{Error, RArray, RHash, RString, Ruby};
 use oroshi_client::Bytes;
 
-use crate::engine::{Job, Shared, Way, elsewhere};
-use crate::inbox::{Inbox, Ticket};
+use crate::engine::{Engine, Job, Shared, Way, elsewhere, is_out_of_descriptors, leads_somewhere};
+use crate::inbox::{Asked, Inbox, Ticket};
 use crate::order::Order;
+use crate::outcome::request_error;
 use crate::process::Here;
 use crate::settings;
 
@@ -18,15 +18,39 @@ use crate::settings;
 #[derive(Debug)]
 #[magnus::wrap(class = "Oroshi::Client::Native::Call", free_immediately)]
 pub(crate) struct Call {
-    /// Nothing once it has finished, so that the thread can end before the collector comes.
+    /// To the thread that is asked; nothing before `lead`, and once it has finished, so that the thread can end before
+    /// the collector comes.
     way: RefCell<Option<Shared>>,
     inbox: Here<Arc<Inbox>>,
 }
 
 impl Call {
-    /// An error if no descriptor is left to wait with.
-    pub(crate) fn new(way: Shared) -> io::Result<Self> {
-        Ok(Call { way: RefCell::new(Some(way)), inbox: Here::new(Inbox::new()?) })
+    /// A call that leads to no thread yet. Nil if no descriptor is left to wait with.
+    pub(crate) fn new(ruby: &Ruby) -> Result<Option<Self>, Error> {
+        match Inbox::new() {
+            Ok(inbox) => Ok(Some(Call::leading_nowhere(inbox))),
+            Err(error) if is_out_of_descriptors(&error) => Ok(None),
+            Err(error) => Err(request_error(ruby, "eventfd", &format!("no eventfd can be made: {error}"), true)),
+        }
+    }
+
+    pub(crate) fn leading_nowhere(inbox: Arc<Inbox>) -> Self {
+        Call { way: RefCell::new(None), inbox: Here::new(inbox) }
+    }
+
+    /// Whether there is a thread that can be asked.
+    pub(crate) fn leads(ruby: &Ruby, this: &Self) -> Result<bool, Error> {
+        this.inbox(ruby)?;
+        Ok(this.leads_somewhere())
+    }
+
+    pub(crate) fn leads_somewhere(&self) -> bool {
+        self.way.borrow().as_ref().is_some_and(leads_somewhere)
+    }
+
+    /// Asks an engine's thread from now on; nobody's if that was closed. What another one was asked for still comes.
+    pub(crate) fn lead(&self, engine: &Engine) {
+        self.way.replace(engine.way());
     }
 
     /// The number of the descriptor that is readable when `take` has something to give, or `submit` has room again.
@@ -53,15 +77,16 @@ impl Call {
         let shared = self.shared(ruby)?;
         let way = way(ruby, &shared)?;
         let inbox = self.inbox(ruby)?;
+        let headers = headers.map(settings::fields).transpose()?.unwrap_or_default();
+        let options = options.map(|options| settings::options(options, &way.limits)).transpose()?;
         if !inbox.make_room() {
             return Ok(false);
         }
-        let ticket = Ticket::for_order(inbox, tag);
-        let headers = headers.map(settings::fields).transpose()?.unwrap_or_default();
-        let options = options.map(|options| settings::options(options, &way.limits)).transpose()?;
-        let (method, url) = (settings::text(method), settings::text(url));
+        let idempotent = options.as_ref().and_then(|options| options.idempotent);
+        let asked = Asked::new(settings::text(method), settings::text(url), idempotent);
+        let ticket = Ticket::for_order(inbox, tag, asked);
         let body = body.map(|body| Bytes::from(settings::bytes(body)));
-        way.ask(Job::Send(Box::new(Order { ticket, method, url, headers, body, options })));
+        way.ask(Job::Send(Box::new(Order { ticket, headers, body, options })));
         Ok(true)
     }
 
@@ -96,6 +121,13 @@ impl Call {
 
     fn inbox(&self, ruby: &Ruby) -> Result<&Arc<Inbox>, Error> {
         self.inbox.get().ok_or_else(|| elsewhere(ruby))
+    }
+}
+
+#[cfg(test)]
+impl Call {
+    pub(crate) fn both(&self) -> (&Arc<Inbox>, Shared) {
+        (self.inbox.get().unwrap(), self.way.borrow().clone().unwrap())
     }
 }
 

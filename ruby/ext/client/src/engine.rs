@@ -1,6 +1,7 @@
 //! The thread on which requests are carried out, and the way to it.
 
 use std::cell::RefCell;
+use std::io;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,10 +12,9 @@ use oroshi_net::cores::CoresError;
 use oroshi_net::{Cores, CoresOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::call::Call;
 use crate::inbox::{Bell, Ticket};
 use crate::order::{Order, carry_out};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, request_error};
 use crate::process::Here;
 use crate::settings::Settings;
 
@@ -44,23 +44,22 @@ pub(crate) enum Job {
 }
 
 impl Engine {
-    /// Starts the thread.
-    pub(crate) fn start(ruby: &Ruby, settings: &Settings) -> Result<Self, Error> {
-        let way = Way::start(settings.builder.clone(), settings.limits).map_err(|error| {
-            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-            Error::new(ruby.exception_runtime_error(), format!("the client's thread cannot be started: {error}{cause}"))
-        })?;
-        Ok(Engine(RefCell::new(Some(Arc::new(Here::new(way))))))
+    /// Starts the thread. Nil if no descriptor is left for it.
+    pub(crate) fn start(ruby: &Ruby, settings: &Settings) -> Result<Option<Self>, Error> {
+        match Way::start(settings.builder.clone(), settings.limits) {
+            Ok(way) => Ok(Some(Engine(RefCell::new(Some(Arc::new(Here::new(way))))))),
+            Err(CoresError::Runtime(error)) if is_out_of_descriptors(&error) => Ok(None),
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+                let message = format!("the client's thread cannot be started: {error}{cause}");
+                Err(request_error(ruby, "thread", &message, true))
+            }
+        }
     }
 
-    /// A call, or nil if no descriptor is left for it.
-    pub(crate) fn call(ruby: &Ruby, this: &Self) -> Result<Option<Call>, Error> {
-        let shared = this.0.borrow().clone().filter(|shared| shared.get().is_some()).ok_or_else(|| elsewhere(ruby))?;
-        match Call::new(shared) {
-            Ok(call) => Ok(Some(call)),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => Ok(None),
-            Err(error) => Err(Error::new(ruby.exception_runtime_error(), format!("no eventfd can be made: {error}"))),
-        }
+    /// The way to the thread; nothing once it was closed.
+    pub(crate) fn way(&self) -> Option<Shared> {
+        self.0.borrow().clone()
     }
 
     pub(crate) fn close_idle(&self) {
@@ -76,8 +75,18 @@ impl Engine {
 
     /// Whether it belongs to this process, was not closed, and its thread is at work.
     pub(crate) fn is_here(&self) -> bool {
-        self.0.borrow().as_ref().and_then(|shared| shared.get()).is_some_and(Way::leads_somewhere)
+        self.0.borrow().as_ref().is_some_and(leads_somewhere)
     }
+}
+
+/// Whether a way is one of this process, with a thread at its end.
+pub(crate) fn leads_somewhere(shared: &Shared) -> bool {
+    shared.get().is_some_and(Way::leads_somewhere)
+}
+
+/// Whether something could not be made for want of a descriptor, which another moment may bring.
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 impl Way {
@@ -113,7 +122,7 @@ impl Way {
 /// What is said of something that belongs to the parent of this process.
 pub(crate) fn elsewhere(ruby: &Ruby) -> Error {
     let message = "this call was begun before a fork, in the parent: its answers come there; begin another one here";
-    Error::new(ruby.exception_runtime_error(), message)
+    request_error(ruby, "fork", message, false)
 }
 
 /// The thread's work, until nobody is left who could ask for anything.
@@ -156,30 +165,84 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::inbox::Inbox;
+    use crate::call::Call;
+    use crate::inbox::{Asked, Inbox};
 
-    /// Requests of a client whose thread had ended failed for ever after.
+    fn start() -> Engine {
+        let way = Way::start(Builder::default(), Deadlines::default()).unwrap();
+        Engine(RefCell::new(Some(Arc::new(Here::new(way)))))
+    }
+
+    fn ask(engine: &Engine, job: Job) {
+        engine.way().unwrap().get().unwrap().ask(job);
+    }
+
+    fn order(inbox: &Arc<Inbox>, tag: usize, method: &str, url: &str) -> Job {
+        assert!(inbox.make_room());
+        let ticket = Ticket::for_order(inbox, tag, Asked::new(method.to_owned(), url.to_owned(), None));
+        Job::Send(Box::new(Order { ticket, headers: Vec::new(), body: None, options: None }))
+    }
+
+    fn wait_for(inbox: &Inbox, count: usize) -> Vec<(usize, Outcome)> {
+        let mut outcomes = Vec::new();
+        while outcomes.len() < count {
+            outcomes.extend(inbox.take());
+            thread::yield_now();
+        }
+        outcomes.sort_by_key(|(tag, _)| *tag);
+        outcomes
+    }
+
+    /// Requests of a client whose thread had ended failed for ever after; and they said neither which they were, nor that
+    /// they could be sent again.
     #[test]
     fn a_thread_that_ends_by_a_defect_tells_those_who_wait_and_leads_nowhere() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
-        let way = Way::start(Builder::default(), Deadlines::default()).unwrap();
-        let inbox = Inbox::new().unwrap();
-        assert!(inbox.make_room() && way.leads_somewhere());
-        let ticket = Ticket::for_order(&inbox, 7);
-        let (method, headers) = ("GET".to_owned(), Vec::new());
-        way.ask(Job::Send(Box::new(Order { ticket, method, url, headers, body: None, options: None })));
-        let connection = listener.accept().unwrap();
-        way.ask(Job::Panic);
-        way.ask(Job::Count(Ticket::for_question(&inbox)));
-        let mut lost = Vec::new();
-        while lost.len() < 2 {
-            lost.extend(inbox.take());
+        let (engine, inbox) = (start(), Inbox::new().unwrap());
+        assert!(engine.is_here());
+        ask(&engine, order(&inbox, 7, "GET", &format!("{url}?secret=hidden")));
+        ask(&engine, order(&inbox, 8, "POST", &url));
+        let connections = [listener.accept().unwrap(), listener.accept().unwrap()];
+        ask(&engine, Job::Panic);
+        ask(&engine, Job::Count(Ticket::for_question(&inbox)));
+        ask(&engine, order(&inbox, 9, "POST", &url));
+        let lost = wait_for(&inbox, 4).into_iter().map(|(tag, outcome)| match outcome {
+            Outcome::Lost(lost) => (tag, lost.what, lost.retry_is_safe, lost.after.is_zero()),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(
+            lost.collect::<Vec<_>>(),
+            [
+                (0, String::new(), true, true),
+                (7, format!("GET {url}: "), true, false),
+                (8, format!("POST {url}: "), false, false),
+                (9, format!("POST {url}: "), true, false),
+            ]
+        );
+        assert!(!engine.is_here(), "so that another is started");
+        drop(connections);
+    }
+
+    /// The rest of a `fetch_all` was lost with the thread.
+    #[test]
+    fn a_call_goes_on_with_another_thread() {
+        let call = Call::leading_nowhere(Inbox::new().unwrap());
+        assert!(!call.leads_somewhere());
+        let (first, second) = (start(), start());
+        call.lead(&first);
+        ask(&first, Job::Panic);
+        while call.leads_somewhere() {
             thread::yield_now();
         }
-        lost.sort_by_key(|(tag, _)| *tag);
-        assert!(matches!(lost[..], [(0, Outcome::Lost), (7, Outcome::Lost)]), "{lost:?}");
-        assert!(!way.leads_somewhere(), "so that another is started");
-        drop(connection);
+        call.lead(&second);
+        assert!(call.leads_somewhere());
+        let (inbox, way) = call.both();
+        way.get().unwrap().ask(order(inbox, 1, "GET", "nonsense"));
+        assert!(matches!(wait_for(inbox, 1)[..], [(1, Outcome::Failure(_))]));
+        second.close();
+        assert!(call.leads_somewhere(), "what was begun goes on");
+        call.lead(&second);
+        assert!(!call.leads_somewhere(), "closed, so that another is asked for");
     }
 }

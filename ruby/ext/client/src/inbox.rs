@@ -4,11 +4,14 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use oroshi_client::is_idempotent;
+use oroshi_net::Endpoint;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::Notify;
 
-use crate::outcome::Outcome;
+use crate::outcome::{Lost, Outcome};
 
 /// How many orders of a call may lie at the thread without having been begun.
 ///
@@ -135,23 +138,56 @@ impl State {
 pub(crate) struct Ticket {
     inbox: Arc<Inbox>,
     tag: usize,
+    /// Nothing for a question.
+    asked: Option<Asked>,
     begun: bool,
     told: bool,
 }
 
+/// What a request asks for, as far as it takes to say that it was lost.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) method: String,
+    pub(crate) url: String,
+    idempotent: bool,
+    at: Instant,
+}
+
+impl Asked {
+    /// `idempotent`: where it is not as the method has it.
+    pub(crate) fn new(method: String, url: String, idempotent: Option<bool>) -> Self {
+        let idempotent = idempotent.unwrap_or_else(|| is_idempotent(&method));
+        Asked { method, url, idempotent, at: Instant::now() }
+    }
+
+    /// What is said if nobody can say more.
+    fn lost(&self, begun: bool) -> Lost {
+        // Without the query, which may hold a secret. One that cannot be read may hold it anywhere.
+        let url = self.url.parse::<Endpoint>().map_or_else(|_| String::new(), |endpoint| endpoint.to_string());
+        let url = url.split('?').next().unwrap_or_default();
+        let what = format!("{} {url}: ", self.method.escape_default());
+        Lost { what, retry_is_safe: self.idempotent || !begun, after: self.at.elapsed() }
+    }
+}
+
 impl Ticket {
     /// For an order, after [`Inbox::make_room`].
-    pub(crate) fn for_order(inbox: &Arc<Inbox>, tag: usize) -> Self {
-        Ticket { inbox: Arc::clone(inbox), tag, begun: false, told: false }
+    pub(crate) fn for_order(inbox: &Arc<Inbox>, tag: usize, asked: Asked) -> Self {
+        Ticket { inbox: Arc::clone(inbox), tag, asked: Some(asked), begun: false, told: false }
     }
 
     /// For what is answered on the spot, and needs no room.
     pub(crate) fn for_question(inbox: &Arc<Inbox>) -> Self {
-        Ticket { inbox: Arc::clone(inbox), tag: 0, begun: true, told: false }
+        Ticket { inbox: Arc::clone(inbox), tag: 0, asked: None, begun: true, told: false }
     }
 
     pub(crate) fn inbox(&self) -> &Arc<Inbox> {
         &self.inbox
+    }
+
+    /// What is asked for; nothing of a question.
+    pub(crate) fn asked(&self) -> Option<&Asked> {
+        self.asked.as_ref()
     }
 
     /// Says that the order is being worked on. False if nobody wants it any more.
@@ -179,7 +215,13 @@ impl Drop for Ticket {
         if !self.begun {
             drop(self.inbox.begun());
         }
-        if !self.told && self.inbox.put(self.tag, Outcome::Lost) {
+        if self.told {
+            return;
+        }
+        // Nothing of a question was sent.
+        let nothing = Lost { what: String::new(), retry_is_safe: true, after: Duration::ZERO };
+        let lost = self.asked.as_ref().map_or(nothing, |asked| asked.lost(self.begun));
+        if self.inbox.put(self.tag, Outcome::Lost(lost)) {
             self.inbox.ring();
         }
     }
@@ -223,6 +265,26 @@ mod tests {
         rustix::io::read(inbox.lock().ready.as_ref().unwrap(), &mut [0; 8]).is_ok()
     }
 
+    fn order(inbox: &Arc<Inbox>, tag: usize) -> Ticket {
+        Ticket::for_order(inbox, tag, Asked::new("GET".to_owned(), "http://a/".to_owned(), None))
+    }
+
+    fn counts() -> Outcome {
+        Outcome::Counts(Default::default())
+    }
+
+    /// Its URL may hold a password, and its method anything.
+    #[test]
+    fn a_request_that_is_lost_tells_no_secrets() {
+        for (method, url, what) in [
+            ("GET", "http://a/b?c=hidden", "GET http://a/b: "),
+            ("GET", "http://me:hidden@a/", "GET : "),
+            ("G\nT", "hidden", "G\\nT : "),
+        ] {
+            assert_eq!(Asked::new(method.to_owned(), url.to_owned(), None).lost(true).what, what);
+        }
+    }
+
     fn tags(inbox: &Inbox) -> Vec<usize> {
         inbox.take().into_iter().map(|(tag, _)| tag).collect()
     }
@@ -231,9 +293,9 @@ mod tests {
     fn an_order_that_is_dropped_is_told_as_lost() {
         let inbox = Inbox::new().unwrap();
         assert!(inbox.make_room() && inbox.take().is_empty());
-        drop(Ticket::for_order(&inbox, 7));
+        drop(order(&inbox, 7));
         assert!(is_readable(&inbox));
-        assert!(matches!(inbox.take()[..], [(7, Outcome::Lost)]));
+        assert!(matches!(inbox.take()[..], [(7, Outcome::Lost(_))]));
         assert_eq!(inbox.lock().unbegun, 0);
     }
 
@@ -241,22 +303,21 @@ mod tests {
     fn the_descriptor_is_readable_once_for_all_that_came_in_one_go() {
         let (inbox, bell) = (Inbox::new().unwrap(), Bell::default());
         for tag in 0..3 {
-            Ticket::for_question(&inbox).tell(Outcome::Lost, &bell);
+            Ticket::for_question(&inbox).tell(counts(), &bell);
             assert!(inbox.make_room());
-            Ticket::for_order(&inbox, tag).tell(Outcome::Lost, &bell);
+            order(&inbox, tag).tell(counts(), &bell);
         }
         assert_eq!(bell.inboxes.borrow().len(), 1);
         assert_eq!(tags(&inbox), [0, 0, 0, 1, 0, 2]);
-        Ticket::for_question(&inbox).tell(Outcome::Lost, &bell);
+        Ticket::for_question(&inbox).tell(counts(), &bell);
         assert_eq!(bell.inboxes.borrow().len(), 2, "taken, so it must be told again");
     }
 
     #[test]
     fn orders_lie_about_only_up_to_a_number() {
         let inbox = Inbox::new().unwrap();
-        let mut tickets: Vec<_> = std::iter::repeat_with(|| inbox.make_room().then(|| Ticket::for_order(&inbox, 0)))
-            .map_while(|ticket| ticket)
-            .collect();
+        let mut tickets: Vec<_> =
+            std::iter::repeat_with(|| inbox.make_room().then(|| order(&inbox, 0))).map_while(|ticket| ticket).collect();
         assert_eq!(tickets.len(), UNBEGUN);
         for ticket in &mut tickets[..UNBEGUN / 2 - 1] {
             assert!(ticket.begin() && !is_readable(&inbox));
@@ -268,10 +329,10 @@ mod tests {
     #[test]
     fn nobody_is_told_after_giving_up() {
         let (inbox, bell) = (Inbox::new().unwrap(), Bell::default());
-        let (mut first, second) = [1, 2].map(|tag| (inbox.make_room(), Ticket::for_order(&inbox, tag)).1).into();
+        let (mut first, second) = [1, 2].map(|tag| (inbox.make_room(), order(&inbox, tag)).1).into();
         inbox.give_up();
         assert!(!first.begin());
-        first.tell(Outcome::Lost, &bell);
+        first.tell(counts(), &bell);
         drop(second);
         assert!(inbox.take().is_empty() && bell.inboxes.borrow().is_empty());
         assert_eq!(inbox.fileno(), None, "the descriptor is closed");

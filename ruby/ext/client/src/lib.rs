@@ -51,12 +51,14 @@ mod entry {
         settings.define_method("start", method!(Settings::start, 0))?;
 
         let engine = native.define_class("Engine", ruby.class_object())?;
-        engine.define_method("call", method!(Engine::call, 0))?;
         engine.define_method("close_idle", method!(Engine::close_idle, 0))?;
         engine.define_method("close", method!(Engine::close, 0))?;
         engine.define_method("here?", method!(Engine::is_here, 0))?;
 
         let call = native.define_class("Call", ruby.class_object())?;
+        call.define_singleton_method("new", function!(Call::new, 0))?;
+        call.define_method("leads?", method!(Call::leads, 0))?;
+        call.define_method("lead", method!(Call::lead, 1))?;
         call.define_method("fileno", method!(Call::fileno, 0))?;
         call.define_method("submit", method!(Call::submit, 6))?;
         call.define_method("count", method!(Call::count, 0))?;

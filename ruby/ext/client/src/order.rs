@@ -14,9 +14,8 @@ use crate::outcome::{Answer, Outcome};
 /// A request, as it goes to the thread.
 #[derive(Debug)]
 pub(crate) struct Order {
+    /// It has the method and the URL.
     pub(crate) ticket: Ticket,
-    pub(crate) method: String,
-    pub(crate) url: String,
     /// Names and values, in their order.
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     pub(crate) body: Option<Bytes>,
@@ -36,12 +35,14 @@ pub(crate) struct Options {
 
 /// Carries an order out, for as long as somebody waits for it.
 pub(crate) async fn carry_out(client: local::Client, order: Box<Order>, bell: Rc<Bell>) {
-    let Order { mut ticket, method, url, headers, body, options } = *order;
+    let Order { mut ticket, headers, body, options } = *order;
     let outcome = {
         let inbox = Arc::clone(ticket.inbox());
         let mut given_up = pin!(inbox.given_up());
-        if ticket.begin() {
-            let mut request = client.request(method, url);
+        if ticket.begin()
+            && let Some(asked) = ticket.asked()
+        {
+            let mut request = client.request(asked.method.clone(), &asked.url);
             for (name, value) in headers {
                 request = request.header(&name, value);
             }

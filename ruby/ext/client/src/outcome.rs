@@ -5,7 +5,10 @@ use std::error::Error as _;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use magnus::{IntoValue as _, RArray, RHash, RString, Ruby, Value, encoding::EncodingCapable as _};
+use magnus::encoding::EncodingCapable as _;
+use magnus::{
+    Exception, IntoValue as _, Module as _, RArray, RClass, RHash, RModule, RString, Ruby, Value, value::ReprValue as _,
+};
 use oroshi_client::{Coding, Counts, Error, Headers, Timings, local};
 use oroshi_http1::Version;
 
@@ -16,7 +19,17 @@ pub(crate) enum Outcome {
     Failure(Error),
     Counts(Counts),
     /// Whoever worked on it has panicked, which is a defect.
-    Lost,
+    Lost(Lost),
+}
+
+/// What is known of a request that was lost.
+#[derive(Debug)]
+pub(crate) struct Lost {
+    /// Its method and URL, as a message begins.
+    pub(crate) what: String,
+    pub(crate) retry_is_safe: bool,
+    /// How long after the call.
+    pub(crate) after: Duration,
 }
 
 /// A response that has come whole.
@@ -74,7 +87,7 @@ impl Answer {
 }
 
 impl Outcome {
-    /// `[tag, :response, ...]`, `[tag, :failure, ...]`, `[tag, :counts, ...]` or `[tag, :lost]`.
+    /// `[tag, :response, ...]`, `[tag, :failure, ...]`, `[tag, :counts, ...]` or `[tag, :lost, ...]`.
     pub(crate) fn to_ruby(&self, ruby: &Ruby, tag: usize) -> RArray {
         match self {
             Outcome::Answer(answer) => answer.to_ruby(ruby, tag),
@@ -84,11 +97,29 @@ impl Outcome {
                     [tag.into_value_with(ruby), ruby.sym_new("counts").into_value_with(ruby), all(ruby, counts)];
                 ruby.ary_new_from_values(&fields)
             }
-            Outcome::Lost => {
-                ruby.ary_new_from_values(&[tag.into_value_with(ruby), ruby.sym_new("lost").into_value_with(ruby)])
+            Outcome::Lost(Lost { what, retry_is_safe, after }) => {
+                let fields = [
+                    tag.into_value_with(ruby),
+                    ruby.sym_new("lost").into_value_with(ruby),
+                    ruby.str_new(what).into_value_with(ruby),
+                    retry_is_safe.into_value_with(ruby),
+                    after.as_secs_f64().into_value_with(ruby),
+                ];
+                ruby.ary_new_from_values(&fields)
             }
         }
     }
+}
+
+/// An `Oroshi::Client::RequestError`, to be raised: what Ruby asked for could not even be begun.
+pub(crate) fn request_error(ruby: &Ruby, name: &str, message: &str, retry_is_safe: bool) -> magnus::Error {
+    let made = || {
+        let module: RModule = ruby.class_object().const_get("Oroshi")?;
+        let class: RClass = module.const_get::<_, RClass>("Client")?.const_get("Error")?;
+        let fields = (ruby.sym_new("request"), name, message, false, retry_is_safe, timings(ruby, &Timings::default()));
+        class.funcall::<_, _, Exception>("of", fields)
+    };
+    made().map_or_else(|error: magnus::Error| error, magnus::Error::from)
 }
 
 fn failure(ruby: &Ruby, tag: usize, error: &Error) -> RArray {

@@ -3,6 +3,7 @@
 //!
 //! Times are seconds, nil for ever.
 
+use std::error::Error as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use magnus::r_hash::ForEach;
 use magnus::{Error, RArray, RHash, RString, Ruby, Symbol, TryConvert, Value};
 use oroshi_client::{Builder, Deadlines};
 use oroshi_http1::Limits;
-use oroshi_net::ClientTlsOptions;
-use oroshi_net::tls::Roots;
+use oroshi_net::tls::{Roots, TlsConfigError};
+use oroshi_net::{ClientTls, ClientTlsOptions};
 
 use crate::engine::Engine;
 use crate::order::Options;
@@ -35,10 +36,12 @@ impl Settings {
             reading.read(&name.name()?, value)?;
             Ok(ForEach::Continue)
         })?;
+        let wrong = |message| Error::new(ruby.exception_arg_error(), message);
+        reading.try_tls().map_err(wrong)?;
         let (builder, limits) = reading.finish();
         match builder.clone().build_local() {
             Ok(client) => Ok(Settings { builder, limits, max_connections: client.counts().connections }),
-            Err(error) => Err(Error::new(ruby.exception_arg_error(), error.to_string())),
+            Err(error) => Err(wrong(error.to_string())),
         }
     }
 
@@ -46,8 +49,8 @@ impl Settings {
         self.max_connections
     }
 
-    /// Starts a client.
-    pub(crate) fn start(ruby: &Ruby, this: &Self) -> Result<Engine, Error> {
+    /// Starts a client. Nil if no descriptor is left for it.
+    pub(crate) fn start(ruby: &Ruby, this: &Self) -> Result<Option<Engine>, Error> {
         Engine::start(ruby, this)
     }
 }
@@ -115,6 +118,26 @@ impl Reading {
             }
         }
         Ok(())
+    }
+
+    /// Reads the files of TLS and the name, as the first `https` request does, and says what is wrong with which option.
+    /// The Ruby side has made sure that there are such files: a path that is shown here is one.
+    fn try_tls(&self) -> Result<(), String> {
+        let attempt = |option: &str, options: ClientTlsOptions| match ClientTls::new(&options, "localhost") {
+            Ok(_) => Ok(()),
+            Err(TlsConfigError::Name { name }) => {
+                Err(format!("{option}: expected a DNS name or an IP address, got {name:?}"))
+            }
+            Err(error) => {
+                let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+                Err(format!("{option}: expected PEM files that can be used, but {error}{cause}"))
+            }
+        };
+        let nobody = || ClientTlsOptions { roots: Roots::Insecure, ..ClientTlsOptions::default() };
+        attempt("ca_files", ClientTlsOptions { roots: Roots::Only(self.ca_files.clone()), ..nobody() })?;
+        let identity = self.certificate.clone().zip(self.private_key.clone());
+        attempt("certificate, private_key", ClientTlsOptions { identity, ..nobody() })?;
+        attempt("server_name", ClientTlsOptions { server_name: self.tls.server_name.clone(), ..nobody() })
     }
 
     fn finish(self) -> (Builder, Deadlines) {

@@ -12,19 +12,21 @@ module Oroshi
         @lock = Mutex.new
       end
 
-      # The Native::Engine of this process.
+      # The Native::Engine of this process; nil if no descriptor is left for its thread. It may be closed by the time it
+      # is used: `close` waits for nobody, so that a signal's trap may call it.
       def running
         native = @native
         return native if native&.here?
 
         @lock.synchronize do
-          @native = @settings.start unless @native&.here?
-          @native
+          native = @native
+          native = @native = @settings.start unless native&.here?
+          native
         end
       end
 
       def close_idle
-        @native.close_idle if @native&.here?
+        @native&.close_idle
       end
 
       def close

@@ -39,7 +39,8 @@ module Oroshi
       end
 
       # Whether the same request can be sent again without being carried out twice: none of it was sent, or it is
-      # idempotent and nothing was answered. (The client has sent it again once already if a connection broke.)
+      # idempotent and nothing was answered. (The client has sent it again once already if a connection broke. A URL that
+      # cannot be read was not sent either.)
       # Whether that is wise is the caller's to know.
       def retry_safe?
         @retry_safe
@@ -60,12 +61,13 @@ module Oroshi
     module Timeout
     end
 
-    # The request cannot be sent: its URL, method, or a header field.
+    # The request cannot be sent: its URL, method, or a header field; or there is no thread to send it (names "thread",
+    # "eventfd"), or none in this process, as the call was begun before a fork (name "fork").
     class RequestError < Error; end
 
     # No connection was free: too many requests wait, or for too long.
     class QueueError < Error; end
-    # Waited longer than queue_timeout.
+    # Waited longer than queue_timeout; with the name "descriptors" for one of these.
     class QueueTimeout < QueueError; include Timeout; end
 
     # The host's name could not be looked up.

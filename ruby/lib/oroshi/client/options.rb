@@ -131,6 +131,9 @@ module Oroshi
           if options[:certificate].nil? != options[:private_key].nil?
             raise ArgumentError, "certificate and private_key go together: name both files, or neither"
           end
+          options.slice(:ca_files, :certificate, :private_key).each do |name, value|
+            several(value).each { |path| check_file(name, path) }
+          end
 
           options = options.reject { |name, value| value.nil? && OF_CLIENT[name].kind != :seconds }
           options.to_h { |name, value| [name, plain(OF_CLIENT[name].kind, value)] }
@@ -154,10 +157,28 @@ module Oroshi
           wrong(name, words, value) unless test.call(value)
         end
 
+        # How long a call may wait for a descriptor, in seconds: as long as its request may wait for a connection. nil is for
+        # ever.
+        def patience(of_client, of_request)
+          limits = { queue_timeout: 30 }.merge(of_client, of_request).slice(:queue_timeout, :timeout)
+          limits.each { |name, value| check(name, value, :seconds) }
+          limits.values.compact.min
+        end
+
         private
 
         def wrong(name, words, value)
           raise ArgumentError, "#{name}: expected #{words}, got #{shown(name, value)}"
+        end
+
+        # Whoever gives a file's content instead of its path learns so now, and not from the system's message, which
+        # repeats it.
+        def check_file(name, path)
+          File.open(path) { |file| file.read(1) }
+        rescue SystemCallError => e
+          reason = SystemCallError.new(nil, e.errno).message
+          raise ArgumentError, "#{name}: expected the path of a file that can be read, got #{shown(name, path)}: #{reason}",
+                cause: nil
         end
 
         # A checked value as the native side reads it.
@@ -185,9 +206,13 @@ module Oroshi
           raise ArgumentError, "#{name}: no such option; #{hint}"
         end
 
-        # Values that may be secrets show their class alone.
+        SECRET = %i[basic_auth bearer_auth headers query form json body private_key].freeze
+        private_constant :SECRET
+
+        # Values that may be secrets show their class alone; so does what a PEM file holds, where its path was expected.
         def shown(name, value)
-          %i[basic_auth bearer_auth headers query form json body].include?(name) ? "one of #{value.class}" : value.inspect
+          secret = SECRET.include?(name) || several(value).any? { |one| one.to_s.b.include?("-----BEGIN") }
+          secret ? "one of #{value.class}" : value.inspect
         end
 
         # Pairs of Strings; an Array as a value gives several, nil none.
