@@ -278,7 +278,8 @@ fn the_hub_ends_in_good_form() {
 fn silent_sessions_are_pinged_and_frozen_ones_end() {
     let hub = Hub::start(|plan| {
         plan.limits.ping = Some(Duration::from_millis(80));
-        plan.limits.pong = Duration::from_millis(400);
+        // Long enough for this test to be kept waiting by others.
+        plan.limits.pong = Duration::from_secs(3);
     });
     let (alive, _) = hub.session();
     let (mut frozen, _) = hub.session();
