@@ -45,6 +45,8 @@ pub(crate) struct Hub {
     pub(crate) scratch: RefCell<Vec<u8>>,
     /// Rung when a session that had no room has some.
     pub(crate) room: Notify,
+    /// How many publishes wait for that.
+    pub(crate) waiting_for_room: Cell<usize>,
     /// Rung when a session has gone.
     pub(crate) gone: Notify,
     pub(crate) draining: Cell<bool>,
@@ -85,6 +87,7 @@ impl Hub {
             groups: Groups::default(),
             scratch: RefCell::new(vec![0; SCRATCH]),
             room: Notify::new(),
+            waiting_for_room: Cell::new(0),
             gone: Notify::new(),
             draining: Cell::new(false),
             sessions: RefCell::default(),
@@ -172,6 +175,7 @@ impl Hub {
             }
             sessions.remove(place.slot as usize);
         }
+        let reason = session.reason_or(reason);
         session.state.set(State::Over(reason));
         self.node.directory.remove(&session.key, place);
         self.groups.leave_all(session);
@@ -229,7 +233,16 @@ impl Hub {
         if !session.is_open() {
             return;
         }
-        if session.framing == Framing::Poll || session.stream.borrow().is_none() {
+        if session.framing == Framing::Poll {
+            // Whoever polls gets what waits, and then the word that it is over.
+            session.rare(|rare| rare.reason = Some(reason));
+            session.state.set(State::Ending);
+            if session.outbox.borrow().is_empty() {
+                session.cut_off(reason);
+            }
+            return session.wake();
+        }
+        if session.stream.borrow().is_none() {
             return session.cut_off(reason);
         }
         // kuiperbelt ends a connection without a word, unless the client closes.
@@ -246,7 +259,7 @@ impl Hub {
     pub(crate) fn say(&self, session: &Rc<Session>, message: Message) {
         let delivery = Rc::new(Delivery::new(Arc::new(message)));
         delivery.matched();
-        self.queue(session, &delivery, Slow::Refuse);
+        self.queue(session, &delivery, Slow::Refuse, true);
         self.list_urgent(session);
     }
 
@@ -254,17 +267,16 @@ impl Hub {
     pub(crate) fn send_last(&self, session: &Rc<Session>, message: Arc<Message>) {
         let delivery = Rc::new(Delivery::new(message));
         delivery.matched();
-        if self.queue(session, &delivery, Slow::Refuse) != Pushed::Queued {
-            delivery.settle(Outcome::Dropped);
-        }
+        self.queue(session, &delivery, Slow::Refuse, true);
     }
 
     /// A session said something.
     pub(crate) fn hear(self: &Rc<Self>, session: &Rc<Session>, kind: Kind, data: Bytes) {
         self.counters.heard(data.len());
         if self.plan().echo {
-            self.say(session, Message::data(kind, data));
-            return;
+            let delivery = Rc::new(Delivery::new(Arc::new(Message::data(kind, data))));
+            self.retry(session, &delivery, Slow::Disconnect);
+            return self.list_urgent(session);
         }
         if self.plan().callbacks.receive.is_none() || !enqueue_upstream(session, kind, data) {
             return;
@@ -293,7 +305,7 @@ impl Hub {
             delivery.settle(Outcome::Closed);
             return true;
         }
-        match self.queue(session, delivery, slow) {
+        match self.queue(session, delivery, slow, false) {
             Pushed::Queued => {}
             Pushed::Full => return false,
             Pushed::TooSlow => {
@@ -304,15 +316,19 @@ impl Hub {
         true
     }
 
-    fn queue(&self, session: &Rc<Session>, delivery: &Rc<Delivery>, slow: Slow) -> Pushed {
+    /// `always`: whatever waits already. For first and last words, of which a session has a few.
+    fn queue(&self, session: &Rc<Session>, delivery: &Rc<Delivery>, slow: Slow, always: bool) -> Pushed {
         let limits = &self.plan().limits;
         let mut outbox = session.outbox.borrow_mut();
         let before = outbox.bytes();
         // Where memory is short, those who do not keep up get none of it.
         let short = before > 0 && self.queued.get() >= limits.total_queue_bytes / usize::from(self.node.cores());
-        let bytes = if short { 0 } else { limits.session_queue_bytes };
-        let pushed =
-            outbox.push(delivery, session.framing, slow, Bounds { bytes, messages: limits.session_queue_messages });
+        let bounds = match (always, short) {
+            (true, _) => Bounds { bytes: usize::MAX, messages: usize::MAX },
+            (false, true) => Bounds { bytes: 0, messages: 0 },
+            (false, false) => Bounds { bytes: limits.session_queue_bytes, messages: limits.session_queue_messages },
+        };
+        let pushed = outbox.push(delivery, session.framing, slow, bounds);
         self.queued.set(self.queued.get() + outbox.bytes() - before);
         if session.listed.get().blocked || session.framing == Framing::Poll || session.stream.borrow().is_none() {
             outbox.tried();
@@ -375,11 +391,17 @@ impl Hub {
     /// A session's queue went from `before` bytes to `after`.
     pub(crate) fn unqueue(&self, before: usize, after: usize) {
         self.queued.set((self.queued.get() + after).saturating_sub(before));
+        self.node.set_queued_bytes(self.core, self.queued.get());
+        if after < before {
+            self.made_room();
+        }
     }
 
     /// A session that could take no more can.
     pub(crate) fn made_room(&self) {
-        self.room.notify_waiters();
+        if self.waiting_for_room.get() > 0 {
+            self.room.notify_waiters();
+        }
     }
 
     /// A number for a publish on this core.
@@ -447,7 +469,8 @@ impl Hub {
     }
 
     fn tell_load(&self) {
-        self.node.set_load(self.core, self.queued.get(), self.len());
+        self.node.set_queued_bytes(self.core, self.queued.get());
+        self.node.set_sessions(self.core, self.len());
     }
 }
 

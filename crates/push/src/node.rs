@@ -81,11 +81,14 @@ impl Node {
         asked
     }
 
-    /// Writes down what a core holds.
-    pub(crate) fn set_load(&self, core: u16, queued_bytes: usize, sessions: usize) {
-        let load = &self.loads[usize::from(core)];
-        load.queued_bytes.store(queued_bytes, Ordering::Relaxed);
-        load.sessions.store(sessions, Ordering::Relaxed);
+    /// Writes down what waits on a core.
+    pub(crate) fn set_queued_bytes(&self, core: u16, bytes: usize) {
+        self.loads[usize::from(core)].queued_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Writes down how many sessions a core has.
+    pub(crate) fn set_sessions(&self, core: u16, sessions: usize) {
+        self.loads[usize::from(core)].sessions.store(sessions, Ordering::Relaxed);
     }
 
     /// The bytes that wait on all cores.

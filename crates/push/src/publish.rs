@@ -155,7 +155,7 @@ impl Hub {
     /// Puts a message into every queue that it is for. Returns the sessions that have no room for now.
     fn queue_all(&self, publish: &Publish, sessions: &[Place], delivery: &Rc<Delivery>) -> Vec<Rc<Session>> {
         let (to, stamp) = (&publish.to, self.next_stamp());
-        let mut full = Vec::new();
+        let (mut full, few) = (Vec::new(), Self::is_small(sessions.len()));
         for key in &publish.except {
             if let Some(session) = self.node.directory.find(key).and_then(|place| self.at(place)) {
                 session.stamp.set(stamp);
@@ -171,7 +171,7 @@ impl Hub {
                 continue;
             };
             if self.offer(&session, delivery, Slow::Refuse, stamp) {
-                self.list_urgent(&session);
+                if few { self.list_urgent(&session) } else { self.list_bulk(&session) }
             } else {
                 full.push(session);
             }
@@ -200,6 +200,7 @@ impl Hub {
     /// Offers a message again whenever there is room, until it is queued everywhere or the time is over. Returns the keys of those
     /// who never had any.
     async fn insist(&self, mut full: Vec<Rc<Session>>, delivery: &Rc<Delivery>, until: Instant) -> Vec<Box<str>> {
+        let _waiting = WaitingForRoom::new(self);
         loop {
             let room = self.room.notified();
             full.retain(|session| {
@@ -215,5 +216,21 @@ impl Hub {
         }
         full.iter().for_each(|_| delivery.settle(Outcome::Dropped));
         full.iter().map(|session| Box::from(&*session.key)).collect()
+    }
+}
+
+/// Counts a publish among those that are told of room, for as long as this lives.
+struct WaitingForRoom<'h>(&'h Hub);
+
+impl<'h> WaitingForRoom<'h> {
+    fn new(hub: &'h Hub) -> Self {
+        hub.waiting_for_room.set(hub.waiting_for_room.get() + 1);
+        WaitingForRoom(hub)
+    }
+}
+
+impl Drop for WaitingForRoom<'_> {
+    fn drop(&mut self) {
+        self.0.waiting_for_room.set(self.0.waiting_for_room.get().saturating_sub(1));
     }
 }

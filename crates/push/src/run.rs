@@ -186,7 +186,10 @@ async fn serve(hub: Rc<Hub>, place: Place, shutdown: Shutdown) {
 
 fn settings(plan: &Plan) -> Settings {
     let mut settings = Settings { drain_timeout: plan.drain.timeout, ..Settings::default() };
-    settings.limits.body_bytes = plan.limits.publish_bytes.saturating_mul(2).max(64 * 1024);
+    // As JSON a character can take six bytes.
+    settings.limits.body_bytes = plan.limits.publish_bytes.saturating_mul(6).saturating_add(1 << 20);
+    // Each session that a message is for is a header of its own in kuiperbelt's API.
+    settings.limits.headers = oroshi_http1::MAX_HEADERS;
     // Polls wait within a request.
     settings.request_timeout = settings.request_timeout.max(plan.limits.poll_wait * 2);
     settings.last_request_timeout = Duration::from_millis(100).min(plan.drain.timeout / 4);

@@ -166,8 +166,16 @@ impl Session {
     /// Ends it at once: what waits is lost, and counted so.
     pub(crate) fn cut_off(&self, reason: Reason) {
         if !matches!(self.state.get(), State::Over(_)) {
-            self.state.set(State::Over(reason));
+            self.state.set(State::Over(self.reason_or(reason)));
             self.wake();
+        }
+    }
+
+    /// Why it ends: what was known first, else this.
+    pub(crate) fn reason_or(&self, reason: Reason) -> Reason {
+        match self.state.get() {
+            State::Over(reason) => reason,
+            _ => self.rare.borrow().as_ref().and_then(|rare| rare.reason).unwrap_or(reason),
         }
     }
 
@@ -206,12 +214,14 @@ impl Session {
         });
     }
 
-    fn write_out(&self, hub: &Hub, write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>) -> Option<Flushed> {
+    fn write_out(&self, hub: &Hub, mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>) -> Option<Flushed> {
         let mut outbox = self.outbox.borrow_mut();
-        let before = outbox.bytes();
-        let flushed = outbox.flush(self.framing, write);
+        let (before, mut taken) = (outbox.bytes(), 0);
+        let flushed = outbox.flush(self.framing, |slices| write(slices).inspect(|count| taken += count));
         hub.unqueue(before, outbox.bytes());
-        if outbox.bytes() != before {
+        // A part of a message counts, and so does the moment in which it begins to wait.
+        let was_blocked = self.listed.get().blocked;
+        if taken > 0 || !was_blocked {
             self.times.took.set(hub.now());
         }
         match flushed {
@@ -264,11 +274,7 @@ impl Future for Serving {
         let session = Rc::clone(&serving.session);
         session.wake_by(context.waker());
         if session.listed.get().blocked {
-            let before = session.outbox.borrow().bytes();
             session.poll_flush(&serving.hub, context);
-            if session.outbox.borrow().bytes() < before {
-                serving.hub.made_room();
-            }
         }
         if !serving.kept.is_empty() {
             serving.take_kept();
@@ -311,8 +317,7 @@ impl Serving {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Ok(())) if count > 0 => {}
             Poll::Ready(_) => {
-                let reason = session.rare.borrow().as_ref().and_then(|rare| rare.reason).unwrap_or(Reason::Client);
-                session.cut_off(reason);
+                session.cut_off(Reason::Client);
                 return Poll::Ready(());
             }
         }
@@ -329,8 +334,11 @@ impl Serving {
 
     /// What came before there was a session.
     fn take_kept(&mut self) {
-        if self.session.framing != Framing::WebSocket || self.session.listed.get().deaf {
+        if self.session.framing != Framing::WebSocket {
             self.kept = Vec::new();
+            return;
+        }
+        if self.session.listed.get().deaf {
             return;
         }
         let mut kept = std::mem::take(&mut self.kept);
@@ -359,6 +367,8 @@ impl Serving {
                     return;
                 }
                 Ok(Some(_)) if !self.session.is_open() => {}
+                // Who does not read gets no more of them: one answer for several pings will do (RFC 6455 section 5.5.3).
+                Ok(Some(Event::Ping(_))) if self.session.listed.get().blocked => {}
                 Ok(Some(Event::Ping(payload))) => self.hub.say(&self.session, Message::pong(payload)),
                 Ok(Some(Event::Pong(_))) => {}
                 Ok(Some(Event::Message { kind, data })) => {
@@ -367,7 +377,6 @@ impl Serving {
                 }
                 Err(violation) => {
                     *input = &mut [];
-                    self.session.tells_close.set(true);
                     self.hub.end(&self.session, Reason::Violation, violation.code(), &violation.to_string());
                     return;
                 }

@@ -54,8 +54,7 @@ impl Hub {
             State::Open | State::Ending => {}
             State::Lingering(until) => {
                 if now >= until {
-                    let reason = session.rare.borrow().as_ref().and_then(|rare| rare.reason);
-                    session.cut_off(reason.unwrap_or(Reason::Client));
+                    session.cut_off(Reason::Client);
                 }
                 return;
             }

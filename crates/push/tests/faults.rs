@@ -191,3 +191,148 @@ fn a_full_queue_is_waited_for() {
         assert_eq!(publishing.join().unwrap()["matched"], 1);
     });
 }
+
+/// Text of so many bytes that no two messages have in common.
+fn text(number: usize, length: usize) -> String {
+    format!("{number} {}", "x".repeat(length))
+}
+
+#[test]
+fn a_reader_that_takes_a_large_message_slowly_is_not_too_slow() {
+    let hub = Hub::start(|plan| plan.limits.write = Duration::from_millis(400));
+    let (mut socket, key) = hub.session();
+    let message = text(0, 900_000);
+    std::thread::scope(|scope| {
+        let publishing = scope.spawn(|| hub.publish(json!({ "sessions": [key], "text": message, "wait": "written" })));
+        // What the kernels hold is gone at once; the rest comes in steps, each of which counts as taking something.
+        let (mut got, mut buffer, start) = (0, vec![0; 16 * 1024], Instant::now());
+        while got < message.len() {
+            let count = std::io::Read::read(&mut socket.stream, &mut buffer).unwrap();
+            assert!(count > 0, "cut off after {got} bytes and {:?}", start.elapsed());
+            got += count;
+            if got < 600_000 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        assert_eq!(publishing.join().unwrap()["written"], 1);
+    });
+}
+
+#[test]
+fn publishing_goes_on_once_what_waited_was_taken() {
+    let hub = Hub::start(|plan| {
+        plan.limits.total_queue_bytes = 100_000;
+        plan.limits.session_queue_bytes = 1_000_000;
+    });
+    let polling = hub.request("GET", "/connect?transport=poll", &[], b"").json();
+    let (session, token) = (polling["session"].as_str().unwrap(), polling["token"].as_str().unwrap());
+    let envelope = json!({ "sessions": [session], "text": text(0, 200_000) }).to_string();
+    let publish =
+        || hub.request("POST", "/publish", &[("Content-Type", "application/json")], envelope.as_bytes()).status;
+    assert_eq!((publish(), publish()), (200, 429));
+    let poll =
+        |after: u64| hub.request("GET", &format!("/poll?session={session}&token={token}&after={after}"), &[], b"");
+    assert_eq!(poll(0).json()["next"], 1);
+    std::thread::scope(|scope| {
+        // The next question says that it arrived, and nothing else has happened on this core.
+        let waiting = scope.spawn(|| poll(1).json());
+        let start = Instant::now();
+        while publish() != 200 {
+            assert!(start.elapsed() < PATIENCE);
+        }
+        assert_eq!(waiting.join().unwrap()["next"], 2);
+    });
+}
+
+#[test]
+fn many_publishers_to_a_short_queue_all_get_through() {
+    let hub = Hub::start(|plan| {
+        plan.limits.session_queue_messages = 1;
+        plan.send.timeout = PATIENCE;
+    });
+    let (mut socket, key) = hub.session();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for number in 0..50 {
+                    let key = ("X-Kuiperbelt-Session", key.as_str());
+                    let answer = hub.request("POST", "/send", &[key], text(number, 10).as_bytes());
+                    assert_eq!((answer.status, answer.text()), (200, "{\"result\":\"OK\"}".to_owned()));
+                }
+            });
+        }
+        for _ in 0..400 {
+            socket.text();
+        }
+    });
+}
+
+#[test]
+fn what_waits_for_a_session_that_polls_comes_before_its_end() {
+    let hub = Hub::start(|_| {});
+    let polling = hub.request("GET", "/connect?transport=poll", &[], b"").json();
+    let (session, token) = (polling["session"].as_str().unwrap(), polling["token"].as_str().unwrap());
+    hub.publish(json!({ "sessions": [session], "text": "before" }));
+    let key = ("X-Kuiperbelt-Session", session);
+    assert_eq!(hub.request("POST", "/close", &[key], b"the last").status, 200);
+    let poll =
+        |after: u64| hub.request("GET", &format!("/poll?session={session}&token={token}&after={after}"), &[], b"");
+    assert_eq!(poll(0).json(), json!({ "messages": [{ "text": "before" }, { "text": "the last" }], "next": 1 }));
+    assert_eq!(poll(1).status, 410);
+    hub.until("it has gone", |status| status["sessions"]["current"] == 0);
+}
+
+#[test]
+fn the_last_words_come_though_the_queue_is_full() {
+    let hub = Hub::start(|plan| plan.limits.session_queue_bytes = 256 * 1024);
+    let (mut socket, key) = hub.session();
+    let mut sent = 0;
+    loop {
+        let receipt = hub.publish(json!({ "sessions": [key], "text": text(sent, 64 * 1024), "deadline": "10ms" }));
+        if receipt["dropped"] == 1 {
+            break;
+        }
+        sent += 1;
+    }
+    assert_eq!(hub.request("POST", "/close", &[("X-Kuiperbelt-Session", &key)], b"the last").status, 200);
+    for number in 0..sent {
+        assert!(socket.text().starts_with(&format!("{number} ")));
+    }
+    assert_eq!(socket.text(), "the last");
+    assert!(matches!(socket.next(), Got::Close(Some(_), _)));
+}
+
+#[test]
+fn the_backend_is_not_told_of_the_end_of_a_key_that_lives_on() {
+    let backend = Backend::start(by_key);
+    let hub = Hub::start(with(&backend, 1));
+    let mut frozen = hub.websocket("/connect?key=k");
+    frozen.text();
+    // It reads no more, so its close frame cannot be written.
+    loop {
+        let receipt = hub.publish(json!({ "sessions": ["k"], "text": text(0, 64 * 1024), "deadline": "10ms" }));
+        if receipt["queued"] == 1 {
+            break;
+        }
+    }
+    let mut now = hub.websocket("/connect?key=k");
+    now.text();
+    drop(frozen);
+    let status = hub.until("one is left", |status| status["sessions"]["current"] == 1);
+    assert_eq!((&status["sessions"]["ended"]["replaced"], &status["sessions"]["closing"]), (&json!(1), &json!(0)));
+    now.close(1000);
+    assert!([backend.next().target, backend.next().target].iter().all(|target| target.starts_with("/connect")));
+    assert_eq!(backend.next().target, "/close");
+    hub.until("nobody is left", |status| status["sessions"]["current"] == 0 && status["sessions"]["closing"] == 0);
+    assert_eq!(hub.status()["callbacks"]["close"]["accepted"], 1);
+}
+
+#[test]
+fn a_message_goes_to_two_hundred_sessions_by_name() {
+    let hub = Hub::start(|plan| plan.threads = 2);
+    let mut sessions: Vec<_> = (0..200).map(|_| hub.session()).collect();
+    let headers: Vec<_> = sessions.iter().map(|(_, key)| ("X-Kuiperbelt-Session", key.as_str())).collect();
+    let answer = hub.request("POST", "/send", &headers, b"for all of these");
+    assert_eq!((answer.status, answer.text()), (200, "{\"result\":\"OK\"}".to_owned()));
+    sessions.iter_mut().for_each(|(socket, _)| assert_eq!(socket.text(), "for all of these"));
+}

@@ -1,12 +1,13 @@
 //! What the answers of the API have in common: their form, errors, who may ask, bodies.
 
 use bytes::{Bytes, BytesMut};
-use oroshi_http1::Framing;
+use oroshi_http1::{Framing, RequestHead};
 use oroshi_server::{Error, Exchange};
 use oroshi_websocket::handshake::Refusal;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::origin;
 use crate::plan::{Plan, Secret};
 use crate::publish::Overloaded;
 
@@ -75,6 +76,12 @@ impl Problem {
             format!("the message is too large: expected at most {most} bytes (limits.publish-bytes)"),
         )
         .with("most_bytes", most)
+    }
+
+    /// To be read by the page that asks, if one does.
+    pub(crate) fn for_page(self, head: &RequestHead<'_>) -> Self {
+        let fields = origin::fields(head);
+        fields.fold(self, |problem, (name, value)| problem.field(name, String::from_utf8_lossy(value)))
     }
 
     /// Adds something for programs.

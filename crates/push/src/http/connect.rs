@@ -27,7 +27,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
         Err(problem) => {
             let errors = &hub.counters.connect_errors;
             errors.set(errors.get() + 1);
-            return problem.send(exchange).await;
+            return problem.for_page(&head).send(exchange).await;
         }
     };
     let Asked { framing, opening, mut groups } = asked;
@@ -41,8 +41,10 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
     groups.extend(welcome.groups);
     let session = match hub.open(&welcome.key, framing, first_words(hub, framing, welcome.hello), &groups) {
         Ok(session) => Opened { hub, session: Some(session) },
-        Err(NoSession::Draining) => return Problem::busy(DRAINING).send(exchange).await,
-        Err(NoSession::Full) => return Problem::busy("this hub holds as many sessions as it may").send(exchange).await,
+        Err(NoSession::Draining) => return Problem::busy(DRAINING).for_page(&head).send(exchange).await,
+        Err(NoSession::Full) => {
+            return Problem::busy("this hub holds as many sessions as it may").for_page(&head).send(exchange).await;
+        }
     };
     match framing {
         Framing::Poll => return poll::begin(hub, exchange, session).await,

@@ -66,9 +66,9 @@ async fn publish(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error
         let message = format!("an envelope of type `{found}` is not taken: expected Content-Type: application/json");
         return Problem::new(415, "unsupported-type", message).send(exchange).await;
     }
-    // Room for what is around the message, and for base64.
+    // Room for what is around the message; in JSON a character can take six bytes.
     let most = hub.plan().limits.publish_bytes;
-    let envelope = match body(exchange, most.saturating_mul(2).saturating_add(1024 * 1024)).await? {
+    let envelope = match body(exchange, most.saturating_mul(6).saturating_add(1 << 20)).await? {
         Ok(data) => envelope(hub, &data),
         Err(problem) => Err(problem),
     };

@@ -18,7 +18,7 @@ use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Framing;
 use crate::origin;
-use crate::session::{Session, State};
+use crate::session::{Reason, Session, State};
 
 /// What a session that polls knows beyond others.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(crate) async fn begin(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, opened: Op
     session.rare(|rare| rare.poll = Some(polling));
     if hub.plan().callbacks.establish.is_some() && !hub.callbacks.establish(&session.key).await {
         session.tells_close.set(false);
-        return Problem::new(403, "refused", "the backend did not agree").send(exchange).await;
+        return Problem::new(403, "refused", "the backend did not agree").for_page(&exchange.head).send(exchange).await;
     }
     let key = &*session.key;
     let body = json!({ "session": key, "UUID": key, "token": token, "next": 0 });
@@ -64,7 +64,7 @@ pub(crate) async fn begin(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, opened: Op
 pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
     let (key, token, after) = match question(&exchange.head) {
         Ok(question) => question,
-        Err(problem) => return problem.send(exchange).await,
+        Err(problem) => return problem.for_page(&exchange.head).send(exchange).await,
     };
     let taken = match hub.node.directory.find(&key) {
         None => Err(Refused::Unknown),
@@ -78,12 +78,17 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
         Ok(body) => answer_json(exchange, &body).await,
         Err(Refused::Unknown) => {
             let message = "no session has this key and token: connect again";
-            Problem::new(404, "unknown-session", message).send(exchange).await
+            Problem::new(404, "unknown-session", message).for_page(&exchange.head).send(exchange).await
         }
-        Err(Refused::Gone) => Problem::new(410, "ended", "the session has ended: connect again").send(exchange).await,
+        Err(Refused::Gone) => {
+            Problem::new(410, "ended", "the session has ended: connect again")
+                .for_page(&exchange.head)
+                .send(exchange)
+                .await
+        }
         Err(Refused::Batch(next)) => {
             let message = format!("after={after}: expected {next}, which `next` was in the last answer");
-            Problem::new(409, "wrong-batch", message).with("next", next).send(exchange).await
+            Problem::new(409, "wrong-batch", message).with("next", next).for_page(&exchange.head).send(exchange).await
         }
     }
 }
@@ -145,6 +150,10 @@ async fn take(hub: &Rc<Hub>, place: Place, token: &str, after: u64) -> Result<St
         return Err(Refused::Batch(batch));
     }
     let acknowledged = hand_out(hub, &session, false);
+    if session.state.get() == State::Ending && session.outbox.borrow().is_empty() {
+        // It has everything that was for it.
+        session.cut_off(Reason::Client);
+    }
     let waited = if session.outbox.borrow().is_empty() {
         let _waiting = Waiting::new(hub, &session);
         let wait = poll_fn(|context| {

@@ -133,7 +133,7 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
         text.one(name, "counter", help, value);
     }
     let outcomes = [counts.matched, counts.written, counts.dropped, counts.closed];
-    let help = "Deliveries by what became of them until their publish was answered; matched are all";
+    let help = "Deliveries by what became of them; matched are all";
     text.family(
         "deliveries_total",
         "counter",
