@@ -67,6 +67,12 @@ pub(crate) struct Published {
 }
 
 impl Published {
+    /// How many deliveries there can be on so many subscriptions. What was not confirmed may have gone out all the same, and must not be
+    /// taken for what is still missing.
+    pub(crate) fn most(&self, subscriptions: u64) -> u64 {
+        self.to_all.sent.iter().sum::<u64>() * subscriptions + self.to_one.sent.iter().sum::<u64>()
+    }
+
     /// How many confirmed messages for all are missing on a subscription with these ledgers.
     pub(crate) fn missing(&self, ledgers: &[Option<Ledger>]) -> u64 {
         let nothing = Ledger::default();

@@ -158,8 +158,8 @@ impl Conductor<'_> {
 
         if !plan.connect.warmup.is_zero() && (plan.publish.is_some() || plan.publish_to.is_some()) {
             let published = self.publish(Phase::WarmUp, watch);
-            let expected = published.to_all.confirmed * self.alive() + published.to_one.confirmed;
-            self.settle(|shared| sum(shared, |live| &live.warm), expected, watch);
+            let most = published.most(self.alive());
+            self.settle(|shared| sum(shared, |live| &live.warm), most, watch);
         }
         shared.phase.send_replace(Phase::Counting);
         self.wait(watch.as_mut(), |shared| shared.live.iter().all(|live| live.counting.load(Ordering::Relaxed)));
@@ -171,8 +171,8 @@ impl Conductor<'_> {
                 let of = |number: fn(&Live) -> &AtomicU64| sum(shared, number);
                 of(|live| &live.delivered) - of(|live| &live.delivered_on_ended) + of(|live| &live.delivered_to_one)
             };
-            let expected = published.to_all.confirmed * self.alive() + published.to_one.confirmed;
-            self.settle(came, expected, watch);
+            let most = published.most(self.alive());
+            self.settle(came, most, watch);
         }
         let used = machine.finish(watch.as_mut(), &Clocks::default());
         let (published_until, publisher_cpu) = (published.ended, published.cpu);
@@ -212,14 +212,14 @@ impl Conductor<'_> {
     }
 
     /// Waits until so much has come, or nothing more comes for as long as a timeout, or the user wants no more.
-    fn settle(&mut self, came: impl Fn(&Shared) -> u64, expected: u64, watch: &mut Option<Watch>) {
+    fn settle(&mut self, came: impl Fn(&Shared) -> u64, most: u64, watch: &mut Option<Watch>) {
         let (mut last, mut since) = (0, Instant::now());
         loop {
             let now = came(self.shared);
             if now != last {
                 (last, since) = (now, Instant::now());
             }
-            if now >= expected || since.elapsed() >= self.shared.plan.connect.timeout || self.stopped() {
+            if now >= most || since.elapsed() >= self.shared.plan.connect.timeout || self.stopped() {
                 return;
             }
             self.look(watch.as_mut());
