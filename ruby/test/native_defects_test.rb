@@ -179,8 +179,9 @@ class NativeDefectsTest < Minitest::Test
       client.send(request("/", fields) * 3)
       3.times { client.answer }
     end
-    alive = client.send(request("/count")).answer.body.to_i
-    assert_includes (values..(64 * values)), alive
+    counted = client.send(request("/count")).answer.body
+    assert_match(/\A\d+\z/, counted, "the answer to another request")
+    assert_includes (values..(64 * values)), counted.to_i
   end
 
   def test_running_out_of_descriptors_is_waited_out
