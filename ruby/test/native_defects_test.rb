@@ -168,7 +168,7 @@ class NativeDefectsTest < Minitest::Test
   def test_values_of_header_shapes_that_were_given_up_are_let_go
     server = serve(lint: false) do |env|
       GC.start
-      count = env["PATH_INFO"] == "/count" && ObjectSpace.each_object(String).count { |it| it.frozen? && it.start_with?("a value of shape ") }
+      count = env["PATH_INFO"] == "/count" && ObjectSpace.each_object(String).count { |it| it.frozen? && it.encoding.ascii_compatible? && it.start_with?("a value of shape ") }
       [200, {}, [count.to_s]]
     end
     client = server.connect
