@@ -1,6 +1,6 @@
 //! What a script wants sent: the bytes of one request or several, and where each begins and ends.
 
-use oroshi_http1::{DecodeError, Expect, Limits, MAX_HEADERS, RequestDecoder, RequestEvent};
+use oroshi_http1::{DecodeError, Expect, Limits, RequestDecoder, RequestEvent};
 
 /// Longest head and target that a script may make: more than servers take, so that this can be tried out on them.
 const HEAD_LIMIT: usize = 1024 * 1024;
@@ -52,7 +52,7 @@ impl Batch {
     /// Finds the requests in the bytes. They must be whole, and nothing may stand between them.
     pub(crate) fn divide(&mut self) -> Result<(), BatchError> {
         let limits =
-            Limits { head_bytes: HEAD_LIMIT, target_bytes: HEAD_LIMIT, headers: MAX_HEADERS, ..Limits::default() };
+            Limits { head_bytes: HEAD_LIMIT, target_bytes: HEAD_LIMIT, headers: usize::MAX, ..Limits::default() };
         let total = self.bytes.len();
         let mut input = &self.bytes[..];
         let mut decoder = RequestDecoder::default();

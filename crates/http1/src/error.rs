@@ -59,7 +59,7 @@ pub enum DecodeError {
     /// The head is larger than `Limits::head_bytes`. Raise that limit if such heads are wanted.
     #[error("head over the limit")]
     HeadTooLarge,
-    /// More fields than `Limits::headers`. Raise that limit (up to [`MAX_HEADERS`](crate::MAX_HEADERS)) if wanted.
+    /// More fields than `Limits::headers`. Raise that limit if wanted.
     #[error("more header fields than the limit")]
     TooManyHeaders,
 

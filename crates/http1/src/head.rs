@@ -25,15 +25,23 @@ pub enum Framing {
     Tunnel,
 }
 
-/// The most header fields a head can be allowed to have: the size of the table on the stack.
-pub const MAX_HEADERS: usize = 256;
+/// For how many header fields a head's table is on the stack. A longer head, where it is allowed, takes one from the heap.
+pub(crate) const STACK_HEADERS: usize = 256;
+
+/// Bytes of the shortest field line, `a:` and its end.
+const SHORTEST_FIELD: usize = 4;
+
+/// How many entries the table for a head has to have: never more than the bytes that are there can hold.
+pub(crate) fn table_length(input: &[u8], limits: &Limits) -> usize {
+    limits.headers.min(input.len() / SHORTEST_FIELD)
+}
 
 /// What a decoder accepts at most. Passed to each call, so that thousands of idle connections share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of one head, from its first line to the empty line included. Default 65,536. At most `u32::MAX` counts.
     pub head_bytes: usize,
-    /// Header fields of one head. Default 100; more than [`MAX_HEADERS`] counts as that.
+    /// Header fields of one head. Default 100. A head with more than 256 costs an allocation of at most eight times its length.
     pub headers: usize,
     /// Bytes of a request target. Default 8,192.
     pub target_bytes: usize,
@@ -97,6 +105,18 @@ impl<'b> Headers<'b> {
         Lines { rest: self.lines }.filter_map(|line| {
             let colon = memchr::memchr(b':', line)?;
             Some(Header { name: str::from_utf8(&line[..colon]).ok()?, value: trim(&line[colon + 1..]) })
+        })
+    }
+
+    /// The fields in the order they came, each with its whole line: for whoever passes most of them on as they are.
+    pub fn lines(&self) -> impl Iterator<Item = (Header<'b>, &'b [u8])> + use<'b> {
+        let mut rest = self.lines;
+        std::iter::from_fn(move || {
+            let (line, after) = rest.split_at(memchr::memchr(b'\n', rest)? + 1);
+            rest = after;
+            let colon = memchr::memchr(b':', line)?;
+            let value = trim(&line[colon + 1..line.len().saturating_sub(2)]);
+            Some((Header { name: str::from_utf8(&line[..colon]).ok()?, value }, line))
         })
     }
 
@@ -181,6 +201,18 @@ mod tests {
         let expected: [(&str, &[u8]); 5] =
             [("Host", b"a"), ("X-Empty", b""), ("X-Two", b"1"), ("x-two", b"2"), ("X-Colon", b"a:b")];
         assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn lines_are_whole_and_join_to_the_section() {
+        let mut joined = Vec::new();
+        for ((field, line), same) in SECTION.lines().zip(SECTION.iter()) {
+            assert_eq!(field, same);
+            assert!(line.starts_with(field.name.as_bytes()) && line.ends_with(b"\r\n"));
+            joined.extend_from_slice(line);
+        }
+        assert_eq!(joined, SECTION.as_bytes());
+        assert_eq!(Headers::default().lines().count(), 0);
     }
 
     #[test]

@@ -58,6 +58,6 @@ mod syntax;
 mod target;
 
 pub use error::DecodeError;
-pub use head::{Framing, Header, Headers, Limits, MAX_HEADERS, Version};
+pub use head::{Framing, Header, Headers, Limits, Version};
 pub use request::{RequestDecoder, RequestEvent, RequestHead};
 pub use response::{Expect, MAX_EXPECTED, ResponseDecoder, ResponseEvent, ResponseHead};

@@ -4,10 +4,10 @@ use std::mem::MaybeUninit;
 
 use crate::body::{Body, BodyEvent};
 use crate::fields::Fields;
-use crate::head::Headers;
+use crate::head::{Headers, STACK_HEADERS, table_length};
 use crate::syntax::{self, METHOD_BYTES};
 use crate::target::{Authority, Target};
-use crate::{DecodeError, Framing, Limits, MAX_HEADERS, Version, scan};
+use crate::{DecodeError, Framing, Limits, Version, scan};
 
 /// The head of a request, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,9 +213,22 @@ impl RequestDecoder {
 /// Reads the head that `input` begins with, and tells its length; `None` if it is incomplete or its lines are not
 /// sound: which of the two, and what is wrong, the slow way finds out.
 fn parse<'b>(input: &'b [u8], limits: &Limits) -> Result<Option<(RequestHead<'b>, usize)>, DecodeError> {
-    let mut table = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let length = table_length(input, limits);
+    if length <= STACK_HEADERS {
+        let mut table = [const { MaybeUninit::uninit() }; STACK_HEADERS];
+        return parse_with(input, limits, &mut table[..length]);
+    }
+    parse_with(input, limits, &mut Box::new_uninit_slice(length))
+}
+
+#[inline]
+fn parse_with<'b>(
+    input: &'b [u8],
+    limits: &Limits,
+    table: &mut [MaybeUninit<httparse::Header<'b>>],
+) -> Result<Option<(RequestHead<'b>, usize)>, DecodeError> {
     let mut request = httparse::Request::new(&mut []);
-    let parsed = request.parse_with_uninit_headers(input, &mut table[..limits.headers.min(MAX_HEADERS)]);
+    let parsed = request.parse_with_uninit_headers(input, table);
     let (Ok(httparse::Status::Complete(length)), Some(method), Some(target), Some(minor)) =
         (parsed, request.method, request.path, request.version)
     else {

@@ -4,8 +4,8 @@ use std::mem::MaybeUninit;
 
 use crate::body::{Body, BodyEvent};
 use crate::fields::Fields;
-use crate::head::Headers;
-use crate::{DecodeError, Framing, Limits, MAX_HEADERS, Version, scan, syntax};
+use crate::head::{Headers, STACK_HEADERS, table_length};
+use crate::{DecodeError, Framing, Limits, Version, scan, syntax};
 
 /// The head of a response, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,13 +200,23 @@ fn parse<'b>(
     request: Expect,
     limits: &Limits,
 ) -> Result<Option<(ResponseHead<'b>, usize)>, DecodeError> {
-    let mut table = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let length = table_length(input, limits);
+    if length <= STACK_HEADERS {
+        let mut table = [const { MaybeUninit::uninit() }; STACK_HEADERS];
+        return parse_with(input, request, limits, &mut table[..length]);
+    }
+    parse_with(input, request, limits, &mut Box::new_uninit_slice(length))
+}
+
+#[inline]
+fn parse_with<'b>(
+    input: &'b [u8],
+    request: Expect,
+    limits: &Limits,
+    table: &mut [MaybeUninit<httparse::Header<'b>>],
+) -> Result<Option<(ResponseHead<'b>, usize)>, DecodeError> {
     let mut response = httparse::Response::new(&mut []);
-    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
-        &mut response,
-        input,
-        &mut table[..limits.headers.min(MAX_HEADERS)],
-    );
+    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, input, table);
     let (Ok(httparse::Status::Complete(length)), Some(minor), Some(status @ 100..)) =
         (parsed, response.version, response.code)
     else {

@@ -129,7 +129,7 @@ fn check_head(
     let first = memchr::memchr(b'\n', head).unwrap_or(head.len());
     let fields = head.get(first + 1..head.len().saturating_sub(2)).unwrap_or_default();
     first_line(&head[..first])?;
-    field_lines(fields, limits.headers.min(crate::MAX_HEADERS), DecodeError::TooManyHeaders)
+    field_lines(fields, limits.headers, DecodeError::TooManyHeaders)
 }
 
 /// Checks one field line without its CRLF (RFC 9112 section 5).

@@ -143,6 +143,38 @@ fn a_tunnel_takes_nothing_and_says_nothing_more() {
 }
 
 /// Limits are given with each call; other ones in between must not upset the decoder.
+/// The table of a usual head is on the stack; whether a longer one is taken is the limit's to say, not the table's.
+#[test]
+fn a_head_may_have_as_many_fields_as_its_limit_says() {
+    for fields in [100, 255, 256, 257, 5000] {
+        let lines = "a:\r\n".repeat(fields - 1);
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+        let response = format!("HTTP/1.1 204 No Content\r\nDate: a\r\n{lines}\r\n");
+        for (headers, verdict) in [(fields, Ok(fields)), (fields - 1, Err(DecodeError::TooManyHeaders))] {
+            let limits = Limits { headers, ..Limits::default() };
+            // Whole, and in two pieces: a piece must not be taken for a head with too many fields.
+            for first in [request.len(), request.len() - 1] {
+                let mut decoder = RequestDecoder::default();
+                if first < request.len() {
+                    assert_eq!(decoder.decode(&limits, &mut &request.as_bytes()[..first]), Ok(None), "{fields}");
+                }
+                let read = decoder.decode(&limits, &mut request.as_bytes()).map(|event| match event {
+                    Some(RequestEvent::Head(head)) => head.headers.iter().count(),
+                    other => panic!("{other:?}"),
+                });
+                assert_eq!(read, verdict, "a request of {fields} fields where {headers} are allowed");
+            }
+            let mut decoder = ResponseDecoder::default();
+            decoder.expect(Expect::Body);
+            let read = decoder.decode(&limits, &mut response.as_bytes()).map(|event| match event {
+                Some(ResponseEvent::Head(head)) => head.headers.iter().count(),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(read, verdict, "a response of {fields} fields where {headers} are allowed");
+        }
+    }
+}
+
 #[test]
 fn limits_may_change_between_calls() {
     let mut decoder = RequestDecoder::default();

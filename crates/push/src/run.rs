@@ -15,6 +15,7 @@ use oroshi_server::{Exchange, Server, Settings};
 use rustix::net::sockopt;
 use thiserror::Error;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, timeout_at};
 
 use crate::cluster::Link;
 use crate::http;
@@ -163,7 +164,7 @@ async fn serve(hub: Rc<Hub>, place: Place, shutdown: Shutdown) {
     for (serves, listeners) in by_use {
         let (mine, shutdown) = (Rc::clone(&hub), shutdown.clone());
         serving.spawn_local(async move {
-            let settings = settings(mine.plan());
+            let settings = settings(mine.plan(), serves);
             let handler = async move |exchange: &mut Exchange<'_>| http::answer(&mine, serves, exchange).await;
             let doors = listeners.into_iter().filter_map(|bound| bound.into_listener().ok()).map(Into::into);
             Server::new(handler, settings).serve(doors, shutdown.reached(1)).await;
@@ -173,8 +174,11 @@ async fn serve(hub: Rc<Hub>, place: Place, shutdown: Shutdown) {
         shutdown.reached(1).await;
         // New connections are refused first, so that whoever is sent away reaches the next hub.
         tokio::task::yield_now().await;
+        let until = Instant::now() + hub.plan().drain.timeout;
         hub.drain().await;
         while serving.join_next().await.is_some() {}
+        // Other cores may still wait for this one's part of a receipt.
+        let _ = timeout_at(until, hub.node.all_answered.wait()).await;
     };
     let (mut ending, mut at_once) = (pin!(ending), pin!(shutdown.reached(2)));
     poll_fn(|context| match ending.as_mut().poll(context) {
@@ -184,12 +188,15 @@ async fn serve(hub: Rc<Hub>, place: Place, shutdown: Shutdown) {
     .await;
 }
 
-fn settings(plan: &Plan) -> Settings {
+fn settings(plan: &Plan, serves: Serves) -> Settings {
     let mut settings = Settings { drain_timeout: plan.drain.timeout, ..Settings::default() };
     // As JSON a character can take six bytes.
     settings.limits.body_bytes = plan.limits.publish_bytes.saturating_mul(6).saturating_add(1 << 20);
-    // Each session that a message is for is a header of its own in kuiperbelt's API.
-    settings.limits.headers = oroshi_http1::MAX_HEADERS;
+    if serves != Serves::Sessions {
+        // Each session that a message is for is a header of its own in kuiperbelt's API, which takes a megabyte of them.
+        settings.limits.head_bytes = 1 << 20;
+        settings.limits.headers = usize::MAX;
+    }
     // Polls wait within a request.
     settings.request_timeout = settings.request_timeout.max(plan.limits.poll_wait * 2);
     settings.last_request_timeout = Duration::from_millis(100).min(plan.drain.timeout / 4);
