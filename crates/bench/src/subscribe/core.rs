@@ -203,10 +203,17 @@ struct Subscription {
     ended: bool,
 }
 
+/// Follows the run's phases, from the one that it is in now: a thread that starts late must not wait for what has begun already.
+pub(crate) fn phases(run: &watch::Sender<Phase>) -> watch::Receiver<Phase> {
+    let mut phases = run.subscribe();
+    phases.mark_changed();
+    phases
+}
+
 /// Carries out one core's part.
 pub(crate) async fn work(shared: Arc<Shared>, index: usize) -> Outcome {
     let core = Rc::new(Core::new(shared, index));
-    let mut phase = core.shared.phase.subscribe();
+    let mut phase = phases(&core.shared.phase);
     core.open_all().await;
     let mut cpu = thread_cpu_ns();
     while phase.changed().await.is_ok() {
@@ -443,5 +450,21 @@ impl Listener for Ear<'_> {
 
     fn stamp(&mut self, stamp: Stamp) {
         self.core.stamp(self.id, self.number, stamp, self.now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A publisher whose thread started after a short warm-up had begun once waited for it for ever, and the run with it.
+    #[test]
+    fn a_thread_that_starts_late_learns_of_the_phase_that_has_begun() {
+        let run = watch::Sender::new(Phase::Connecting);
+        run.send_replace(Phase::WarmUp);
+        let mut late = phases(&run);
+        assert!(late.has_changed().unwrap());
+        assert_eq!(*late.borrow_and_update(), Phase::WarmUp);
+        assert!(!late.has_changed().unwrap());
     }
 }

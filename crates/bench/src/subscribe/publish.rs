@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
-use super::core::{Phase, Shared, TO_ONE, target};
+use super::core::{Phase, Shared, TO_ONE, phases, target};
 use super::ledger::Ledger;
 use super::plan::Publication;
 use super::stamp::Stamp;
@@ -87,7 +87,7 @@ impl Published {
 
 /// Publishes in each phase that is about it, and tells what became of it.
 pub(crate) async fn work(shared: Arc<Shared>, done: mpsc::UnboundedSender<Published>) {
-    let mut phase = shared.phase.subscribe();
+    let mut phase = phases(&shared.phase);
     while phase.changed().await.is_ok() {
         let now = *phase.borrow_and_update();
         let plan = &shared.plan.connect;
