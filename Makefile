@@ -39,7 +39,7 @@ bench-client: build gem ## HTTP clients beside each other, Rust's and Ruby's of 
 	scripts/setup bench || true
 	scripts/bench-client
 
-bench-push: build ## the push hub beside nginx's nchan; half an hour, writes docs/benchmarks/
+bench-push: build floor ## the push hub beside nginx's nchan; half an hour, writes docs/benchmarks/
 	scripts/setup bench || true
 	scripts/bench-push
 

@@ -34,12 +34,12 @@ def main():
     page.write_text(placed(page.read_text(), text))
 
 
-def placed(page, text):
+def placed(page, text, begins=BEGIN, ends=END):
     """A page with these tables in the place of those that it has."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.partition(begins)
+    _, end, after = rest.partition(ends)
     if not (begin and end):
-        sys.exit(f"client_table.py: the page has no place for tables: expected the lines {BEGIN} and {END}")
+        sys.exit(f"{sys.argv[0]}: the page has no place for tables: expected the lines {begins} and {ends}")
     return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
@@ -61,14 +61,14 @@ def tables(result):
     return "\n\n".join(parts)
 
 
-def heading(result):
+def heading(result, load="client", served="server"):
     day = datetime.datetime.fromtimestamp(result["started_unix_s"], datetime.timezone.utc).date()
     machine = result["environment"]
     cpu, kernel = machine["cpu"], machine["kernel"]
     least, most = (end(cell["blocks"] for cell in result["cells"]) for end in (min, max))
     runs = f"{least} to {most}" if least < most else least
     return (
-        f"{day}, Linux {kernel}, {cpu['model']}; client on CPU {result['load_cpus']}, server on CPU "
+        f"{day}, Linux {kernel}, {cpu['model']}; {load} on CPU {result['load_cpus']}, {served} on CPU "
         f"{result['server_cpus']}; the middle of {runs} runs each."
     )
 

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Prints what scripts/bench-push has measured as tables in Markdown, or writes them into a page.
+
+    scripts/push_table.py PREFIX [PAGE]
+
+PREFIX is what the names of the results begin with, such as docs/benchmarks/2026-11-22-push-. In a page (docs/push.md) the tables
+stand between two comments, and take the place of those that stand there.
+"""
+
+import json
+import pathlib
+import statistics
+import sys
+
+from client_table import heading, placed, table
+
+BEGIN, END = "<!-- tables of bench-push: begin -->", "<!-- tables of bench-push: end -->"
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(f"usage: {sys.argv[0]} PREFIX [PAGE]")
+    read = lambda name: json.loads(pathlib.Path(f"{sys.argv[1]}{name}.json").read_text())
+    text = tables(read)
+    if len(sys.argv) == 2:
+        print(text)
+        return
+    page = pathlib.Path(sys.argv[2])
+    page.write_text(placed(page.read_text(), text, BEGIN, END))
+
+
+def tables(read):
+    """`read` gives a result by its name: `fanout`, `send`, `idle-oroshi`, ..."""
+    fanout, send = read("fanout"), read("send")
+    parts = [heading(fanout, "load", "hub")]
+    for group in dict.fromkeys(cell["group"] for cell in fanout["cells"]):
+        parts.append(f"CPU of the hub, µs per delivery, {group}:\n\n{fan_out(fanout, group)}")
+    parts.append(f"CPU, µs per `/send` to one session:\n\n{costs(send)}")
+    parts.append(f"10,000 sessions get everybody's messages, ten of them their own as well:\n\n{fair(read)}")
+    parts.append(f"Memory of the hub's process for an idle WebSocket session:\n\n{idle(read)}")
+    found = [f"- {left['name']} was left out: {left['why']}" for left in fanout["skipped"] + send["skipped"]]
+    if found:
+        parts.append("\n".join(dict.fromkeys(found)))
+    return "\n\n".join(parts)
+
+
+def fan_out(result, group):
+    cells = [cell for cell in result["cells"] if cell["group"] == group]
+    names = [variant["name"] for variant in cells[0]["variants"]]
+    rows = []
+    for cell in cells:
+        size = int(result["sweep"]["values"][cell["point"]])
+        row = [f"{size:,}", *(cost(cell, number) for number in range(len(names)))]
+        row += [ratio(cell, number) for number in range(1, len(names))]
+        rows.append(row)
+    return table(["sessions", *names, *(f"{names[0]} / {name}" for name in names[1:])], rows)
+
+
+def costs(result):
+    (cell,) = result["cells"]
+    names = [variant["name"] for variant in cell["variants"]]
+    row = [cost(cell, number) for number in range(len(names))]
+    return table([*names, f"{names[1]} / {names[0]}"], [[*row, ratio(cell, 1, of_base=False)]])
+
+
+def cost(cell, variant):
+    """Median over the runs, in microseconds."""
+    values = [run["figures"]["cpu"] / 1000 for run in cell["runs"] if run["variant"] == variant and "cpu" in run["figures"]]
+    return f"{statistics.median(values):.2f}" if values else "–"
+
+
+def ratio(cell, variant, of_base=True):
+    """That of the first variant to another, or the other way round, with its interval: median of the ratios of each block."""
+    for comparison in cell["comparisons"]:
+        if comparison["metric"] == "cpu" and comparison["variant"] == variant and comparison["ratio"]:
+            values = [comparison["ratio"][name] for name in ("estimate", "low", "high")]
+            if of_base:
+                values = [1 / values[0], 1 / values[2], 1 / values[1]]
+            return "{:.2f} ({:.2f} to {:.2f})".format(*values)
+    return "–"
+
+
+def fair(read):
+    everybody, one = read("broadcast"), read("one-to-one")
+    rows = []
+    for name, record, found in (("for all", everybody, "deliveries"), ("for one", one, "deliveries_to_one")):
+        found = record[found]
+        delay = found["delay"]["summary"]
+        nanoseconds = [delay["p50"]["value_ns"], delay["p99"]["value_ns"], delay["max_ns"]]
+        milliseconds = [f"{value / 1e6:.1f}" for value in nanoseconds]
+        published = record["published" if name == "for all" else "published_to_one"]
+        rows.append([name, f"{published['per_s']:,.1f}", f"{found['delivered']:,}", f"{found['lost']:,}", *milliseconds])
+    busy = everybody["server"]["cpu_s"] / everybody["elapsed_s"]
+    text = table(["messages", "per second", "delivered", "lost", "p50, ms", "p99, ms", "longest, ms"], rows)
+    return f"{text}\n\nThe hub was {busy:.0%} busy."
+
+
+def idle(read):
+    rows = []
+    for name in ("oroshi", "nchan"):
+        try:
+            record = read(f"idle-{name}")
+        except FileNotFoundError:
+            continue
+        each = record["idle"]["rss_bytes_per_subscription"] / 1024
+        rows.append([name, f"{record['subscriptions']['opened']:,}", f"{each:.2f} KiB"])
+    return table(["hub", "sessions", "each"], rows)
+
+
+if __name__ == "__main__":
+    main()
