@@ -203,16 +203,15 @@ fn parse<'b>(
     let length = table_length(input, limits);
     if length <= STACK_HEADERS {
         let mut table = [const { MaybeUninit::uninit() }; STACK_HEADERS];
-        return parse_with(input, request, limits, &mut table[..length]);
+        return parse_with(input, request, &mut table[..length]);
     }
-    parse_with(input, request, limits, &mut Box::new_uninit_slice(length))
+    parse_with(input, request, &mut Box::new_uninit_slice(length))
 }
 
 #[inline]
 fn parse_with<'b>(
     input: &'b [u8],
     request: Expect,
-    limits: &Limits,
     table: &mut [MaybeUninit<httparse::Header<'b>>],
 ) -> Result<Option<(ResponseHead<'b>, usize)>, DecodeError> {
     let mut response = httparse::Response::new(&mut []);

@@ -32,6 +32,23 @@ pub struct Inherited {
     pub listener: BoundListener,
 }
 
+impl Inherited {
+    /// Whether it is the socket of this address, as a configuration has it: supervisors leave out what is plain, so `:80` and `80`,
+    /// `unix:/run/x` and `/run/x` are the same.
+    #[must_use]
+    pub fn is_at(&self, address: &str) -> bool {
+        is_same(address, &self.name)
+    }
+}
+
+fn is_same(address: &str, name: &str) -> bool {
+    let plain = |text: &str| {
+        let text = text.strip_prefix("unix:").unwrap_or(text);
+        text.strip_prefix(':').unwrap_or(text).to_owned()
+    };
+    plain(address) == plain(name)
+}
+
 /// The inherited sockets, in the supervisor's order, each once; empty when there are none, or when LISTEN_PID says that
 /// systemd's are meant for another process. They can be taken once in a process's life.
 ///
@@ -232,6 +249,16 @@ fn take(named: Named) -> Result<Inherited, InheritError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn supervisors_leave_out_what_is_plain() {
+        for (address, name) in
+            [(":9180", "9180"), ("9180", "9180"), ("127.0.0.1:1", "127.0.0.1:1"), ("unix:/a", "/a"), ("/a", "/a")]
+        {
+            assert!(is_same(address, name), "{address} {name}");
+        }
+        assert!(!is_same(":9180", "127.0.0.1:9180") && !is_same("/a", "/b"));
+    }
 
     fn read(variables: &[(&str, &str)]) -> Result<Vec<(&'static str, String, RawFd)>, InheritError> {
         let value = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());

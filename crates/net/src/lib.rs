@@ -13,7 +13,7 @@
 //! - [`stream`]: a connection; [`connect`]: making one; [`tls`]: TLS at either end;
 //! - [`listen`]: being connected to; [`inherit`]: sockets that a supervisor hands down; [`handover`]: handing them down;
 //! - [`cores`]: a runtime per thread, pinned or not; [`signal`]: asking them to end;
-//!   [`process`]: other processes, and signals by name; [`diag`]: what the kernel knows about a socket;
+//!   [`notify`]: telling whoever started this one; [`process`]: other processes, and signals by name; [`diag`]: what the kernel knows about a socket;
 //! - [`clock`] and [`timer`]: time in nanoseconds; [`limits`] and [`ports`]: what the machine has room for.
 
 pub mod address;
@@ -26,6 +26,7 @@ pub mod handover;
 pub mod inherit;
 pub mod limits;
 pub mod listen;
+pub mod notify;
 pub mod ports;
 pub mod process;
 pub mod signal;

@@ -1,18 +1,13 @@
-//! sd_notify(3), on both sides: what a generation says to the superdaemon, and what the superdaemon says to whoever started it.
+//! sd_notify(3): what a generation says to the superdaemon.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::os::unix::net::{SocketAddr, UnixDatagram as Datagram};
 use std::path::{Path, PathBuf};
 
 use oroshi_net::UnixAddress;
 use tokio::net::UnixDatagram;
 
-/// Where a process finds the socket.
-pub(crate) const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 /// What belongs to systemd's socket and not to ours.
 pub(crate) const WATCHDOG: [&str; 2] = ["WATCHDOG_USEC", "WATCHDOG_PID"];
 
@@ -105,32 +100,10 @@ pub(crate) fn secret(length: usize) -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Whoever started the superdaemon, if it wants to hear: systemd, with `Type=notify` or `Type=notify-reload`.
-#[derive(Debug, Default)]
-pub(crate) struct Manager(Option<(Datagram, SocketAddr)>);
-
-impl Manager {
-    /// The one that NOTIFY_SOCKET names.
-    pub(crate) fn find() -> Self {
-        let Some(name) = std::env::var_os(NOTIFY_SOCKET).filter(|name| !name.is_empty()) else { return Self(None) };
-        let address = match name.as_bytes().strip_prefix(b"@") {
-            Some(name) => SocketAddr::from_abstract_name(name),
-            None => SocketAddr::from_pathname(&name),
-        };
-        let socket = Datagram::unbound().and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
-        Self(socket.ok().zip(address.ok()))
-    }
-
-    /// Tells it. One that does not listen misses it.
-    pub(crate) fn tell(&self, message: &str) {
-        if let Some((socket, address)) = &self.0 {
-            let _ = socket.send_to_addr(message.as_bytes(), address);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixDatagram as Datagram;
+
     use super::*;
 
     #[test]

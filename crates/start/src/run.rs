@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use oroshi_net::listen::ListenError;
 use oroshi_net::monotonic_ns;
+use oroshi_net::notify::Manager;
 use oroshi_net::process::{descendants, how_it_ended, signal_to};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions};
@@ -25,7 +26,6 @@ use crate::environment::{AUTO_RESTART_INTERVAL, Environment};
 use crate::files::{FileError, PidFile, StatusFile};
 use crate::guard::Guarded;
 use crate::machine::{Action, Cause, ENDING, Event, Machine, News, Verdict};
-use crate::notify::Manager;
 use crate::output::{Log, LogError, LogTo, no_input};
 use crate::plan::{Plan, Ready};
 use crate::sockets::{Socket, SocketError, bind_all, variables};

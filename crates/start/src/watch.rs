@@ -5,11 +5,12 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
+use oroshi_net::notify::NOTIFY_SOCKET;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 use crate::machine::Event;
-use crate::notify::{NOTIFY_SOCKET, Notify, WATCHDOG};
+use crate::notify::{Notify, WATCHDOG};
 use crate::plan::Ready;
 use crate::probe::until_answered;
 

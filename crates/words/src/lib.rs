@@ -1,10 +1,13 @@
 //! Quantities and names as people write and read them: `30s`, `1k`, `1.23ms`, `45,678`, and "did you mean ...?".
 //!
 //! What it knows: text. What it does not know: where the text comes from, and what it is about. [`units`] reads and writes
-//! times, counts and sizes, [`date`] the calendar; [`nearest`](mod@nearest) finds the known name that a mistyped one was probably meant to be.
+//! times, counts and sizes, [`date`] the calendar, [`query`] what stands behind a `?`; [`metrics`] writes numbers for Prometheus;
+//! [`nearest`](mod@nearest) finds the known name that a mistyped one was probably meant to be.
 
 pub mod date;
+pub mod metrics;
 pub mod nearest;
+pub mod query;
 pub mod units;
 
 pub use date::Date;

@@ -1,112 +1,22 @@
-//! The query of a request, and the parts of its path.
+//! The query of a request, and the parts of its path; what is wrong with them is an answer.
 
 use std::borrow::Cow;
 
-use oroshi_words::nearest;
+pub(crate) use oroshi_words::query::split;
 
 use crate::http::answer::Problem;
 
-/// The path and the query of a request target, as they came. Of a target with scheme and authority, these are left out.
-pub(crate) fn split(target: &str) -> (&str, &str) {
-    let origin = match target.find("://") {
-        Some(scheme) if !target.starts_with('/') => {
-            let rest = &target[scheme + 3..];
-            rest.find(['/', '?']).map_or("/", |at| &rest[at..])
-        }
-        _ => target,
-    };
-    origin.split_once('?').unwrap_or((origin, ""))
-}
-
 /// The pairs of a query, decoded; a name without a value has an empty one.
 pub(crate) fn pairs(query: &str) -> impl Iterator<Item = Result<(Cow<'_, str>, Cow<'_, str>), Problem>> {
-    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        Ok((decode(name, true)?, decode(value, true)?))
-    })
+    oroshi_words::query::pairs(query).map(|pair| pair.map_err(Problem::bad))
 }
 
 /// A part of a path, decoded.
 pub(crate) fn segment(text: &str) -> Result<Cow<'_, str>, Problem> {
-    decode(text, false)
+    oroshi_words::query::segment(text).map_err(Problem::bad)
 }
 
 /// Nothing in a query has this name.
 pub(crate) fn unknown(name: &str, known: &[&str]) -> Problem {
-    let hint = match nearest(name, known.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None if known.is_empty() => "expected none".to_owned(),
-        None => format!("expected one of {}", known.join(", ")),
-    };
-    Problem::bad(format!("there is no parameter `{name}` here: {hint}"))
-}
-
-/// Undoes percent-encoding; in a query `+` is a space (as HTML forms have it).
-fn decode(text: &str, in_query: bool) -> Result<Cow<'_, str>, Problem> {
-    if !text.contains('%') && (!in_query || !text.contains('+')) {
-        return Ok(Cow::Borrowed(text));
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' if in_query => b' ',
-            b'%' => match (rest.next().and_then(digit), rest.next().and_then(digit)) {
-                (Some(high), Some(low)) => high << 4 | low,
-                _ => {
-                    return Err(Problem::bad(format!(
-                        "`{text}` has a % without two hexadecimal digits behind it: expected %25"
-                    )));
-                }
-            },
-            byte => byte,
-        });
-    }
-    let decoded =
-        String::from_utf8(bytes).map_err(|_| Problem::bad(format!("`{text}` is not UTF-8 once it is decoded")))?;
-    Ok(Cow::Owned(decoded))
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    (byte as char).to_digit(16).map(|digit| digit as u8)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets_are_taken_apart() {
-        for (target, parts) in [
-            ("/a/b?c=d?e", ("/a/b", "c=d?e")),
-            ("/a", ("/a", "")),
-            ("/?", ("/", "")),
-            ("http://example.org/a?b", ("/a", "b")),
-            ("http://example.org?b", ("", "b")),
-            ("http://example.org", ("/", "")),
-            ("/redirect?to=http://x/y", ("/redirect", "to=http://x/y")),
-            ("/a://b", ("/a://b", "")),
-            ("*", ("*", "")),
-        ] {
-            assert_eq!(split(target), parts, "{target}");
-        }
-    }
-
-    #[test]
-    fn queries_are_decoded() {
-        let read = |query: &'static str| -> Vec<(String, String)> {
-            pairs(query)
-                .map(|pair| pair.map(|(name, value)| (name.into_owned(), value.into_owned())).unwrap())
-                .collect()
-        };
-        let own = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
-            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-        };
-        assert_eq!(read("a=b+c&d=%2f%C3%A9&&e&f=g=h"), own(&[("a", "b c"), ("d", "/é"), ("e", ""), ("f", "g=h")]));
-        assert_eq!(read(""), own(&[]));
-        assert_eq!(segment("a+b%20c").unwrap(), "a+b c");
-        for bad in ["%", "%4", "%zz", "%ff", "a%"] {
-            assert!(segment(bad).is_err(), "{bad}");
-        }
-    }
+    Problem::bad(oroshi_words::query::unknown(name, known))
 }
