@@ -1,0 +1,50 @@
+//! A list that grows without moving what is in it: so it costs no copy to grow, and no gap in the heap where the shorter list was.
+
+use std::ops::{Index, IndexMut};
+
+#[derive(Debug)]
+pub(super) struct Slab<T>(Vec<Vec<T>>);
+
+/// Elements that are allocated together.
+const CHUNK: usize = 128;
+
+impl<T> Slab<T> {
+    pub(super) fn new() -> Self {
+        Slab(Vec::new())
+    }
+
+    /// Appends an element; its place.
+    pub(super) fn push(&mut self, element: T) -> u32 {
+        if self.0.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.0.push(Vec::with_capacity(CHUNK));
+        }
+        let place = self.len();
+        self.0.last_mut().expect("there is one").push(element);
+        place as u32
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.last().map_or(0, |last| (self.0.len() - 1) * CHUNK + last.len())
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.len() * CHUNK * size_of::<T>() + self.0.capacity() * size_of::<Vec<T>>()
+    }
+}
+
+impl<T> Index<u32> for Slab<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, place: u32) -> &T {
+        &self.0[place as usize / CHUNK][place as usize % CHUNK]
+    }
+}
+
+impl<T> IndexMut<u32> for Slab<T> {
+    #[inline]
+    fn index_mut(&mut self, place: u32) -> &mut T {
+        &mut self.0[place as usize / CHUNK][place as usize % CHUNK]
+    }
+}

@@ -1,0 +1,222 @@
+//! How the stores are asked for a key: once for all who want it, tier by tier. Runs on the stores' thread.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+
+use crate::answer::{Answer, Failure, Outcome, StoreError, Tier};
+use crate::clock;
+use crate::counts::Tally;
+use crate::flight::{Flights, Join};
+use crate::lookup::{Shared, Waiter};
+use crate::memcached::{self, Memcached};
+use crate::memory::{Memory, Said};
+use crate::stores::World;
+use crate::value::Targets;
+
+/// What stands in memcached for a key that has no value: no target could ever look like it.
+pub(crate) const NONE: &[u8] = b"!none";
+
+/// Somebody wants a key, or, without a waiter, wants it fetched anew.
+pub(crate) fn ask(world: &Rc<World>, shared: &Arc<Shared>, key: Box<str>, waiter: Option<Waiter>) {
+    // It may have come in between the look into memory and this.
+    let kept = shared.memory.as_ref().and_then(|memory| memory.peek(&key, clock::now()));
+    let waiter = match (waiter, kept.filter(|kept| !kept.ttl_left.is_zero())) {
+        (Some(waiter), Some(kept)) => {
+            let outcome = match kept.value {
+                Ok(targets) => Outcome::Hit(targets),
+                Err(reason) => reason.map_or(Outcome::Negative, Outcome::Invalid),
+            };
+            shared.joined.more();
+            return waiter.answer(Answer { outcome, tier: Tier::Memory, age: kept.age, ttl_left: kept.ttl_left });
+        }
+        (waiter, _) => waiter,
+    };
+    let join = {
+        let mut all = world.flights.borrow_mut();
+        let flights = all.entry(shared.number).or_insert_with(|| Flights::new(shared.settings.keys_in_flight));
+        let join = flights.join(&key, waiter);
+        shared.keys_in_flight.store(flights.len() as u64, Relaxed);
+        join
+    };
+    match join {
+        Join::Wait => shared.joined.more(),
+        Join::Begin => drop(spawn_local(fly(Flight { world: Rc::clone(world), shared: Arc::clone(shared), key }))),
+        Join::Full(waiter) => {
+            shared.overloaded.more();
+            if let Some(waiter) = waiter {
+                waiter.answer(answer(Outcome::Overloaded, Tier::None, Duration::ZERO));
+            }
+        }
+    }
+}
+
+/// A key that is being asked for. When it ends, however that comes about, nobody waits any longer.
+struct Flight {
+    world: Rc<World>,
+    shared: Arc<Shared>,
+    key: Box<str>,
+}
+
+impl Flight {
+    fn finish(&self) -> Vec<Option<Waiter>> {
+        let mut all = self.world.flights.borrow_mut();
+        let Some(flights) = all.get_mut(&self.shared.number) else { return Vec::new() };
+        let waiters = flights.finish(&self.key);
+        self.shared.keys_in_flight.store(flights.len() as u64, Relaxed);
+        waiters
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        // In a statement of its own: waiters that are dropped must find nothing borrowed.
+        let left = self.finish();
+        drop(left);
+    }
+}
+
+async fn fly(flight: Flight) {
+    let shared = &flight.shared;
+    let purges = shared.memory.as_ref().map_or(0, Memory::purges);
+    let asking = resolve(&flight.world, shared, &flight.key, purges);
+    let found = timeout(shared.settings.wait, asking).await.unwrap_or_else(|_| Err(shared.error(Failure::Timeout)));
+    let memory = shared.memory.as_ref();
+    let answer = match found {
+        Ok((said, tier)) => {
+            let keep = |memory: &Memory| memory.keep(&flight.key, &said, tier, clock::now(), fastrand::f64(), purges);
+            let ttl = memory.map(keep).unwrap_or_default();
+            let outcome = match said {
+                Said::Targets(targets) => Outcome::Hit(targets),
+                Said::Refusal(reason) => reason.map_or(Outcome::Negative, Outcome::Invalid),
+            };
+            answer(outcome, tier, ttl)
+        }
+        Err(error) => {
+            shared.failed(&error);
+            memory.into_iter().for_each(|memory| memory.could_not_ask(&flight.key, clock::now()));
+            answer(Outcome::StoreDown(error), Tier::None, Duration::ZERO)
+        }
+    };
+    // Kept first, and all on one thread: whoever comes now finds it in memory.
+    flight.finish().into_iter().flatten().for_each(|waiter| waiter.answer(answer.clone()));
+}
+
+/// Asks the tiers, in their order.
+async fn resolve(world: &Rc<World>, shared: &Arc<Shared>, key: &str, purges: u64) -> Result<(Said, Tier), StoreError> {
+    let mut cache = None;
+    if let (Some(tier), Some(name)) = (&shared.settings.memcached, &shared.memcached_store) {
+        let store = world.memcached(name)?;
+        let its_key = memcached::key_of(&tier.prefix, key);
+        let asked = timed(&shared.memcached, store.get(&its_key)).await;
+        let asked_well = asked.is_ok();
+        let last = shared.sql_store.is_none();
+        match asked {
+            Ok(Some(value)) => match read(shared, &value) {
+                // What cannot be used in a cache is no news about the key: the database knows better.
+                Said::Refusal(Some(reason)) => {
+                    shared.memcached.invalid.more();
+                    if last {
+                        return Ok((Said::Refusal(Some(reason)), Tier::Memcached));
+                    }
+                }
+                Said::Refusal(None) => {
+                    shared.memcached.negatives.more();
+                    return Ok((Said::Refusal(None), Tier::Memcached));
+                }
+                said @ Said::Targets(_) => {
+                    shared.memcached.hits.more();
+                    return Ok((said, Tier::Memcached));
+                }
+            },
+            Ok(None) if last => {
+                shared.memcached.misses.more();
+                return Ok((Said::Refusal(None), Tier::Memcached));
+            }
+            Ok(None) => shared.memcached.misses.more(),
+            Err(error) if last => return Err(error),
+            Err(_) => {}
+        }
+        // A server that has just failed to answer is not told anything either.
+        if tier.write_back && asked_well {
+            cache = Some(Place { store, key: its_key, ttl: tier.ttl, negative_ttl: tier.negative_ttl });
+        }
+    }
+    let name = shared.sql_store.as_ref().ok_or_else(|| shared.error(Failure::Unknown))?;
+    let store = world.sql(name)?;
+    let value = timed(&shared.sql, store.look_up(&shared.query, key)).await?;
+    let said = value.as_deref().map_or(Said::Refusal(None), |value| read_value(shared, value));
+    let tally = match said {
+        Said::Targets(_) => &shared.sql.hits,
+        Said::Refusal(None) => &shared.sql.negatives,
+        Said::Refusal(Some(_)) => &shared.sql.invalid,
+    };
+    tally.more();
+    if let Some(cache) = cache {
+        write_back(shared, cache, value, &said, purges);
+    }
+    Ok((said, Tier::Sql))
+}
+
+/// A place in memcached to write to.
+struct Place {
+    store: Rc<Memcached>,
+    key: Vec<u8>,
+    ttl: Duration,
+    negative_ttl: Option<Duration>,
+}
+
+/// Writes down in memcached what the database said, for others and for later; nobody waits for it.
+fn write_back(shared: &Arc<Shared>, place: Place, value: Option<Vec<u8>>, said: &Said, purges: u64) {
+    let (value, ttl) = match (said, value) {
+        (Said::Targets(_), Some(value)) => (value, place.ttl),
+        (Said::Refusal(None), _) => match place.negative_ttl {
+            Some(ttl) => (NONE.to_vec(), ttl),
+            None => return,
+        },
+        _ => return,
+    };
+    let shared = Arc::clone(shared);
+    spawn_local(async move {
+        // What was purged meanwhile may be older than that.
+        if shared.memory.as_ref().is_some_and(|memory| memory.purges() != purges) {
+            return;
+        }
+        match place.store.set(&place.key, &value, Some(ttl)).await {
+            Ok(()) => shared.memcached.writes.more(),
+            Err(_) => shared.memcached.write_errors.more(),
+        }
+    });
+}
+
+/// What a value in memcached says.
+pub(crate) fn read(shared: &Shared, value: &[u8]) -> Said {
+    if value == NONE { Said::Refusal(None) } else { read_value(shared, value) }
+}
+
+/// What a value in the database says.
+pub(crate) fn read_value(shared: &Shared, value: &[u8]) -> Said {
+    match Targets::parse(value, &shared.settings.allow) {
+        Ok(targets) => Said::Targets(targets),
+        Err(error) => Said::Refusal(Some(error.to_string().into())),
+    }
+}
+
+async fn timed<T>(tally: &Tally, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let started = Instant::now();
+    let result = work.await;
+    match &result {
+        Ok(_) => tally.took(started.elapsed()),
+        Err(StoreError { failure: Failure::Timeout, .. }) => tally.timeouts.more(),
+        Err(_) => tally.errors.more(),
+    }
+    result
+}
+
+fn answer(outcome: Outcome, tier: Tier, ttl_left: Duration) -> Answer {
+    Answer { outcome, tier, age: Duration::ZERO, ttl_left }
+}

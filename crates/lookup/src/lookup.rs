@@ -1,0 +1,310 @@
+//! A look-up: from a key to an answer, through its tiers.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::answer::{Answer, Failure, Outcome, StoreError, Tier};
+use crate::clock;
+use crate::counts::{Counter, LookupCounts, Tally};
+use crate::explain::{self, Explanation};
+use crate::fly;
+use crate::memory::{Found, Memory, Said};
+use crate::settings::{LookupSettings, StoreKind};
+use crate::stores::{StartError, Stores};
+use crate::value::Targets;
+
+/// A look-up, shared by all cores. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Lookup(Arc<Shared>);
+
+/// What [`Lookup::get`] gives.
+#[derive(Debug)]
+pub enum Get {
+    /// The answer stood in memory.
+    Now(Answer),
+    /// The stores are being asked.
+    Later(Later),
+}
+
+/// An answer that is on its way; there is one in any case, after [`LookupSettings::wait`] at the latest. To be polled on a tokio runtime with
+/// its timer. Dropping it costs nothing: the stores are asked all the same, for those who come later.
+pub struct Later(Pin<Box<dyn Future<Output = Answer> + Send>>);
+
+impl Lookup {
+    /// A look-up in these stores.
+    ///
+    /// # Errors
+    /// All that is wrong with the settings, or a store that there is not.
+    pub fn start(settings: LookupSettings, stores: &Stores) -> Result<Self, StartError> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let errors = settings.validate();
+        if !errors.is_empty() {
+            return Err(StartError::Settings(errors.into_iter().map(|error| (settings.name.clone(), error)).collect()));
+        }
+        let memcached = settings.memcached.as_ref().map(|tier| tier.store.as_str());
+        let sql = settings.sql.as_ref().map(|tier| tier.store.as_str());
+        let no_store = |expected, store: &str| StartError::NoStore {
+            lookup: settings.name.clone(),
+            expected,
+            store: store.to_owned(),
+        };
+        if let Some(store) =
+            memcached.filter(|store| !stores.has(store, |kind| matches!(kind, StoreKind::Memcached(_))))
+        {
+            return Err(no_store("memcached", store));
+        }
+        if let Some(store) = sql.filter(|store| !stores.has(store, |kind| matches!(kind, StoreKind::Sql(_)))) {
+            return Err(no_store("sql", store));
+        }
+        Ok(Lookup(Arc::new(Shared {
+            number: NUMBERS.fetch_add(1, Relaxed),
+            memory: settings.memory.clone().map(Memory::new),
+            memcached_store: memcached.map(Into::into),
+            sql_store: sql.map(Into::into),
+            query: settings.sql.as_ref().map_or("", |tier| &tier.query).into(),
+            stores: stores.clone(),
+            settings,
+            waiting: AtomicUsize::new(0),
+            last_failure: Mutex::new(None),
+            memcached: Tally::default(),
+            sql: Tally::default(),
+            asked: Counter::default(),
+            joined: Counter::default(),
+            overloaded: Counter::default(),
+            overdue: Counter::default(),
+            stale: Counter::default(),
+            keys_in_flight: AtomicU64::new(0),
+        })))
+    }
+
+    /// Looks a key up; in canonical form, as [`crate::key`] gives it. From any thread. An answer from memory costs no allocation.
+    #[inline]
+    pub fn get(&self, key: &str) -> Get {
+        let mut expired = None;
+        if let Some(memory) = &self.0.memory {
+            match memory.find(key, clock::now()) {
+                Found::Fresh { answer, refresh } => {
+                    if refresh {
+                        self.refresh(key);
+                    }
+                    return Get::Now(answer);
+                }
+                Found::Expired { targets, age, ask: false } => return Get::Now(self.0.stale(targets, age)),
+                Found::Expired { targets, age, ask: true } => expired = Some((targets, age)),
+                Found::Missing => {}
+            }
+        }
+        self.ask(key, expired)
+    }
+
+    /// Puts targets into memory, as if a store had just named them: for a start that is warm. Does nothing where there is no memory tier.
+    pub fn keep(&self, key: &str, targets: Targets) {
+        if let Some(memory) = &self.0.memory {
+            let said = Said::Targets(targets);
+            memory.keep(key, &said, Tier::Memory, clock::now(), fastrand::f64(), memory.purges());
+        }
+    }
+
+    /// What every tier has to say about a key right now; the stores are asked. For people who want to know why.
+    pub async fn explain(&self, key: &str) -> Explanation {
+        explain::explain(&self.0, key).await
+    }
+
+    /// Forgets a key in memory; whether anything was known of it. What is being looked up right now is not kept.
+    pub fn purge(&self, key: &str) -> bool {
+        self.0.memory.as_ref().is_some_and(|memory| memory.purge(key))
+    }
+
+    /// Forgets a key in memory and deletes it in memcached; whether it stood in either.
+    ///
+    /// # Errors
+    /// memcached could not delete it. In memory it is forgotten.
+    pub async fn purge_everywhere(&self, key: &str) -> Result<bool, StoreError> {
+        let Some(tier) = &self.0.settings.memcached else { return Ok(self.purge(key)) };
+        let deleted = self.0.stores.memcached(&tier.store)?.delete(crate::memcached::key_of(&tier.prefix, key)).await;
+        // Afterwards, so that nobody has fetched it from there meanwhile.
+        Ok(self.purge(key) | deleted?)
+    }
+
+    /// Forgets, in memory, all keys that begin so; with an empty prefix all. How many there were.
+    pub fn purge_prefix(&self, prefix: &str) -> usize {
+        self.0.memory.as_ref().map_or(0, |memory| memory.purge_prefix(prefix))
+    }
+
+    /// The settings it was started with.
+    pub fn settings(&self) -> &LookupSettings {
+        &self.0.settings
+    }
+
+    /// What has happened so far. Looks at every shard of memory, so it is for those who watch, not for every request.
+    pub fn counts(&self) -> LookupCounts {
+        let shared = &self.0;
+        LookupCounts {
+            memory: shared.memory.as_ref().map(Memory::counts).unwrap_or_default(),
+            memcached: shared.memcached.counts(),
+            sql: shared.sql.counts(),
+            asked: shared.asked.get(),
+            joined: shared.joined.get(),
+            overloaded: shared.overloaded.get(),
+            overdue: shared.overdue.get(),
+            stale: shared.stale.get(),
+            keys_in_flight: shared.keys_in_flight.load(Relaxed),
+        }
+    }
+
+    /// Asks the stores in the background.
+    #[cold]
+    fn refresh(&self, key: &str) {
+        let (shared, key): (_, Box<str>) = (Arc::clone(&self.0), key.into());
+        shared.asked.more();
+        self.0.stores.job(move |world| fly::ask(world, &shared, key, None));
+    }
+
+    /// Asks the stores, or says why not.
+    #[cold]
+    fn ask(&self, key: &str, expired: Option<(Targets, Duration)>) -> Get {
+        let shared = Arc::clone(&self.0);
+        shared.asked.more();
+        if shared.waiting.fetch_add(1, Relaxed) >= shared.settings.waiting {
+            shared.waiting.fetch_sub(1, Relaxed);
+            shared.overloaded.more();
+            return Get::Now(shared.or_stale(Outcome::Overloaded, expired));
+        }
+        let (answer, answered) = oneshot::channel();
+        let waiter = Waiter { answer: Some(answer), shared: Arc::clone(&shared) };
+        let (asking, key): (_, Box<str>) = (Arc::clone(&shared), key.into());
+        self.0.stores.job(move |world| fly::ask(world, &asking, key, Some(waiter)));
+        Get::Later(Later(Box::pin(async move {
+            let failure = match timeout(shared.settings.wait, answered).await {
+                Ok(Ok(Answer { outcome: outcome @ (Outcome::StoreDown(_) | Outcome::Overloaded), .. })) => outcome,
+                Ok(Ok(answer)) => return answer,
+                Ok(Err(_)) => Outcome::StoreDown(shared.error(Failure::Closed)),
+                Err(_) => {
+                    shared.overdue.more();
+                    Outcome::StoreDown(shared.error(Failure::Timeout))
+                }
+            };
+            shared.or_stale(failure, expired)
+        })))
+    }
+}
+
+impl Get {
+    /// The answer, waited for if need be.
+    pub async fn answer(self) -> Answer {
+        match self {
+            Get::Now(answer) => answer,
+            Get::Later(later) => later.await,
+        }
+    }
+}
+
+impl Future for Later {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for Later {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Later")
+    }
+}
+
+/// What all clones of a look-up, and what is under way for it, have in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) number: u64,
+    pub(crate) settings: LookupSettings,
+    pub(crate) memory: Option<Memory>,
+    pub(crate) stores: Stores,
+    pub(crate) memcached_store: Option<Arc<str>>,
+    pub(crate) sql_store: Option<Arc<str>>,
+    pub(crate) query: Arc<str>,
+    waiting: AtomicUsize,
+    last_failure: Mutex<Option<StoreError>>,
+    pub(crate) memcached: Tally,
+    pub(crate) sql: Tally,
+    asked: Counter,
+    pub(crate) joined: Counter,
+    pub(crate) overloaded: Counter,
+    overdue: Counter,
+    stale: Counter,
+    pub(crate) keys_in_flight: AtomicU64,
+}
+
+impl Shared {
+    /// Nobody could say: what has expired, if there is any, or that nobody could.
+    fn or_stale(&self, outcome: Outcome, expired: Option<(Targets, Duration)>) -> Answer {
+        match (expired, outcome) {
+            (Some((targets, age)), Outcome::StoreDown(error)) => {
+                self.failed(&error);
+                self.stale(targets, age)
+            }
+            (Some((targets, age)), _) => {
+                self.failed(&self.error(Failure::Busy));
+                self.stale(targets, age)
+            }
+            (None, outcome) => Answer { outcome, tier: Tier::None, age: Duration::ZERO, ttl_left: Duration::ZERO },
+        }
+    }
+
+    fn stale(&self, targets: Targets, age: Duration) -> Answer {
+        self.stale.more();
+        let last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let error = last.unwrap_or_else(|| self.error(Failure::Timeout));
+        Answer { outcome: Outcome::Stale(targets, error), tier: Tier::Memory, age, ttl_left: Duration::ZERO }
+    }
+
+    /// Remembers why the stores could not say.
+    pub(crate) fn failed(&self, error: &StoreError) {
+        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+    }
+
+    /// A failure of the stores as a whole: of the last one, which is the one that knows.
+    pub(crate) fn error(&self, failure: Failure) -> StoreError {
+        let store = self.sql_store.as_ref().or(self.memcached_store.as_ref());
+        StoreError { store: store.map_or_else(|| "".into(), Arc::clone), failure }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let number = self.number;
+        self.stores.job(move |world| drop(world.flights.borrow_mut().remove(&number)));
+    }
+}
+
+/// Somebody who waits for an answer, counted for as long as that takes.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    answer: Option<oneshot::Sender<Answer>>,
+    shared: Arc<Shared>,
+}
+
+impl Waiter {
+    pub(crate) fn answer(mut self, answer: Answer) {
+        let to = self.answer.take();
+        // Counted no longer, before anybody learns that it is answered.
+        drop(self);
+        if let Some(to) = to {
+            let _ = to.send(answer); // it may have gone
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.shared.waiting.fetch_sub(1, Relaxed);
+    }
+}

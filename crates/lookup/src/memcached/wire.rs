@@ -1,0 +1,253 @@
+//! memcached's text protocol (its doc/protocol.txt): requests as bytes, and replies from bytes, without I/O.
+
+/// The longest key (protocol.txt, "Keys").
+pub const KEY_BYTES: usize = 250;
+/// The longest line of a reply: `VALUE`, a key, two numbers, and room for what an error has to say.
+const LINE_BYTES: usize = 1024;
+
+/// What was asked, which says what may be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// `get`.
+    Get,
+    /// `set`.
+    Set,
+    /// `delete`.
+    Delete,
+}
+
+/// A reply, as it stands in the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply<'a> {
+    /// To `get`: the key's value.
+    Value {
+        /// The key, as the server repeats it.
+        key: &'a [u8],
+        /// What the writer attached to it.
+        flags: u32,
+        /// The value.
+        data: &'a [u8],
+    },
+    /// To `get`: there is none. To `delete`: there was none.
+    Missing,
+    /// To `set` and `delete`: it is done.
+    Done,
+    /// The server understood, and could not: out of memory, value too large. The connection is fine.
+    ServerError(&'a [u8]),
+}
+
+/// Bytes that are no reply to what was asked. Nothing after them can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Garbage {
+    /// A line that the protocol does not have there.
+    #[error("a line that is no reply to a {0}")]
+    Line(&'static str),
+    /// A line without end.
+    #[error("a line of more than {LINE_BYTES} bytes")]
+    LongLine,
+    /// A value that is larger than the limit.
+    #[error("a value of {bytes} bytes, of which at most {limit} are allowed")]
+    LargeValue {
+        /// As the line says.
+        bytes: usize,
+        /// The most there may be.
+        limit: usize,
+    },
+    /// A value that does not end where it should.
+    #[error("a value without its end")]
+    ValueEnd,
+    /// The server says that it did not understand.
+    #[error("the server did not understand a {0}")]
+    NotUnderstood(&'static str),
+}
+
+/// Reads one reply from the beginning of `bytes`, and how many bytes it takes. `None`: it is not whole yet.
+///
+/// # Errors
+/// What can never become a reply; the connection is of no use any more.
+pub fn decode(bytes: &[u8], asked: Request, value_limit: usize) -> Result<Option<(Reply<'_>, usize)>, Garbage> {
+    let name = match asked {
+        Request::Get => "get",
+        Request::Set => "set",
+        Request::Delete => "delete",
+    };
+    let Some((line, taken)) = line(bytes)? else { return Ok(None) };
+    if let Some(message) = line.strip_prefix(b"SERVER_ERROR") {
+        return Ok(Some((Reply::ServerError(message.trim_ascii()), taken)));
+    }
+    let reply = match (asked, line) {
+        (Request::Get, b"END") | (Request::Delete, b"NOT_FOUND") => Reply::Missing,
+        (Request::Set, b"STORED") | (Request::Delete, b"DELETED") => Reply::Done,
+        (Request::Get, _) if line.starts_with(b"VALUE ") => {
+            let (key, flags, length) = value_line(line).ok_or(Garbage::Line(name))?;
+            if length > value_limit {
+                return Err(Garbage::LargeValue { bytes: length, limit: value_limit });
+            }
+            let (data, rest) = match bytes[taken..].split_at_checked(length) {
+                Some(split) => split,
+                None => return Ok(None),
+            };
+            const AFTER: &[u8] = b"\r\nEND\r\n";
+            let seen = rest.len().min(AFTER.len());
+            if rest[..seen] != AFTER[..seen] {
+                return Err(Garbage::ValueEnd);
+            }
+            let whole = seen == AFTER.len();
+            return Ok(whole.then_some((Reply::Value { key, flags, data }, taken + length + AFTER.len())));
+        }
+        _ if line == b"ERROR" || line.starts_with(b"CLIENT_ERROR") => return Err(Garbage::NotUnderstood(name)),
+        _ => return Err(Garbage::Line(name)),
+    };
+    Ok(Some((reply, taken)))
+}
+
+/// Appends a `get`.
+pub fn get(key: &[u8], out: &mut Vec<u8>) {
+    command(b"get ", key, b"\r\n", out);
+}
+
+/// Appends a `set`. With 0 the value never expires; more than 30 days would be taken for a date.
+pub fn set(key: &[u8], data: &[u8], flags: u32, ttl_seconds: u32, out: &mut Vec<u8>) {
+    command(b"set ", key, format!(" {flags} {ttl_seconds} {}\r\n", data.len()).as_bytes(), out);
+    out.extend_from_slice(data);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a `delete`.
+pub fn delete(key: &[u8], out: &mut Vec<u8>) {
+    command(b"delete ", key, b"\r\n", out);
+}
+
+/// Whether the protocol can carry a key: anything else would be a command of its own.
+pub fn is_key(key: &[u8]) -> bool {
+    (1..=KEY_BYTES).contains(&key.len()) && key.iter().all(|&byte| byte > b' ' && byte != 0x7f)
+}
+
+fn command(name: &[u8], key: &[u8], rest: &[u8], out: &mut Vec<u8>) {
+    debug_assert!(is_key(key));
+    for part in [name, key, rest] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// The first line without its end, and how many bytes it takes with it.
+fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Garbage> {
+    let looked_at = &bytes[..bytes.len().min(LINE_BYTES)];
+    match looked_at.windows(2).position(|pair| pair == b"\r\n") {
+        Some(end) => Ok(Some((&bytes[..end], end + 2))),
+        None if looked_at.len() == LINE_BYTES => Err(Garbage::LongLine),
+        None => Ok(None),
+    }
+}
+
+/// `VALUE <key> <flags> <bytes>`.
+fn value_line(line: &[u8]) -> Option<(&[u8], u32, usize)> {
+    let mut words = line.split(|&byte| byte == b' ');
+    words.next().filter(|word| *word == b"VALUE")?;
+    let key = words.next().filter(|key| is_key(key))?;
+    let number = |word: &[u8]| {
+        let digits = (1..=10).contains(&word.len()) && word.iter().all(u8::is_ascii_digit);
+        std::str::from_utf8(word).ok().filter(|_| digits)?.parse::<u32>().ok()
+    };
+    let (flags, length) = (number(words.next()?)?, number(words.next()?)?);
+    words.next().is_none().then_some((key, flags, length as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIMIT: usize = 100;
+
+    #[test]
+    fn replies_are_read() {
+        let cases: [(&[u8], Request, Reply<'_>); 8] = [
+            (b"END\r\n", Request::Get, Reply::Missing),
+            (b"VALUE a 7 3\r\nx\r\n\r\nEND\r\n", Request::Get, Reply::Value { key: b"a", flags: 7, data: b"x\r\n" }),
+            (b"VALUE a 0 0\r\n\r\nEND\r\n", Request::Get, Reply::Value { key: b"a", flags: 0, data: b"" }),
+            (b"STORED\r\n", Request::Set, Reply::Done),
+            (b"DELETED\r\n", Request::Delete, Reply::Done),
+            (b"NOT_FOUND\r\n", Request::Delete, Reply::Missing),
+            (
+                b"SERVER_ERROR out of memory storing object\r\n",
+                Request::Set,
+                Reply::ServerError(b"out of memory storing object"),
+            ),
+            (b"SERVER_ERROR\r\n", Request::Get, Reply::ServerError(b"")),
+        ];
+        for (bytes, asked, reply) in cases {
+            assert_eq!(decode(bytes, asked, LIMIT), Ok(Some((reply, bytes.len()))));
+            // What comes behind it is the next one's.
+            let more = [bytes, b"STORED\r\n"].concat();
+            assert_eq!(decode(&more, asked, LIMIT), Ok(Some((reply, bytes.len()))));
+            for cut in 0..bytes.len() {
+                assert_eq!(decode(&bytes[..cut], asked, LIMIT), Ok(None), "cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn garbage_is_none() {
+        let long = vec![b'a'; LINE_BYTES];
+        let cases: [(&[u8], Request); 18] = [
+            (b"STORED\r\n", Request::Get),
+            (b"END\r\n", Request::Set),
+            (b"END\r\n", Request::Delete),
+            (b"DELETED\r\n", Request::Set),
+            (b"NOT_STORED\r\n", Request::Set),
+            (b"ERROR\r\n", Request::Get),
+            (b"CLIENT_ERROR bad data chunk\r\n", Request::Set),
+            (b"\r\n", Request::Get),
+            (b"end\r\n", Request::Get),
+            (b"VALUE a 0 101\r\n", Request::Get),
+            (b"VALUE a 0 1\r\nxy", Request::Get),
+            (b"VALUE a 0 1\r\nx\r\nVALUE b 0 1\r\ny\r\nEND\r\n", Request::Get),
+            (b"VALUE a 0 -1\r\n", Request::Get),
+            (b"VALUE a 0 +1\r\n", Request::Get),
+            (b"VALUE a 0 1 99\r\n", Request::Get),
+            (b"VALUE  0 1\r\n", Request::Get),
+            (b"VALUE a 99999999999 1\r\n", Request::Get),
+            (&long, Request::Get),
+        ];
+        for (bytes, asked) in cases {
+            assert!(decode(bytes, asked, LIMIT).is_err(), "{:?}", String::from_utf8_lossy(bytes));
+        }
+    }
+
+    #[test]
+    fn requests_are_written() {
+        let mut out = Vec::new();
+        get(b"a", &mut out);
+        set(b"b", b"x\r\ny", 3, 60, &mut out);
+        delete(b"c", &mut out);
+        assert_eq!(out, b"get a\r\nset b 3 60 4\r\nx\r\ny\r\ndelete c\r\n");
+        assert!(is_key("ü".as_bytes()) && is_key(&[b'a'; 250]));
+        for wrong in ["", "a b", "a\r\nflush_all", "a\0", "a\x7f", &"a".repeat(251)] {
+            assert!(!is_key(wrong.as_bytes()), "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_reply_does_not_depend_on_where_it_is_cut(
+            bytes in prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..60),
+                "(VALUE a [0-9]{1,3} [0-9]{1,2}\r\n)?[a-z\r\n]{0,20}\r\n(END\r\n|STORED\r\n)?".prop_map(String::into_bytes),
+            ],
+            asked in prop_oneof![Just(Request::Get), Just(Request::Set), Just(Request::Delete)],
+        ) {
+            let whole = decode(&bytes, asked, LIMIT);
+            if let Ok(Some((_, taken))) = whole {
+                prop_assert!(taken <= bytes.len());
+            }
+            for cut in 0..bytes.len() {
+                match decode(&bytes[..cut], asked, LIMIT) {
+                    Ok(None) => {}
+                    early => prop_assert_eq!(early, whole),
+                }
+            }
+        }
+    }
+}

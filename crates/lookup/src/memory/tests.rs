@@ -1,0 +1,168 @@
+use super::*;
+use crate::allow::Allow;
+
+const SECOND: u64 = 1024; // a whole number of ticks, so that ages come out even
+
+fn memory(change: impl FnOnce(&mut MemoryTier)) -> Memory {
+    let mut settings = MemoryTier {
+        ttl: Duration::from_millis(60 * SECOND),
+        negative_ttl: Duration::from_millis(5 * SECOND),
+        jitter: 0.0,
+        refresh_ahead: None,
+        stale_if_error: Duration::from_millis(600 * SECOND),
+        ..MemoryTier::default()
+    };
+    change(&mut settings);
+    Memory::new(settings)
+}
+
+fn targets(text: &str) -> Targets {
+    Targets::parse(text.as_bytes(), &Allow::any()).unwrap()
+}
+
+fn keep(memory: &Memory, key: &str, now: u64) -> Duration {
+    memory.keep(key, &Said::Targets(targets("10.0.0.1:81")), Tier::Sql, now, 0.5, memory.purges())
+}
+
+fn refuse(memory: &Memory, key: &str, now: u64) {
+    memory.keep(key, &Said::Refusal(None), Tier::Sql, now, 0.5, memory.purges());
+}
+
+/// `hit`, `hit, refresh`, `negative`..., `expired`, `expired, asks`, `missing`.
+fn find(memory: &Memory, key: &str, now: u64) -> String {
+    match memory.find(key, now) {
+        Found::Fresh { answer, refresh: false } => answer.outcome.name().to_owned(),
+        Found::Fresh { answer, refresh: true } => format!("{}, refresh", answer.outcome.name()),
+        Found::Expired { ask: false, .. } => "expired".to_owned(),
+        Found::Expired { ask: true, .. } => "expired, asks".to_owned(),
+        Found::Missing => "missing".to_owned(),
+    }
+}
+
+#[test]
+fn an_answer_lives_as_long_as_its_ttl() {
+    let memory = memory(|_| {});
+    assert_eq!(memory.find("a", 0), Found::Missing);
+    keep(&memory, "a", SECOND);
+    let expected = Answer {
+        outcome: Outcome::Hit(targets("10.0.0.1:81")),
+        tier: Tier::Memory,
+        age: Duration::from_millis(20 * SECOND),
+        ttl_left: Duration::from_millis(40 * SECOND),
+    };
+    assert_eq!(memory.find("a", 21 * SECOND), Found::Fresh { answer: expected, refresh: false });
+    assert_eq!(find(&memory, "a", 61 * SECOND - TICK_MS), "hit");
+    assert_eq!(find(&memory, "a", 61 * SECOND), "expired, asks");
+    assert_eq!(find(&memory, "a", 661 * SECOND - TICK_MS), "expired, asks");
+    assert_eq!(find(&memory, "a", 661 * SECOND), "missing");
+}
+
+#[test]
+fn a_clock_that_goes_round_changes_nothing() {
+    let memory = memory(|_| {});
+    let end = (u64::from(u32::MAX) + 1) * TICK_MS;
+    keep(&memory, "a", end - SECOND);
+    assert_eq!(find(&memory, "a", end + 58 * SECOND), "hit");
+    assert_eq!(find(&memory, "a", end + 60 * SECOND), "expired, asks");
+}
+
+#[test]
+fn refusals_have_their_own_ttl_and_reason() {
+    let memory = memory(|_| {});
+    refuse(&memory, "a", 0);
+    assert_eq!(find(&memory, "a", 4 * SECOND), "negative");
+    assert_eq!(find(&memory, "a", 5 * SECOND), "missing");
+    let invalid = Said::Refusal(Some("no target".into()));
+    memory.keep("a", &invalid, Tier::Memcached, 0, 0.5, memory.purges());
+    let Found::Fresh { answer, .. } = memory.find("a", 0) else { panic!("it was kept") };
+    assert_eq!(answer.outcome, Outcome::Invalid("no target".into()));
+    // One takes the other's place, both ways.
+    keep(&memory, "a", 0);
+    assert_eq!(find(&memory, "a", 0), "hit");
+    refuse(&memory, "a", 0);
+    assert_eq!(find(&memory, "a", 0), "negative");
+    let counts = memory.counts();
+    assert_eq!((counts.entries, counts.negative_entries), (0, 1));
+}
+
+#[test]
+fn unknown_keys_push_out_no_value() {
+    let memory = memory(|settings| (settings.entries, settings.negative_entries) = (2000, 1000));
+    for n in 0..1000 {
+        keep(&memory, &format!("known-{n}"), 0);
+    }
+    (0..10_000).for_each(|n| refuse(&memory, &format!("unknown-{n}"), 0));
+    assert!((0..1000).all(|n| find(&memory, &format!("known-{n}"), 0) == "hit"));
+    let counts = memory.counts();
+    assert_eq!((counts.entries, counts.evictions, counts.negative_evictions), (1000, 0, 9000));
+}
+
+#[test]
+fn a_refresh_ahead_is_said_once() {
+    let memory = memory(|settings| settings.refresh_ahead = Some(0.5));
+    keep(&memory, "a", 0);
+    assert_eq!(find(&memory, "a", 29 * SECOND), "hit");
+    assert_eq!(find(&memory, "a", 30 * SECOND), "hit, refresh");
+    assert_eq!(find(&memory, "a", 30 * SECOND), "hit");
+    // Nothing came of it, so it is said again later.
+    assert_eq!(find(&memory, "a", 32 * SECOND), "hit, refresh");
+    // Or something did.
+    keep(&memory, "a", 33 * SECOND);
+    assert_eq!(find(&memory, "a", 62 * SECOND), "hit");
+}
+
+#[test]
+fn after_a_failure_what_has_expired_is_used_without_asking() {
+    let memory = memory(|_| {});
+    keep(&memory, "a", 0);
+    assert_eq!(find(&memory, "a", 70 * SECOND), "expired, asks");
+    memory.could_not_ask("a", 70 * SECOND);
+    assert_eq!(find(&memory, "a", 70 * SECOND), "expired");
+    assert_eq!(find(&memory, "a", 71 * SECOND), "expired, asks");
+}
+
+#[test]
+fn jitter_spreads_the_ends() {
+    let memory = memory(|settings| settings.jitter = 0.1);
+    for (chance, ttl) in [(0.0, 54), (0.5, 60), (1.0, 66)] {
+        let kept = memory.keep("a", &Said::Targets(targets("a")), Tier::Sql, 0, chance, 0);
+        assert_eq!(kept, Duration::from_millis(ttl * SECOND));
+        let left = memory.peek("a", 0).unwrap().ttl_left;
+        assert!(kept - left < Duration::from_millis(TICK_MS), "{left:?}");
+    }
+}
+
+#[test]
+fn a_purge_is_not_undone_by_what_was_asked_before() {
+    let memory = memory(|_| {});
+    let before = memory.purges();
+    keep(&memory, "a", 0);
+    keep(&memory, "ab", 0);
+    refuse(&memory, "b", 0);
+    assert!(memory.purge("a") && !memory.purge("a"));
+    memory.keep("a", &Said::Targets(targets("old")), Tier::Sql, 0, 0.5, before);
+    assert_eq!(find(&memory, "a", 0), "missing");
+    keep(&memory, "a", 0);
+    assert_eq!(memory.purge_prefix("a"), 2);
+    assert_eq!((find(&memory, "ab", 0).as_str(), find(&memory, "b", 0).as_str()), ("missing", "negative"));
+    assert_eq!(memory.purge_prefix(""), 1);
+    assert_eq!(find(&memory, "b", 0), "missing");
+}
+
+#[test]
+fn what_is_kept_can_be_looked_at() {
+    let memory = memory(|_| {});
+    assert_eq!(memory.peek("a", 0), None);
+    keep(&memory, "a", 0);
+    let kept = memory.peek("a", 70 * SECOND).unwrap();
+    assert_eq!((kept.from, kept.value), (Tier::Sql, Ok(targets("10.0.0.1:81"))));
+    assert_eq!((kept.age, kept.ttl_left), (Duration::from_millis(70 * SECOND), Duration::ZERO));
+    assert_eq!(kept.stale_left, Duration::from_millis(590 * SECOND));
+    assert_eq!(memory.counts().hits, 0, "looking is no use");
+}
+
+/// What stands in a slot beside the key: all of it is one cache line.
+#[test]
+fn times_are_small() {
+    assert_eq!((size_of::<Times>(), align_of::<Times>()), (13, 1));
+}

@@ -1,0 +1,375 @@
+//! A connection to one of the databases that sqlx speaks with, and what comes over it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, Column as _, ConnectOptions as _, Connection as _, Row as _, TypeInfo as _, ValueRef as _};
+
+use crate::answer::Failure;
+use crate::settings::{Secret, SqlSettings};
+
+/// Where a database is, and how to log in.
+#[derive(Clone)]
+pub(crate) enum Database {
+    Sqlite(Box<SqliteConnectOptions>),
+    MySql(Box<MySqlConnectOptions>),
+    Postgres(Box<PgConnectOptions>),
+}
+
+/// A connection that is logged in. It keeps its statements prepared.
+pub(super) enum Connection {
+    Sqlite(SqliteConnection),
+    MySql(MySqlConnection),
+    Postgres(PgConnection),
+}
+
+/// How much of a result is taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) rows: usize,
+    pub(super) bytes: usize,
+    /// Whether what is beyond `rows` is left out, instead of being an error.
+    pub(super) first_only: bool,
+}
+
+/// A value in a database, or for one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// NULL.
+    Null,
+    /// A truth value.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// Another number.
+    Float(f64),
+    /// Text.
+    Text(String),
+    /// Bytes.
+    Bytes(Vec<u8>),
+}
+
+impl Value {
+    /// As text, without a copy where it is some; `None` for NULL.
+    pub(super) fn into_bytes(self) -> Option<Vec<u8>> {
+        match self {
+            Value::Null => None,
+            Value::Bool(value) => Some(value.to_string().into_bytes()),
+            Value::Int(value) => Some(value.to_string().into_bytes()),
+            Value::Float(value) => Some(value.to_string().into_bytes()),
+            Value::Text(text) => Some(text.into_bytes()),
+            Value::Bytes(bytes) => Some(bytes),
+        }
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Value::Text(text) => text.len(),
+            Value::Bytes(bytes) => bytes.len(),
+            Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => 8,
+        }
+    }
+}
+
+/// What a query has brought.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    /// The columns' names; empty if there are no rows.
+    pub columns: Vec<String>,
+    /// The rows, each with a value for every column.
+    pub rows: Vec<Vec<Value>>,
+}
+
+/// Reads a database's URL, and adds the password.
+///
+/// # Errors
+/// What was expected; the URL, which may hold a password, is not shown.
+pub(crate) fn parse_url(settings: &SqlSettings) -> Result<Database, String> {
+    let url = settings.url.reveal();
+    let password = settings.password.as_ref().map(Secret::reveal);
+    let scheme = url.split(':').next().unwrap_or_default();
+    let wrong = |expected: &str| format!("the URL cannot be read: expected {expected}");
+    match scheme {
+        "sqlite" => {
+            let options = SqliteConnectOptions::from_str(url).map_err(|_| wrong("sqlite:/path/file.db"))?;
+            // Who holds a lock for longer than this is as good as frozen.
+            let options = options.busy_timeout(settings.query_timeout).disable_statement_logging();
+            Ok(Database::Sqlite(Box::new(options)))
+        }
+        "mysql" | "mariadb" => {
+            let options = MySqlConnectOptions::from_str(url);
+            let mut options = options
+                .map_err(|_| wrong("mysql://user@host:port/database, with `?socket=/path` for a unix socket"))?;
+            options = password.into_iter().fold(options, MySqlConnectOptions::password);
+            // The session is as the server has it: what a query means is not ours to change.
+            let options = options.pipes_as_concat(false).no_engine_substitution(false).timezone(None);
+            Ok(Database::MySql(Box::new(options.disable_statement_logging())))
+        }
+        "postgres" | "postgresql" => {
+            let options = PgConnectOptions::from_str(url);
+            let mut options = options
+                .map_err(|_| wrong("postgres://user@host:port/database, with `?host=/folder` for a unix socket"))?;
+            options = password.into_iter().fold(options, PgConnectOptions::password);
+            Ok(Database::Postgres(Box::new(options.disable_statement_logging())))
+        }
+        _ => Err(wrong("sqlite:/path/file.db, mysql://user@host/database or postgres://user@host/database")),
+    }
+}
+
+impl Database {
+    /// Connects, and asks the server to give up by itself what has taken longer than `limit`: a query that nobody waits for any more would go on
+    /// there otherwise, and take one of its connections.
+    pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, Failure> {
+        let connected = match self {
+            Database::Sqlite(options) => options.connect().await.map(Connection::Sqlite),
+            Database::MySql(options) => connect_mysql(options, limit).await.map(Connection::MySql),
+            Database::Postgres(options) => connect_postgres(options, limit).await.map(Connection::Postgres),
+        };
+        connected.map_err(|error| match failure(error) {
+            Failure::Garbage(what) => Failure::Garbage(what),
+            Failure::Refused(why) | Failure::Lost(why) | Failure::Connect(why) => Failure::Connect(why),
+            other => other,
+        })
+    }
+}
+
+async fn connect_mysql(options: &MySqlConnectOptions, limit: Duration) -> Result<MySqlConnection, sqlx::Error> {
+    let mut connection = options.connect().await?;
+    // MariaDB's way, and MySQL's, which each other refuses; older ones have neither.
+    let limits = [
+        format!("max_statement_time = {:.3}", limit.as_secs_f64()),
+        format!("max_execution_time = {}", limit.as_millis()),
+    ];
+    for limit in limits {
+        match sqlx::raw_sql(AssertSqlSafe(format!("SET SESSION {limit}"))).execute(&mut connection).await {
+            Err(sqlx::Error::Database(_)) => {}
+            done => return done.map(|_| connection),
+        }
+    }
+    Ok(connection)
+}
+
+async fn connect_postgres(options: &PgConnectOptions, limit: Duration) -> Result<PgConnection, sqlx::Error> {
+    let mut connection = options.connect().await?;
+    let limit = format!("SET statement_timeout = {}", limit.as_millis());
+    sqlx::raw_sql(AssertSqlSafe(limit)).execute(&mut connection).await?;
+    Ok(connection)
+}
+
+/// Which database, without user and password.
+impl fmt::Display for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, socket, host, port, database) = match self {
+            Database::Sqlite(options) => return write!(f, "sqlite:{}", options.get_filename().display()),
+            Database::MySql(at) => ("mysql", at.get_socket(), at.get_host(), at.get_port(), at.get_database()),
+            Database::Postgres(at) => ("postgres", at.get_socket(), at.get_host(), at.get_port(), at.get_database()),
+        };
+        match socket {
+            Some(socket) => write!(f, "{kind}:{}", socket.display())?,
+            None => write!(f, "{kind}://{host}:{port}")?,
+        }
+        write!(f, "/{}", database.unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Database({self})")
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection")
+    }
+}
+
+impl Connection {
+    /// Asks whether the server is still there.
+    pub(super) async fn ping(&mut self) -> Result<(), Failure> {
+        let answered = match self {
+            Connection::Sqlite(connection) => connection.ping().await,
+            Connection::MySql(connection) => connection.ping().await,
+            Connection::Postgres(connection) => connection.ping().await,
+        };
+        answered.map_err(failure)
+    }
+
+    /// Sends a query, prepared once per connection, and takes what it brings.
+    pub(super) async fn query(
+        &mut self,
+        query: &Arc<str>,
+        parameters: &[Value],
+        bounds: Bounds,
+    ) -> Result<Rows, Failure> {
+        match self {
+            Connection::Sqlite(connection) => query_sqlite(connection, query, parameters, bounds).await,
+            Connection::MySql(connection) => query_mysql(connection, query, parameters, bounds).await,
+            Connection::Postgres(connection) => query_postgres(connection, query, parameters, bounds).await,
+        }
+    }
+}
+
+/// The three databases have the same calls and no common type for them.
+macro_rules! query {
+    ($name:ident, $database:ty, $connection:ty, $value:ident) => {
+        async fn $name(
+            connection: &mut $connection,
+            query: &Arc<str>,
+            parameters: &[Value],
+            bounds: Bounds,
+        ) -> Result<Rows, Failure> {
+            let mut query = sqlx::query::<$database>(AssertSqlSafe(Arc::clone(query)));
+            for parameter in parameters {
+                query = match parameter {
+                    Value::Null => query.bind(None::<&str>),
+                    Value::Bool(value) => query.bind(*value),
+                    Value::Int(value) => query.bind(*value),
+                    Value::Float(value) => query.bind(*value),
+                    Value::Text(value) => query.bind(value.as_str()),
+                    Value::Bytes(value) => query.bind(value.as_slice()),
+                };
+            }
+            let mut found = query.fetch(connection);
+            let (mut rows, mut bytes) = (Rows::default(), 0);
+            while let Some(row) = found.next().await {
+                let row = row.map_err(failure)?;
+                if rows.rows.len() == bounds.rows {
+                    if bounds.first_only {
+                        break;
+                    }
+                    return Err(Failure::TooLarge(format!("the result has more than {} rows", bounds.rows).into()));
+                }
+                if rows.rows.is_empty() {
+                    rows.columns = row.columns().iter().map(|column| column.name().to_owned()).collect();
+                }
+                let values =
+                    (0..row.columns().len()).map(|index| $value(&row, index)).collect::<Result<Vec<_>, _>>()?;
+                bytes += values.iter().map(Value::size).sum::<usize>();
+                if bytes > bounds.bytes {
+                    return Err(Failure::TooLarge(format!("the result has more than {} bytes", bounds.bytes).into()));
+                }
+                rows.rows.push(values);
+            }
+            Ok(rows)
+        }
+    };
+}
+
+query!(query_sqlite, sqlx::Sqlite, SqliteConnection, sqlite_value);
+query!(query_mysql, sqlx::MySql, MySqlConnection, mysql_value);
+query!(query_postgres, sqlx::Postgres, PgConnection, postgres_value);
+
+fn sqlite_value(row: &sqlx::sqlite::SqliteRow, index: usize) -> Result<Value, Failure> {
+    let raw = row.try_get_raw(index).map_err(failure)?;
+    if raw.is_null() {
+        return Ok(Value::Null);
+    }
+    // What a value is, is its own here, whatever the column was declared as.
+    let value = match raw.type_info().name() {
+        "INTEGER" => row.try_get_unchecked(index).map(Value::Int),
+        "REAL" => row.try_get_unchecked(index).map(Value::Float),
+        "BLOB" => row.try_get_unchecked(index).map(Value::Bytes),
+        _ => row.try_get_unchecked(index).map(Value::Text),
+    };
+    value.map_err(failure)
+}
+
+fn mysql_value(row: &sqlx::mysql::MySqlRow, index: usize) -> Result<Value, Failure> {
+    let raw = row.try_get_raw(index).map_err(failure)?;
+    if raw.is_null() {
+        return Ok(Value::Null);
+    }
+    let kind = raw.type_info().into_owned();
+    let value = match kind.name() {
+        "BOOLEAN" => row.try_get_unchecked(index).map(Value::Bool),
+        "TINYINT" | "SMALLINT" | "MEDIUMINT" | "INT" | "BIGINT" => row.try_get_unchecked(index).map(Value::Int),
+        "TINYINT UNSIGNED" | "SMALLINT UNSIGNED" | "MEDIUMINT UNSIGNED" | "INT UNSIGNED" | "BIGINT UNSIGNED"
+        | "YEAR" => {
+            let number: u64 = row.try_get_unchecked(index).map_err(failure)?;
+            Ok(i64::try_from(number).map_or(Value::Text(number.to_string()), Value::Int))
+        }
+        "FLOAT" => row.try_get_unchecked::<f32, _>(index).map(|value| Value::Float(value.into())),
+        "DOUBLE" => row.try_get_unchecked(index).map(Value::Float),
+        "CHAR" | "VARCHAR" | "TINYTEXT" | "TEXT" | "MEDIUMTEXT" | "LONGTEXT" | "ENUM" | "SET" | "JSON" | "DECIMAL" => {
+            row.try_get_unchecked(index).map(Value::Text)
+        }
+        "BINARY" | "VARBINARY" | "TINYBLOB" | "BLOB" | "MEDIUMBLOB" | "LONGBLOB" => {
+            row.try_get_unchecked(index).map(Value::Bytes)
+        }
+        other => return Err(unreadable(row.column(index).name(), other)),
+    };
+    value.map_err(failure)
+}
+
+fn postgres_value(row: &sqlx::postgres::PgRow, index: usize) -> Result<Value, Failure> {
+    let raw = row.try_get_raw(index).map_err(failure)?;
+    if raw.is_null() {
+        return Ok(Value::Null);
+    }
+    let kind = raw.type_info().into_owned();
+    let value = match kind.name() {
+        "BOOL" => row.try_get_unchecked(index).map(Value::Bool),
+        "INT2" => row.try_get_unchecked::<i16, _>(index).map(|value| Value::Int(value.into())),
+        "INT4" => row.try_get_unchecked::<i32, _>(index).map(|value| Value::Int(value.into())),
+        "INT8" => row.try_get_unchecked(index).map(Value::Int),
+        "FLOAT4" => row.try_get_unchecked::<f32, _>(index).map(|value| Value::Float(value.into())),
+        "FLOAT8" => row.try_get_unchecked(index).map(Value::Float),
+        "TEXT" | "VARCHAR" | "CHAR" | "NAME" | "UNKNOWN" | "JSON" | "citext" => {
+            row.try_get_unchecked(index).map(Value::Text)
+        }
+        // Text behind one byte that is the format's version (jsonb_recv).
+        "JSONB" => {
+            let text = raw.as_bytes().ok().and_then(|bytes| std::str::from_utf8(bytes.get(1..)?).ok());
+            text.map(|text| Value::Text(text.to_owned()))
+                .ok_or_else(|| sqlx::Error::Protocol("a jsonb that is not text".to_owned()))
+        }
+        "BYTEA" => row.try_get_unchecked(index).map(Value::Bytes),
+        other => return Err(unreadable(row.column(index).name(), other)),
+    };
+    value.map_err(failure)
+}
+
+fn unreadable(column: &str, kind: &str) -> Failure {
+    Failure::Refused(
+        format!("column `{column}` is of type {kind}, which is not read: cast it to text in the query").into(),
+    )
+}
+
+/// What an error means for the connection, and for whoever asked.
+fn failure(error: sqlx::Error) -> Failure {
+    match error {
+        sqlx::Error::Database(error) => {
+            let message = error.message().into();
+            if let Some(error) = error.try_downcast_ref::<MySqlDatabaseError>() {
+                return match error.number() {
+                    // The server shuts down; the session was killed (MariaDB), or idle for too long (MySQL).
+                    1053 | 1927 | 4031 => Failure::Lost(message),
+                    // The server's own limit, in MariaDB and MySQL.
+                    1969 | 3024 => Failure::Timeout,
+                    _ => Failure::Refused(message),
+                };
+            }
+            match error.code().as_deref() {
+                // SQLite: SQLITE_BUSY and SQLITE_LOCKED with their extended codes: somebody held a lock for too long.
+                Some("5" | "6" | "261" | "262" | "517" | "773") => Failure::Timeout,
+                // PostgreSQL (its appendix A): query_canceled, which the server's own limit causes; connection exceptions; the server ends the
+                // session.
+                Some("57014") => Failure::Timeout,
+                Some(code) if code.starts_with("08") || code.starts_with("57P") => Failure::Lost(message),
+                _ => Failure::Refused(message),
+            }
+        }
+        sqlx::Error::Io(error) => Failure::Lost(error.to_string().into()),
+        sqlx::Error::Tls(error) => Failure::Connect(error.to_string().into()),
+        sqlx::Error::Protocol(what) => Failure::Garbage(what.into()),
+        sqlx::Error::WorkerCrashed => Failure::Lost("SQLite's thread has ended".into()),
+        other => Failure::Refused(other.to_string().into()),
+    }
+}

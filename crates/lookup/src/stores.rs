@@ -1,0 +1,341 @@
+//! The stores that look-ups and scripts share: one thread with all connections to them.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_local;
+
+use crate::answer::{Failure, StoreError};
+use crate::flight::Flights;
+use crate::lookup::Waiter;
+use crate::memcached::{Memcached, ServerState};
+use crate::settings::{SettingError, StoreKind, StoreSettings};
+use crate::sql::{Rows, Sql, SqlState, Value};
+
+/// The stores, by name. Clones are the same stores; the thread ends when the last of them, and of what was made with them, is gone.
+#[derive(Clone)]
+pub struct Stores {
+    jobs: mpsc::UnboundedSender<Job>,
+    settings: Arc<Mutex<Vec<StoreSettings>>>,
+}
+
+/// What the stores' thread is to do.
+type Job = Box<dyn FnOnce(&Rc<World>) + Send>;
+
+/// Why stores, or a look-up, could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Mend the settings.
+    #[error("{}", Settings(.0))]
+    Settings(Vec<(String, SettingError)>),
+    /// Give each store a name of its own.
+    #[error("two stores are called `{0}`: expected a name for each")]
+    SameName(String),
+    /// Name a store that there is, of the right kind.
+    #[error("`{lookup}` asks the {expected} store `{store}`, and there is none of this name and kind")]
+    NoStore {
+        /// The look-up.
+        lookup: String,
+        /// `memcached` or `sql`.
+        expected: &'static str,
+        /// The store that it names.
+        store: String,
+    },
+    /// See what the system has run out of.
+    #[error("cannot start the stores' thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+struct Settings<'a>(&'a [(String, SettingError)]);
+
+impl fmt::Display for Settings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, error)) in self.0.iter().enumerate() {
+            let comma = if index > 0 { "; " } else { "" };
+            write!(f, "{comma}{name}: {}: {error}", error.key)?;
+        }
+        Ok(())
+    }
+}
+
+/// How a store is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreState {
+    /// Of memcached: each server.
+    Memcached(Vec<ServerState>),
+    /// Of a database.
+    Sql(SqlState),
+}
+
+impl Stores {
+    /// Starts the thread. Nothing is connected before it is needed.
+    ///
+    /// # Errors
+    /// All that is wrong with the settings, or that there can be no thread.
+    pub fn start(stores: Vec<StoreSettings>) -> Result<Self, StartError> {
+        validate(&stores)?;
+        let (jobs, work) = mpsc::unbounded_channel();
+        let runtime = || -> io::Result<LocalRuntime> {
+            Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default())
+        };
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let thread = move || match runtime() {
+            Ok(runtime) => {
+                let _ = ready.send(Ok(())); // `start` waits for it
+                runtime.block_on(serve(work));
+            }
+            Err(error) => drop(ready.send(Err(error))),
+        };
+        std::thread::Builder::new().name("oroshi-stores".to_owned()).spawn(thread).map_err(StartError::Thread)?;
+        let ended = || Err(io::Error::other("it ended at once"));
+        is_ready.recv().unwrap_or_else(|_| ended()).map_err(StartError::Thread)?;
+        let started = Stores { jobs, settings: Arc::default() };
+        started.set(stores);
+        Ok(started)
+    }
+
+    /// Takes up other settings. Stores whose settings are as they were keep their connections; what is under way with another is ended.
+    ///
+    /// # Errors
+    /// All that is wrong with the settings; then nothing changes.
+    pub fn update(&self, stores: Vec<StoreSettings>) -> Result<(), StartError> {
+        validate(&stores)?;
+        self.set(stores);
+        Ok(())
+    }
+
+    /// The memcached store of this name, for as long as it is configured.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn memcached(&self, name: &str) -> Result<MemcachedStore, StoreError> {
+        let known = self.has(name, |kind| matches!(kind, StoreKind::Memcached(_)));
+        let name: Arc<str> = name.into();
+        if known { Ok(MemcachedStore { stores: self.clone(), name }) } else { Err(unknown(&name)) }
+    }
+
+    /// The SQL store of this name, for as long as it is configured.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn sql(&self, name: &str) -> Result<SqlStore, StoreError> {
+        let known = self.has(name, |kind| matches!(kind, StoreKind::Sql(_)));
+        let name: Arc<str> = name.into();
+        if known { Ok(SqlStore { stores: self.clone(), name }) } else { Err(unknown(&name)) }
+    }
+
+    /// How each store is, in the order of the settings.
+    pub async fn states(&self) -> Vec<(String, StoreState)> {
+        let names: Vec<String> = self.locked().iter().map(|store| store.name.clone()).collect();
+        let state = |world: Rc<World>| async move {
+            names.into_iter().filter_map(|name| Some((name.clone(), world.store(&name)?.state()))).collect()
+        };
+        self.run(state).await.unwrap_or_default()
+    }
+
+    pub(crate) fn has(&self, name: &str, wanted: impl Fn(&StoreKind) -> bool) -> bool {
+        self.locked().iter().any(|store| store.name == name && wanted(&store.kind))
+    }
+
+    /// Has something done on the stores' thread.
+    pub(crate) fn job(&self, job: impl FnOnce(&Rc<World>) + Send + 'static) {
+        let _ = self.jobs.send(Box::new(job)); // the thread lives for as long as this does, unless it has panicked
+    }
+
+    /// Has something done there that takes time. It is carried on with when the future is dropped; `None` if the thread has ended.
+    fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
+        &self,
+        work: impl FnOnce(Rc<World>) -> F + Send + 'static,
+    ) -> impl Future<Output = Option<T>> + Send + 'static {
+        let (answer, answered) = oneshot::channel();
+        self.job(move |world| {
+            let work = work(Rc::clone(world));
+            spawn_local(async move { drop(answer.send(work.await)) });
+        });
+        async move { answered.await.ok() }
+    }
+
+    fn set(&self, stores: Vec<StoreSettings>) {
+        self.locked().clone_from(&stores);
+        self.job(move |world| world.set(stores));
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, Vec<StoreSettings>> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Stores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stores").field("settings", &*self.locked()).finish_non_exhaustive()
+    }
+}
+
+/// A memcached store, to be used from any thread and runtime. Keys are as they are: without a look-up's prefix.
+#[derive(Clone, Debug)]
+pub struct MemcachedStore {
+    stores: Stores,
+    name: Arc<str>,
+}
+
+impl MemcachedStore {
+    /// A key's value.
+    ///
+    /// # Errors
+    /// What is wrong with the store, or with the key.
+    pub async fn get(&self, key: impl Into<Vec<u8>>) -> Result<Option<Box<[u8]>>, StoreError> {
+        let key = key.into();
+        self.with(|store| async move { store.get(&key).await }).await
+    }
+
+    /// Sets a key's value, for some time or, with `None`, for ever. At least a second, at most 30 days.
+    ///
+    /// # Errors
+    /// What is wrong with the store, with the key, or with the value.
+    pub async fn set(
+        &self,
+        key: impl Into<Vec<u8>>,
+        value: impl Into<Vec<u8>>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        let (key, value) = (key.into(), value.into());
+        self.with(move |store| async move { store.set(&key, &value, ttl).await }).await
+    }
+
+    /// Deletes a key; whether there was anything.
+    ///
+    /// # Errors
+    /// What is wrong with the store, or with the key.
+    pub async fn delete(&self, key: impl Into<Vec<u8>>) -> Result<bool, StoreError> {
+        let key = key.into();
+        self.with(|store| async move { store.delete(&key).await }).await
+    }
+
+    async fn with<T, F>(&self, work: impl FnOnce(Rc<Memcached>) -> F + Send + 'static) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + 'static,
+    {
+        let name = Arc::clone(&self.name);
+        let work = self.stores.run(|world| async move { work(world.memcached(&name)?).await });
+        work.await.unwrap_or_else(|| Err(closed(&self.name)))
+    }
+}
+
+/// A database, to be used from any thread and runtime.
+#[derive(Clone, Debug)]
+pub struct SqlStore {
+    stores: Stores,
+    name: Arc<str>,
+}
+
+impl SqlStore {
+    /// Sends a query with its parameters (`?`, in PostgreSQL `$1`...), and takes its rows, within the bounds of the settings. A query that
+    /// begins with `SELECT` may be sent twice, if the connection broke; any other is sent once.
+    ///
+    /// # Errors
+    /// What is wrong with the store, or with the query.
+    pub async fn query(&self, query: impl Into<Arc<str>>, parameters: Vec<Value>) -> Result<Rows, StoreError> {
+        let (name, query) = (Arc::clone(&self.name), query.into());
+        let work = self.stores.run(|world| async move { world.sql(&name)?.query(&query, &parameters).await });
+        work.await.unwrap_or_else(|| Err(closed(&self.name)))
+    }
+}
+
+/// What the stores' thread has.
+#[derive(Default)]
+pub(crate) struct World {
+    stores: RefCell<HashMap<Arc<str>, (StoreSettings, Store)>>,
+    /// What is being looked up, by the look-ups' numbers.
+    pub(crate) flights: RefCell<HashMap<u64, Flights<Option<Waiter>>>>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Store {
+    Memcached(Rc<Memcached>),
+    Sql(Rc<Sql>),
+}
+
+impl Store {
+    fn state(&self) -> StoreState {
+        match self {
+            Store::Memcached(store) => StoreState::Memcached(store.state()),
+            Store::Sql(store) => StoreState::Sql(store.state()),
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn memcached(&self, name: &Arc<str>) -> Result<Rc<Memcached>, StoreError> {
+        match self.store(name) {
+            Some(Store::Memcached(store)) => Ok(store),
+            _ => Err(unknown(name)),
+        }
+    }
+
+    pub(crate) fn sql(&self, name: &Arc<str>) -> Result<Rc<Sql>, StoreError> {
+        match self.store(name) {
+            Some(Store::Sql(store)) => Ok(store),
+            _ => Err(unknown(name)),
+        }
+    }
+
+    fn store(&self, name: &str) -> Option<Store> {
+        self.stores.borrow().get(name).map(|(_, store)| store.clone())
+    }
+
+    /// On the stores' thread, as stores begin their work when they are made.
+    fn set(&self, settings: Vec<StoreSettings>) {
+        let mut before = self.stores.take();
+        let mut after = HashMap::new();
+        for settings in settings {
+            let name: Arc<str> = settings.name.as_str().into();
+            let store = match before.remove(&name) {
+                Some((same, store)) if same == settings => store,
+                _ => match settings.kind.clone() {
+                    StoreKind::Memcached(memcached) => {
+                        Store::Memcached(Rc::new(Memcached::start(Arc::clone(&name), memcached)))
+                    }
+                    StoreKind::Sql(sql) => Store::Sql(Rc::new(Sql::new(Arc::clone(&name), sql))),
+                },
+            };
+            after.insert(name, (settings, store));
+        }
+        self.stores.replace(after);
+    }
+}
+
+async fn serve(mut work: mpsc::UnboundedReceiver<Job>) {
+    let world = Rc::new(World::default());
+    while let Some(job) = work.recv().await {
+        job(&world);
+    }
+}
+
+fn validate(stores: &[StoreSettings]) -> Result<(), StartError> {
+    let mut names = HashSet::new();
+    if let Some(twice) = stores.iter().find(|store| !names.insert(&store.name)) {
+        return Err(StartError::SameName(twice.name.clone()));
+    }
+    let wrong = |store: &StoreSettings| {
+        store.validate().into_iter().map(|error| (store.name.clone(), error)).collect::<Vec<_>>()
+    };
+    let errors: Vec<_> = stores.iter().flat_map(wrong).collect();
+    if errors.is_empty() { Ok(()) } else { Err(StartError::Settings(errors)) }
+}
+
+fn unknown(name: &Arc<str>) -> StoreError {
+    StoreError { store: Arc::clone(name), failure: Failure::Unknown }
+}
+
+fn closed(name: &Arc<str>) -> StoreError {
+    StoreError { store: Arc::clone(name), failure: Failure::Closed }
+}

@@ -1,0 +1,437 @@
+//! What stands under a key: one place to send requests to, or several.
+//!
+//! Forms: `host`, `host:port`, `unix:/path`, `http://host[:port][/]`, `{"targets": [{"to": "...", "weight": 3}, ...]}`, `["...", ...]`.
+//! A host is a name, an IPv4 address, or an IPv6 address in brackets; without a port it is 80.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::allow::{self, Allow};
+use crate::key;
+
+/// The longest value that is looked at.
+pub const VALUE_BYTES: usize = 4096;
+/// The most targets of one value.
+pub const TARGETS: usize = 64;
+/// The greatest weight.
+pub const WEIGHT: u32 = 1000;
+/// The longest path of a unix socket: `sun_path` has 108 bytes, with a NUL (unix(7)).
+const UNIX_BYTES: usize = 107;
+/// How much of a value a message shows.
+const SHOWN_CHARS: usize = 80;
+
+/// A place to send requests to, before names are resolved. Cloning one allocates nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// An IPv4 address.
+    V4 {
+        /// Where.
+        address: Ipv4Addr,
+        /// 1 to 65535.
+        port: u16,
+    },
+    /// An IPv6 address.
+    V6 {
+        /// Where.
+        address: Ipv6Addr,
+        /// 1 to 65535.
+        port: u16,
+    },
+    /// A name.
+    Name {
+        /// In canonical form: [`key::host`].
+        name: Arc<str>,
+        /// 1 to 65535.
+        port: u16,
+    },
+    /// A unix stream socket, by an absolute path.
+    Unix(Arc<str>),
+}
+
+/// `10.0.0.1:80`, `[::1]:80`, `app.internal:80`, `unix:/run/app.sock`.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::V4 { address, port } => write!(f, "{address}:{port}"),
+            Target::V6 { address, port } => write!(f, "[{address}]:{port}"),
+            Target::Name { name, port } => write!(f, "{name}:{port}"),
+            Target::Unix(path) => write!(f, "unix:{path}"),
+        }
+    }
+}
+
+/// The targets of a key, at least one. Cloning them allocates nothing; one alone takes 24 bytes, and what a name or a path needs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Targets {
+    /// One.
+    One(Target),
+    /// Two or more, with their weights from 1 to [`WEIGHT`].
+    Many(Arc<[(Target, u32)]>),
+}
+
+impl Targets {
+    /// Reads a value, and holds its targets against what is allowed.
+    ///
+    /// # Errors
+    /// Why it is not to be used; shows at most a part of one target, and never what stands before an `@`.
+    pub fn parse(value: &[u8], allow: &Allow) -> Result<Targets, ValueError> {
+        if value.len() > VALUE_BYTES {
+            return Err(ValueError::TooLong { bytes: value.len() });
+        }
+        let text = std::str::from_utf8(value).map_err(|_| ValueError::NotText)?.trim_ascii();
+        if text.is_empty() {
+            return Err(ValueError::Empty);
+        }
+        // An IPv6 address begins with a bracket as well, but not with a bracket and a quote.
+        let list = text
+            .strip_prefix('[')
+            .is_some_and(|rest| !rest.trim_start().starts_with(|c: char| c.is_ascii_hexdigit() || c == ':'));
+        if text.starts_with('{') || list {
+            return parse_json(text, allow);
+        }
+        parse_allowed(text, allow).map(Targets::One)
+    }
+
+    /// Each with its weight.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Target, u32)> {
+        (0..self.len()).map(|index| match self {
+            Targets::One(target) => (target, 1),
+            Targets::Many(targets) => (&targets[index].0, targets[index].1),
+        })
+    }
+
+    /// How many there are, at least 1.
+    #[allow(clippy::len_without_is_empty)] // it never is
+    pub fn len(&self) -> usize {
+        match self {
+            Targets::One(_) => 1,
+            Targets::Many(targets) => targets.len(),
+        }
+    }
+
+    /// Bytes that this holds elsewhere, with what an allocation costs beside them.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let target = |target: &Target| match target {
+            Target::V4 { .. } | Target::V6 { .. } => 0,
+            Target::Name { name: text, .. } | Target::Unix(text) => ALLOCATION + text.len(),
+        };
+        match self {
+            Targets::One(one) => target(one),
+            Targets::Many(many) => {
+                ALLOCATION + size_of_val(&**many) + many.iter().map(|(one, _)| target(one)).sum::<usize>()
+            }
+        }
+    }
+}
+
+/// What a shared allocation takes beside what is in it: two counters, and the allocator's own word and rounding.
+const ALLOCATION: usize = 32;
+
+/// As one would write it: a target, or targets with their weights.
+impl fmt::Display for Targets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (target, weight)) in self.iter().enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
+            write!(f, "{comma}{target}")?;
+            if weight != 1 {
+                write!(f, " (weight {weight})")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a value is not to be used. The messages say what to change in the store.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    /// Write a target, or nothing at all (no row, NULL).
+    #[error("the value is empty: expected a target such as 10.0.0.1:8080")]
+    Empty,
+    /// Name fewer targets.
+    #[error("the value has {bytes} bytes: expected at most {VALUE_BYTES}")]
+    TooLong {
+        /// As many as there are.
+        bytes: usize,
+    },
+    /// Write it in UTF-8.
+    #[error("the value is not text (UTF-8)")]
+    NotText,
+    /// Write one of the forms.
+    #[error("`{target}` is not a target: expected host, host:port, unix:/path or http://host:port")]
+    NotATarget {
+        /// As it stands there, cut.
+        target: String,
+    },
+    /// Leave it to the target to listen without TLS.
+    #[error("`{target}` asks for TLS, which is not supported: expected http://")]
+    Tls {
+        /// As it stands there, cut.
+        target: String,
+    },
+    /// A target is a place, without a path.
+    #[error("`{target}` has a path: expected a host alone, such as http://10.0.0.1:8080")]
+    HasPath {
+        /// As it stands there, cut.
+        target: String,
+    },
+    /// Leave name and password out.
+    #[error("the value has a user in it (`...@host`): expected a host alone")]
+    HasUser,
+    /// Add it to the allowed targets, if it is meant to be one.
+    #[error("`{target}` is not among the allowed targets")]
+    NotAllowed {
+        /// What the value means.
+        target: String,
+    },
+    /// Mend the JSON.
+    #[error("the value is not JSON as expected: {reason}")]
+    Json {
+        /// What the parser says: a position, and what was expected there.
+        reason: String,
+    },
+    /// Name at least one.
+    #[error("the value names no target")]
+    NoTargets,
+    /// Name fewer targets.
+    #[error("the value names {count} targets: expected at most {TARGETS}")]
+    TooMany {
+        /// As many as there are.
+        count: usize,
+    },
+    /// Choose another weight.
+    #[error("a weight is {weight}: expected 1 to {WEIGHT}")]
+    Weight {
+        /// As it stands there.
+        weight: u32,
+    },
+}
+
+fn parse_allowed(text: &str, allow: &Allow) -> Result<Target, ValueError> {
+    let target = parse_target(text)?;
+    if allow.target(&target) { Ok(target) } else { Err(ValueError::NotAllowed { target: target.to_string() }) }
+}
+
+fn parse_target(text: &str) -> Result<Target, ValueError> {
+    let not_a_target = || ValueError::NotATarget { target: shown(text) };
+    if let Some(path) = text.strip_prefix("unix:") {
+        let fine = allow::is_plain(path) && path.len() <= UNIX_BYTES && !path.chars().any(char::is_control);
+        return if fine { Ok(Target::Unix(path.into())) } else { Err(not_a_target()) };
+    }
+    if text.contains('@') {
+        return Err(ValueError::HasUser);
+    }
+    let scheme = |scheme: &str| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+    if scheme("https://") {
+        return Err(ValueError::Tls { target: shown(text) });
+    }
+    let place = if scheme("http://") {
+        let rest = &text["http://".len()..];
+        let place = rest.strip_suffix('/').unwrap_or(rest);
+        if place.contains(['/', '?', '#']) {
+            return Err(ValueError::HasPath { target: shown(text) });
+        }
+        place
+    } else {
+        text
+    };
+    parse_place(place).ok_or_else(not_a_target)
+}
+
+fn parse_place(place: &str) -> Option<Target> {
+    if let Some(rest) = place.strip_prefix('[') {
+        let (address, port) = rest.split_once(']')?;
+        return Some(Target::V6 { address: address.parse().ok()?, port: parse_port(port)? });
+    }
+    let (host, port) = place.split_at(place.find(':').unwrap_or(place.len()));
+    let port = parse_port(port)?;
+    let name = key::name_or_ipv4(host.strip_suffix('.').unwrap_or(host)).ok()?;
+    Some(match name.parse() {
+        Ok(address) => Target::V4 { address, port },
+        Err(_) => Target::Name { name: (*name).into(), port },
+    })
+}
+
+/// Nothing, which is 80, or `:` and a number from 1.
+fn parse_port(port: &str) -> Option<u16> {
+    match port.strip_prefix(':') {
+        None => port.is_empty().then_some(80),
+        Some(digits) => {
+            digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?.filter(|&port| port > 0)
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    targets: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    to: String,
+    #[serde(default = "one")]
+    weight: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn parse_json(text: &str, allow: &Allow) -> Result<Targets, ValueError> {
+    let wrong = |error: serde_json::Error| {
+        // The parser quotes what it found, which may be anything: only where it was is said.
+        let what = match error.classify() {
+            serde_json::error::Category::Data => r#"expected {"targets": [{"to": "...", "weight": 1}]} or ["..."]"#,
+            _ => "it is not well-formed",
+        };
+        ValueError::Json { reason: format!("{what}, at line {} column {}", error.line(), error.column()) }
+    };
+    let entries: Vec<Entry> = if text.starts_with('{') {
+        serde_json::from_str::<Document>(text).map_err(wrong)?.targets
+    } else {
+        let targets = serde_json::from_str::<Vec<String>>(text).map_err(wrong)?;
+        targets.into_iter().map(|to| Entry { to, weight: one() }).collect()
+    };
+    if entries.len() > TARGETS {
+        return Err(ValueError::TooMany { count: entries.len() });
+    }
+    let mut targets = Vec::with_capacity(entries.len());
+    for Entry { to, weight } in entries {
+        if !(1..=WEIGHT).contains(&weight) {
+            return Err(ValueError::Weight { weight });
+        }
+        targets.push((parse_allowed(&to, allow)?, weight));
+    }
+    match targets.len() {
+        0 => Err(ValueError::NoTargets),
+        1 => Ok(Targets::One(targets.remove(0).0)),
+        _ => Ok(Targets::Many(targets.into())),
+    }
+}
+
+/// As much of a value as a message may show.
+fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(SHOWN_CHARS).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN_CHARS).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(value: &str) -> Result<String, ValueError> {
+        Targets::parse(value.as_bytes(), &Allow::any()).map(|targets| targets.to_string())
+    }
+
+    #[test]
+    fn every_form_is_read() {
+        let cases = [
+            ("10.0.0.1", "10.0.0.1:80"),
+            ("10.0.0.1:8080\n", "10.0.0.1:8080"),
+            ("  App.Internal.:81 ", "app.internal:81"),
+            ("bücher.example", "xn--bcher-kva.example:80"),
+            ("[::1]", "[::1]:80"),
+            ("[2001:DB8::1]:8080", "[2001:db8::1]:8080"),
+            ("[fd00::1]:1", "[fd00::1]:1"),
+            ("unix:/run/app.sock", "unix:/run/app.sock"),
+            ("http://app", "app:80"),
+            ("HTTP://app:8080/", "app:8080"),
+            ("http://[::1]:9/", "[::1]:9"),
+            (r#"["10.0.0.1"]"#, "10.0.0.1:80"),
+            (r#"[ "10.0.0.1", "[::1]:2", "unix:/a" ]"#, "10.0.0.1:80, [::1]:2, unix:/a"),
+            (r#"{"targets":[{"to":"a:1","weight":3},{"to":"http://b/"}]}"#, "a:1 (weight 3), b:80"),
+        ];
+        for (value, means) in cases {
+            assert_eq!(read(value).as_deref(), Ok(means), "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_value_says_why() {
+        let long = format!("unix:/{}", "a".repeat(107));
+        let many = format!("[{}]", vec![r#""a""#; TARGETS + 1].join(","));
+        let cases = [
+            ("", "empty"),
+            ("  \n", "empty"),
+            ("10.0.0.1:0", "not a target"),
+            ("10.0.0.1:", "not a target"),
+            ("10.0.0.1:+1", "not a target"),
+            ("10.0.0.1:65536", "not a target"),
+            ("127.1", "not a target"),
+            ("0x7f000001", "not a target"),
+            ("a b", "not a target"),
+            ("a\r\nb", "not a target"),
+            ("::1", "not a target"),
+            ("ftp://a", "not a target"),
+            ("a/b", "not a target"),
+            ("unix:app.sock", "not a target"),
+            ("unix:/run/../etc/app.sock", "not a target"),
+            ("unix:/run//app.sock", "not a target"),
+            (&long, "not a target"),
+            ("https://a", "TLS"),
+            ("http://a/b", "path"),
+            ("http://a?b", "path"),
+            ("http://user:secret@a", "user"),
+            ("user:secret@a", "user"),
+            ("[]", "no target"),
+            ("[1]", "not a target"),
+            ("[true]", "line 1 column 5"),
+            (r#"["secret""#, "not well-formed"),
+            (r#"{"target":[]}"#, "expected"),
+            (r#"{"targets":[{"to":"a","weight":0}]}"#, "weight is 0"),
+            (r#"{"targets":[{"to":"a","weight":1001}]}"#, "weight is 1001"),
+            (r#"{"targets":[{"to":"a","weight":-1}]}"#, "expected"),
+            (&many, "names 65 targets"),
+        ];
+        for (value, why) in cases {
+            let error = read(value).expect_err(value).to_string();
+            assert!(error.contains(why), "{value}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+        assert_eq!(
+            Targets::parse(&[b'a'; VALUE_BYTES + 1], &Allow::any()),
+            Err(ValueError::TooLong { bytes: VALUE_BYTES + 1 })
+        );
+        assert_eq!(Targets::parse(b"\xff", &Allow::any()), Err(ValueError::NotText));
+    }
+
+    #[test]
+    fn one_target_that_is_not_allowed_is_too_many() {
+        let allow = Allow::parse(["10.0.0.0/8"]).unwrap();
+        let value = br#"["10.0.0.1", "[::ffff:127.0.0.1]:22"]"#;
+        let error = Targets::parse(value, &allow).unwrap_err();
+        assert_eq!(error.to_string(), "`[::ffff:127.0.0.1]:22` is not among the allowed targets");
+        assert!(Targets::parse(b"[::ffff:10.0.0.1]:22", &allow).is_ok());
+    }
+
+    /// Two million of them stand in memory.
+    #[test]
+    fn they_are_small() {
+        assert_eq!((size_of::<Target>(), size_of::<Targets>()), (24, 24));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(value in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = Targets::parse(&value, &Allow::any());
+        }
+
+        #[test]
+        fn what_was_read_can_be_read_again(value in r#"(http://)?(\[[0-9a-f:]{2,8}\]|[a-zA-Z0-9.-]{1,12})(:[0-9]{1,5})?/?"#) {
+            if let Ok(targets) = Targets::parse(value.as_bytes(), &Allow::any()) {
+                let again = Targets::parse(targets.to_string().as_bytes(), &Allow::any());
+                prop_assert_eq!(again, Ok(targets));
+            }
+        }
+    }
+}
