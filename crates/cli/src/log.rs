@@ -1,4 +1,4 @@
-//! What the hub tells its operator, one line each on standard error.
+//! What a server tells its operator, one line each on standard error.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -11,7 +11,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 /// How much a line matters. More of them are told the lower the level that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Level {
+pub(crate) enum Level {
     /// What is in force.
     Debug,
     /// Where it listens, that it serves, that it ends.
@@ -23,7 +23,7 @@ pub(super) enum Level {
 }
 
 impl Level {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         match text {
             "debug" => Ok(Level::Debug),
             "info" => Ok(Level::Info),
@@ -45,26 +45,34 @@ impl Level {
 
 /// Tells what is at least of this level.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Log(pub(super) Level);
+pub(crate) struct Log {
+    /// From which level on.
+    pub(crate) level: Level,
+    /// The subcommand.
+    pub(crate) part: &'static str,
+    /// The crate whose events are told from `level` on; of others only warnings.
+    pub(crate) own: &'static str,
+}
 
 impl Log {
-    /// Tells what the hub and the libraries below it say by `tracing` too. Of the latter only warnings.
-    pub(super) fn listen(self) {
+    /// Tells what the server and the libraries below it say by `tracing` too.
+    pub(crate) fn listen(self) {
         // It fails where somebody listens already, which nobody does in this program.
         let _ = tracing::subscriber::set_global_default(self);
     }
 
     /// Tells it, if it matters enough.
-    pub(super) fn tell(self, level: Level, text: &str) {
-        if level < self.0 {
+    pub(crate) fn tell(self, level: Level, text: &str) {
+        if level < self.level {
             return;
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let Date { year, month, day, hour, minute, second } = Date::at(now.as_secs());
         let (millisecond, process, level) = (now.subsec_millis(), std::process::id(), level.name());
+        let part = self.part;
         let time = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z");
         // Nobody may be there to read it. One write, as other processes write to the same place.
-        let _ = io::stderr().write_all(format!("{time} oroshi push[{process}]: {level}: {text}\n").as_bytes());
+        let _ = io::stderr().write_all(format!("{time} oroshi {part}[{process}]: {level}: {text}\n").as_bytes());
     }
 }
 
@@ -72,7 +80,7 @@ impl Log {
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let level = level_of(*metadata.level());
-        level >= self.0 && (level >= Level::Warn || metadata.target().starts_with("oroshi_push"))
+        level >= self.level && (level >= Level::Warn || metadata.target().starts_with(self.own))
     }
 
     fn event(&self, event: &Event<'_>) {

@@ -8,7 +8,8 @@
 //!    [`lab_live`]: the live line, [`lab_text`]: the report, [`verdicts`]: the exit code.
 //! 4. [`mod@report`]: saved results as a page.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs at a time.
-//! 6. [`push`]: `oroshi push`, the push hub. [`start`]: `oroshi start`, the superdaemon and how it is spoken to.
+//! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the superdaemon and how it is spoken to.
+//!    What servers' configurations have in common: [`config`]; what they tell their operator: [`log`].
 //! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
 //! 8. [`table`], [`paint`]: writing text.
 //!
@@ -18,12 +19,15 @@
 mod bench;
 mod child;
 mod compare;
+mod config;
 mod fetch;
+mod gate;
 mod interrupt;
 mod keep;
 mod lab;
 mod lab_live;
 mod lab_text;
+mod log;
 mod paint;
 mod push;
 mod report;
@@ -67,6 +71,8 @@ enum Command {
     #[command(display_name = "oroshi")]
     Fetch(Box<fetch::Args>),
     #[command(display_name = "oroshi")]
+    Gate(gate::Args),
+    #[command(display_name = "oroshi")]
     Lab(lab::Args),
     #[command(display_name = "oroshi")]
     Push(push::Args),
@@ -99,6 +105,9 @@ fn main() -> ExitCode {
         }
         Command::Lab(args) => {
             lab::run(args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
+        }
+        Command::Gate(args) => {
+            gate::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
         Command::Push(args) => {
             push::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))

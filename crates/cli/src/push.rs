@@ -1,19 +1,16 @@
 //! `oroshi push`: the push hub. `args` is what was typed, `read` makes a plan of it and of the file that it names; `sockets` is what the
-//! hub listens on, `log` what it tells its operator, `text` what `--check` prints.
+//! hub listens on, `text` what `--check` prints.
 //!
-//! A configuration is a tree (`document`), read from TOML (`toml`) or from YAML with templates (`yaml`, `template`); what its keys
+//! A configuration is a tree ([`crate::config`]), read from TOML or from YAML with templates (`yaml`, `template`); what its keys
 //! mean is in `native` and `kuiperbelt`. What the hub does is `oroshi-push`'s matter.
 
 mod args;
-mod document;
 mod kuiperbelt;
-mod log;
 mod native;
 mod read;
 mod sockets;
 mod template;
 mod text;
-mod toml;
 mod yaml;
 
 use std::io::{self, Write};
@@ -22,12 +19,13 @@ use std::process::ExitCode;
 
 use oroshi_net::inherit::{InheritError, inherited};
 use oroshi_net::listen::ListenError;
+use oroshi_net::notify::Manager;
 use oroshi_net::{Shutdown, ensure_descriptors};
 use oroshi_push::{Limits, Plan, RunError};
 
+use crate::config::document::Mistake;
+use crate::log::{Level, Log};
 pub(crate) use args::{Args, two_dashes};
-use document::Mistake;
-use log::{Level, Log};
 
 /// Why there was no hub, or it did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -120,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         printed.map_err(|source| Error::System { what: "cannot write to standard output", source })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let log = Log(level);
+    let log = Log { level, part: "push", own: "oroshi_push" };
     log.listen();
     if let Some(file) = file {
         log.tell(Level::Info, &format!("configuration: {}", file.display()));
@@ -134,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let listening: Vec<String> = doors.iter().map(sockets::shown).collect();
     oroshi_push::run(plan, doors, &shutdown, move || {
         listening.iter().for_each(|line| log.tell(Level::Info, line));
-        sockets::notify("READY=1\n");
+        Manager::find().tell("READY=1\n");
     })?;
     log.tell(Level::Info, "ended");
     Ok(ExitCode::SUCCESS)

@@ -318,3 +318,26 @@ nats-file = \"nats\"
     let wrong = folder.push(&["--config", "a.toml", "--check"], &[("TOKEN", "s3cret")]);
     assert!(wrong.code == Some(2) && !wrong.err.contains("s3cret"), "{}", wrong.err);
 }
+
+#[test]
+fn an_address_of_nats_is_looked_at_before_it_is_used() {
+    let text = "[listen]\neverything = \":1\"\n[cluster]\nnats-env = \"NATS\"\n";
+    let folder = Folder::with(&[("a.toml", text)]);
+    let check = |nats: &str| folder.push(&["--config", "a.toml", "--check"], &[("NATS", nats)]);
+    for sound in ["nats://h:4222", "tls://h:4222, nats://me:s3cret@h"] {
+        assert_eq!(check(sound).code, Some(0), "{sound}: {}", check(sound).err);
+    }
+    for (wrong, why) in [
+        (
+            "wss://me:s3cret@h",
+            "its value has a scheme that nodes do not speak to NATS: expected nats://host:4222, or tls://",
+        ),
+        ("nats://me:s3cret@h:66666", "its value is no address of NATS"),
+        ("me:s3cret@h", "its value is no address of NATS"),
+        ("nats://me:s3cr/et@h", "a `/`, `?` or `#` in its password that is not percent-encoded"),
+    ] {
+        let refused = check(wrong);
+        refused.refused(&[why]);
+        assert!(!refused.err.contains("s3cr"), "{}", refused.err);
+    }
+}

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use oroshi_websocket::Kind;
 use push::{Answer, Backend, Client, Got, Lines, Process, request};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const CASES: &str = include_str!("push/cases.txt");
 
@@ -58,6 +58,8 @@ struct Scene {
     ends: bool,
     clients: HashMap<String, Client>,
     streams: HashMap<String, Lines>,
+    /// How many messages a client that was stalled has still to read.
+    unread: HashMap<String, usize>,
     /// What `$NAME` stands for.
     names: Vec<(String, String)>,
 }
@@ -119,7 +121,7 @@ impl Scene {
             ("connect", wanted) => self.connect(rest, wanted),
             ("say", None) => {
                 let kind = if rest[1] == "text" { Kind::Text } else { Kind::Binary };
-                self.client(&rest[0])?.say(kind, &bytes(&rest[1], &rest[2]));
+                self.client(&rest[0])?.send(kind, &bytes(&rest[1], &rest[2]));
                 Ok(())
             }
             ("recv", None) => {
@@ -130,7 +132,7 @@ impl Scene {
                 same(&self.client(&rest[0])?.next(), &wanted)
             }
             ("bye", None) => {
-                self.client(&rest[0])?.bye(rest[1].parse().unwrap());
+                self.client(&rest[0])?.close(rest[1].parse().unwrap());
                 Ok(())
             }
             ("drop", None) => {
@@ -141,7 +143,10 @@ impl Scene {
             ("ends", None) => {
                 let client = self.client(&rest[0])?;
                 if let Some(code) = rest.get(1) {
-                    same(&client.next(), &Got::Close(Some(code.parse().unwrap())))?;
+                    match client.next() {
+                        Got::Close(Some(found), _) => same(&found.to_string(), code)?,
+                        other => return Err(format!("expected a close frame of {code}, found {other:?}")),
+                    }
                 }
                 same(&client.next(), &Got::End)?;
                 self.clients.remove(&rest[0]);
@@ -153,6 +158,22 @@ impl Scene {
                 let key = first["UUID"].as_str().ok_or("the first line has no UUID")?;
                 self.names.push((format!("${}", rest[0]), key.to_owned()));
                 self.streams.insert(rest[0].clone(), lines);
+                Ok(())
+            }
+            ("stall", None) => self.stall(&rest[0]),
+            ("catch-up", None) => {
+                for number in 0..self.unread.remove(&rest[0]).ok_or("it was not stalled")? {
+                    same(&self.client(&rest[0])?.next(), &Got::Text(large(number)))?;
+                }
+                Ok(())
+            }
+            ("each", wanted) => {
+                for number in 0..rest[0].parse().unwrap() {
+                    let arrow = wanted.map(|wanted| [&["->".to_owned()], wanted].concat()).unwrap_or_default();
+                    let step =
+                        rest[1..].iter().chain(&arrow).map(|word| word.replace("{}", &usize::to_string(&number)));
+                    self.step(&step.collect::<Vec<_>>())?;
+                }
                 Ok(())
             }
             ("line", None) => same(&self.streams.get_mut(&rest[0]).ok_or("no such stream")?.next(), &rest[1]),
@@ -182,7 +203,9 @@ impl Scene {
                     ("hex", hex) => Some(bytes("binary", hex)),
                     _ => None,
                 });
-                let headers: Vec<&str> = rest.iter().map(String::as_str).filter(|word| word.contains(": ")).collect();
+                let headers: Vec<String> =
+                    rest.iter().filter(|word| word.contains(": ")).flat_map(|word| repeated(word)).collect();
+                let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
                 answered(&request(&self.socket(), method, target, &headers, &body.unwrap_or_default()), wanted)
             }
             _ => Err("the test does not know this step".into()),
@@ -206,6 +229,21 @@ impl Scene {
         }
     }
 
+    /// Sends to a client that does not read, until the hub has waited for it in vain.
+    fn stall(&mut self, key: &str) -> Result<(), String> {
+        let header = format!("X-Kuiperbelt-Session: {key}");
+        let refused = json!([{ "error": "context deadline exceeded", "session": key }]);
+        for number in 0..1000 {
+            let answer = request(&self.socket(), "POST", "/send", &[&header], large(number).as_bytes());
+            if answer.text() != r#"{"result":"OK"}"# {
+                self.unread.insert(key.to_owned(), number);
+                let told: Value = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
+                return same(&told["errors"], &refused);
+            }
+        }
+        Err("it takes everything".into())
+    }
+
     fn client(&mut self, name: &str) -> Result<&mut Client, String> {
         self.clients.get_mut(name).ok_or_else(|| format!("there is no client {name}"))
     }
@@ -213,6 +251,19 @@ impl Scene {
     fn filled(&self, word: &str) -> String {
         self.names.iter().fold(word.to_owned(), |word, (name, value)| word.replace(name, value))
     }
+}
+
+/// The header that stands in a word; several where its value ends in `{COUNT}`, with a number each.
+fn repeated(word: &str) -> Vec<String> {
+    match word.strip_suffix('}').and_then(|word| word.rsplit_once('{')) {
+        Some((name, count)) => (0..count.parse().unwrap()).map(|number: usize| format!("{name}{number}")).collect(),
+        None => vec![word.to_owned()],
+    }
+}
+
+/// A text of which a socket holds a few.
+fn large(number: usize) -> String {
+    format!("{number} {}", "x".repeat(64 * 1024))
 }
 
 /// Runs a case; `Err` says where it went wrong, and how.
@@ -225,6 +276,7 @@ fn run(case: &Case, hub: Hub) -> Result<(), String> {
         ends: false,
         clients: HashMap::new(),
         streams: HashMap::new(),
+        unread: HashMap::new(),
         names: Vec::new(),
     };
     let mut config = Vec::new();

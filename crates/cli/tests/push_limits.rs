@@ -3,10 +3,14 @@
 mod push;
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use oroshi_websocket::{CloseCode, encode};
 use push::{Client, Got, HANG, Process, request};
 use rustix::process::Signal;
 
@@ -64,29 +68,79 @@ fn memory(id: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// `OROSHI_SESSIONS=100000` for the whole number; a tenth of it shows a leak just as well.
+/// So many sessions are there at the same time, and so many threads open them.
+const AT_ONCE: usize = 2000;
+const OPENERS: usize = 4;
+
+/// A hundred thousand sessions, or `OROSHI_SESSIONS`: streams and WebSockets, whose clients leave in every way there is.
 #[test]
 fn memory_returns_once_the_sessions_have_gone() {
-    let sessions: usize = std::env::var("OROSHI_SESSIONS").map_or(10_000, |count| count.parse().unwrap());
+    let sessions: usize = std::env::var("OROSHI_SESSIONS").map_or(100_000, |count| count.parse().unwrap());
+    oroshi_net::ensure_descriptors(AT_ONCE as u64).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hub.sock");
     let hub = start(folder.path(), None);
-    let round = |count: usize| {
-        let clients: Vec<Client> = (0..count).map(|_| Client::open(&socket, "/connect", &[]).unwrap()).collect();
+    let round = || {
+        let open = |opener: usize| (opener..AT_ONCE).step_by(OPENERS).map(|number| open(&socket, number)).collect();
+        let clients: Vec<Vec<(usize, UnixStream)>> = std::thread::scope(|scope| {
+            let openers: Vec<_> = (0..OPENERS).map(|opener| scope.spawn(move || open(opener))).collect();
+            openers.into_iter().map(|opener| opener.join().unwrap()).collect()
+        });
         let answer = request(&socket, "POST", "/publish/raw?all=1", &[], &[b'x'; 1000]);
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        drop(clients);
+        let receipt: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(receipt["written"], AT_ONCE, "{receipt}");
+        let half_open: Vec<UnixStream> =
+            clients.into_iter().flatten().filter_map(|(number, stream)| leave(number, stream)).collect();
         until(&socket, "all have gone", |status| status["sessions"]["current"] == 0);
+        drop(half_open);
     };
-    round(500);
+    round();
     let before = memory(hub.id());
-    for _ in 0..sessions / 500 {
-        round(500);
-    }
+    (0..sessions / AT_ONCE).for_each(|_| round());
     let after = memory(hub.id());
     // An allocator keeps some; a hundred bytes left behind by each session would show.
     let most = before + (sessions as u64 * 100).min(1 << 20) + (1 << 20) / 2;
     assert!(after <= most, "{before} bytes before {sessions} sessions, {after} after");
+}
+
+/// Opens a session, every fourth of which is a stream of events, and reads its first words.
+fn open(socket: &Path, number: usize) -> (usize, UnixStream) {
+    let (target, headers) = match number % 4 {
+        0 => ("/connect?transport=sse", &[][..]),
+        _ => ("/connect", &push::UPGRADE[..]),
+    };
+    let mut stream = push::connect(socket);
+    stream.write_all(&push::head("GET", target, headers)).unwrap();
+    let (mut got, mut buffer) = (Vec::new(), [0; 1024]);
+    // The session's key is the end of it.
+    while !got.windows(2).any(|two| two == b"\"}") {
+        let count = stream.read(&mut buffer).unwrap();
+        assert!(count > 0, "{}", String::from_utf8_lossy(&got));
+        got.extend_from_slice(&buffer[..count]);
+    }
+    (number, stream)
+}
+
+/// Has a client leave, in one way of three. One that only says that it sends no more is given back.
+fn leave(number: usize, mut stream: UnixStream) -> Option<UnixStream> {
+    match number % 3 {
+        // With something unread, which resets the connection.
+        0 => None,
+        1 => {
+            stream.shutdown(Shutdown::Write).unwrap();
+            Some(stream)
+        }
+        _ => {
+            let mut close = Vec::new();
+            encode::masked_close(&mut close, CloseCode::NORMAL, "", [9, 8, 7, 6]);
+            stream.write_all(&close).unwrap();
+            if number % 4 != 0 {
+                // What was published, and the answering close frame.
+                stream.read_to_end(&mut Vec::new()).unwrap();
+            }
+            None
+        }
+    }
 }
 
 #[test]

@@ -125,9 +125,9 @@ impl Hub {
 fn code(mut client: Client) -> Option<u16> {
     loop {
         match client.next() {
-            Got::Close(code) => return code,
+            Got::Close(code, _) => return code,
             Got::End => return None,
-            Got::Text(_) | Got::Binary(_) => {}
+            _ => {}
         }
     }
 }
@@ -166,12 +166,12 @@ fn close_codes() {
     let mut seen = vec![code(hub.client("/connect?key=unwanted"))];
     for (kind, data) in [(Kind::Text, &[0xff; 1][..]), (Kind::Binary, &[0; 101])] {
         let mut client = hub.client("/connect?key=a");
-        client.say(kind, data);
+        client.send(kind, data);
         seen.push(code(client));
     }
     let mut client = hub.client("/connect?key=a");
     // No client may send this one.
-    client.bye(1005);
+    client.close(1005);
     seen.push(code(client));
     let first = hub.client("/connect?key=a");
     let second = hub.client("/connect?key=a");

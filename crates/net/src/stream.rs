@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -77,6 +78,17 @@ impl Stream {
     pub fn is_quiet(&self) -> bool {
         let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
         matches!(rustix::net::recv(self, &mut [0; 1], flags), Err(rustix::io::Errno::AGAIN))
+    }
+
+    /// As [`is_quiet`](Self::is_quiet), as far as it can be told without asking the kernel, which is asked only if epoll has
+    /// reported something since the last read. What happened after the runtime last looked at its sockets is not seen. What it reads to
+    /// find out is lost: after `false` the connection is of no more use.
+    pub fn seems_quiet(&mut self) -> bool {
+        let mut byte = [MaybeUninit::uninit(); 1];
+        let mut buffer = ReadBuf::uninit(&mut byte);
+        // The poll that waits for the next message brings its own waker.
+        let mut context = Context::from_waker(Waker::noop());
+        Pin::new(self).poll_read(&mut context, &mut buffer).is_pending()
     }
 
     /// The protocol agreed on by ALPN, for example `h2`; None without TLS or without agreement.

@@ -22,6 +22,8 @@ pub struct RequestBody<'a> {
     /// How much of `more` is decoded.
     taken: usize,
     ended: bool,
+    /// Whether a peer that waits for `100 Continue` is told to go on when the body is wanted.
+    tells: bool,
     trailers: Vec<(String, Vec<u8>)>,
     /// The tick at which the whole request must have come.
     due: u64,
@@ -68,7 +70,17 @@ impl<'a> RequestBody<'a> {
         });
         // Whoever sends its body at once does not wait for leave to.
         wire.expecting.set(head.expect_continue && rest.is_empty());
-        RequestBody { wire, decoder, rest, more: Vec::new(), taken: 0, ended: false, trailers: Vec::new(), due }
+        RequestBody {
+            wire,
+            decoder,
+            rest,
+            more: Vec::new(),
+            taken: 0,
+            ended: false,
+            tells: true,
+            trailers: Vec::new(),
+            due,
+        }
     }
 
     /// The next piece of the body, as it came: neither joined nor split. `None` at its end, and from then on.
@@ -89,6 +101,26 @@ impl<'a> RequestBody<'a> {
                 Step::Starved => self.fill().await?,
             }
         }
+    }
+
+    /// The next piece of the body if it has come with the head, as it came; `None` when none has, or at the end: see
+    /// [`is_ended`](Self::is_ended). Nothing is waited for, and the peer is not told to go on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Request`] when the body is malformed or over a limit.
+    pub fn at_hand(&mut self) -> Result<Option<&[u8]>, Error> {
+        match self.step()? {
+            Step::Rest(piece) => Ok(Some(piece)),
+            Step::More(range) => Ok(Some(&self.more[range])),
+            Step::End | Step::Starved => Ok(None),
+        }
+    }
+
+    /// Leaves it to the caller to tell a peer that waits for `100 Continue` to go on ([`Reply::inform`](crate::Reply::inform)), as
+    /// a gateway does that asks another server first. [`chunk`](Self::chunk) then just waits.
+    pub fn leave_continue(&mut self) {
+        self.tells = false;
     }
 
     /// The fields after a chunked body, once [`chunk`](Self::chunk) has returned `None`.
@@ -225,10 +257,12 @@ impl<'a> RequestBody<'a> {
     /// Waits for more bytes.
     async fn fill(&mut self) -> Result<(), Error> {
         self.gather();
-        if self.wire.expecting.get() && !self.wire.answered.get() {
-            self.wire.append(|output| output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
+        if self.tells {
+            if self.wire.expecting.get() && !self.wire.answered.get() {
+                self.wire.append(|output| output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
+            }
+            self.wire.expecting.set(false);
         }
-        self.wire.expecting.set(false);
         self.more.drain(..self.taken);
         self.taken = 0;
         let core = self.wire.core();

@@ -1,5 +1,6 @@
 //! One request and its answer, as the handler sees it.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use oroshi_http1::{RequestDecoder, RequestHead};
@@ -131,6 +132,16 @@ impl<'a> Exchange<'a> {
     /// The peer's address; `None` for most clients on a unix socket, or when the connection is gone. A system call.
     pub fn peer_address(&self) -> Option<Peer> {
         self.wire.with_stream(|stream| stream.peer_address().ok().flatten()).flatten()
+    }
+
+    /// As [`peer_address`](Self::peer_address), for TCP alone, and asked of the system once for a connection.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        self.wire.addresses().1
+    }
+
+    /// The address at which the connection was accepted, for TCP; asked of the system once for a connection.
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.wire.addresses().0
     }
 
     /// Whether the connection is encrypted.

@@ -1,6 +1,7 @@
 //! The writing side of an exchange: the answer, whole or piece by piece.
 
 use std::fmt;
+use std::task::{Context, Poll};
 
 use oroshi_http1::encode::{self, EncodeError};
 use oroshi_http1::{RequestHead, Version};
@@ -120,12 +121,43 @@ impl<'a> Reply<'a> {
         self.start(status, fields, length, self.must_close())
     }
 
+    /// Begins an answer that is passed on from another server: as [`begin`](Self::begin), with that server's reason, and with field
+    /// lines as http1 has read them, which `lines` writes as they are, each with its CRLF. It tells whether a `Date` is among them, and
+    /// leaves out what [`send`](Self::send) would refuse. A `Date` that is missing is added whatever the settings say (RFC 9110, section
+    /// 6.6.1). To a HEAD request `length` is what `Content-Length` says, if anything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] as for `send`: nothing was written then.
+    pub fn relay(
+        &mut self,
+        status: u16,
+        reason: &[u8],
+        length: Option<u64>,
+        lines: impl FnOnce(&mut Vec<u8>) -> bool,
+    ) -> Result<(), Error> {
+        self.start_with(status, Some(reason), length, self.must_close(), true, |out| Ok(lines(out)))
+    }
+
     fn start<'f>(
         &mut self,
         status: u16,
         fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
         length: Option<u64>,
         close: bool,
+    ) -> Result<(), Error> {
+        let date = self.wire.core().settings.date;
+        self.start_with(status, None, length, close, date, |out| write_fields(out, fields))
+    }
+
+    fn start_with(
+        &mut self,
+        status: u16,
+        reason: Option<&[u8]>,
+        length: Option<u64>,
+        close: bool,
+        date: bool,
+        fields: impl FnOnce(&mut Vec<u8>) -> Result<bool, Error>,
     ) -> Result<(), Error> {
         self.untouched()?;
         if status < 200 {
@@ -142,11 +174,10 @@ impl<'a> Reply<'a> {
             None => Transfer::Chunked,
         };
         let close = close || transfer == Transfer::UntilClose;
-        let date = self.wire.core().settings.date.then(|| self.wire.core().date());
-        self.write_head(status, fields, |out, has_date| {
-            if let (Some(date), false) = (date, has_date) {
+        self.write_head(status, reason, fields, |out, has_date| {
+            if date && !has_date {
                 out.extend_from_slice(b"Date: ");
-                out.extend_from_slice(&date);
+                out.extend_from_slice(&self.wire.core().date());
                 out.extend_from_slice(b"\r\n");
             }
             match (transfer, length) {
@@ -178,18 +209,7 @@ impl<'a> Reply<'a> {
     ///
     /// [`Error::Misuse`] when no answer was begun or the piece goes beyond its length; otherwise the connection broke.
     pub async fn write(&mut self, piece: &[u8]) -> Result<(), Error> {
-        let State::Body(transfer) = self.state else { return Err(NOT_BEGUN) };
-        if piece.is_empty() || transfer == Transfer::Discard {
-            return Ok(());
-        }
-        let after = match transfer {
-            Transfer::None => return Err(NO_BODY),
-            Transfer::Length(left) => match left.checked_sub(piece.len() as u64) {
-                Some(left) => Transfer::Length(left),
-                None => return Err(Error::Misuse("the body is longer than was announced")),
-            },
-            other => other,
-        };
+        let Some((transfer, after)) = self.account(piece)? else { return Ok(()) };
         self.state = State::Broken;
         if transfer == Transfer::Chunked {
             let head = encode::ChunkHead::new(piece.len());
@@ -201,6 +221,53 @@ impl<'a> Reply<'a> {
         }
         self.state = State::Body(after);
         self.wire.relieve().await
+    }
+
+    /// How a piece is framed, and what is to come after it; `None` if it is not sent.
+    fn account(&self, piece: &[u8]) -> Result<Option<(Transfer, Transfer)>, Error> {
+        let State::Body(transfer) = self.state else { return Err(NOT_BEGUN) };
+        if piece.is_empty() || transfer == Transfer::Discard {
+            return Ok(None);
+        }
+        let after = match transfer {
+            Transfer::None => return Err(NO_BODY),
+            Transfer::Length(left) => match left.checked_sub(piece.len() as u64) {
+                Some(left) => Transfer::Length(left),
+                None => return Err(Error::Misuse("the body is longer than was announced")),
+            },
+            other => other,
+        };
+        Ok(Some((transfer, after)))
+    }
+
+    /// Takes a piece of the body at once, as [`write`](Self::write) does, for a caller that cannot keep the piece while it waits: what
+    /// the peer does not take is kept here. [`poll_room`](Self::poll_room) then says when to go on, so that it stays little.
+    ///
+    /// # Errors
+    ///
+    /// As for `write`.
+    pub fn push(&mut self, context: &mut Context<'_>, piece: &[u8]) -> Result<(), Error> {
+        let Some((transfer, after)) = self.account(piece)? else { return Ok(()) };
+        self.state = State::Broken;
+        if transfer == Transfer::Chunked {
+            let head = encode::ChunkHead::new(piece.len());
+            self.wire.append(|out| out.extend_from_slice(head.as_bytes()));
+        }
+        self.wire.take_in(context, piece)?;
+        if transfer == Transfer::Chunked {
+            self.wire.append(|out| out.extend_from_slice(encode::CHUNK_END));
+        }
+        self.state = State::Body(after);
+        Ok(())
+    }
+
+    /// Ready when the peer keeps up: at most 64 KiB wait to be sent.
+    ///
+    /// # Errors
+    ///
+    /// When the connection broke, or the peer does not read.
+    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.wire.poll_relieve(context)
     }
 
     /// Waits until everything written so far was handed to the kernel.
@@ -242,25 +309,25 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Sends an interim answer, such as 103 with `Link` fields, before the final one. HTTP/1.0 clients do not know
-    /// these, and get none.
+    /// Sends an interim answer, such as 103 with `Link` fields, before the final one; 100 if the client waits for it. HTTP/1.0 clients
+    /// do not know these, and get none.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] when the status is not 102 to 199 or the final answer has begun; [`Error::Header`].
+    /// [`Error::Misuse`] when the status is not 100 to 199 without 101, or the final answer has begun; [`Error::Header`].
     pub fn inform<'f>(
         &mut self,
         status: u16,
         fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
     ) -> Result<(), Error> {
         self.untouched()?;
-        if !(102..200).contains(&status) {
-            return Err(Error::Misuse("an interim answer has a status of 102 to 199"));
+        if !(100..200).contains(&status) || status == 101 {
+            return Err(Error::Misuse("an interim answer has a status of 100 to 199, and is not 101"));
         }
-        if self.client == Version::Http11 {
-            self.write_head(status, fields, |_, _| ())?;
+        if self.client == Version::Http10 || (status == 100 && !self.wire.expecting.replace(false)) {
+            return Ok(());
         }
-        Ok(())
+        self.write_head(status, None, |out| write_fields(out, fields), |_, _| ())
     }
 
     /// Has the connection close after this answer, and the answer say so. To be called before the answer begins.
@@ -309,7 +376,8 @@ impl<'a> Reply<'a> {
         fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
     ) -> Result<(), Error> {
         self.untouched()?;
-        self.write_head(status, fields, |out, _| {
+        let fields = |out: &mut Vec<u8>| write_fields(out, fields);
+        self.write_head(status, None, fields, |out, _| {
             if status == 101 {
                 out.extend_from_slice(b"Connection: upgrade\r\n");
             }
@@ -350,24 +418,18 @@ impl<'a> Reply<'a> {
     }
 
     /// Writes a head: whole, or not at all. `rest` adds what the connection sets, told whether there was a `Date`.
-    fn write_head<'f>(
+    fn write_head(
         &self,
         status: u16,
-        fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+        reason: Option<&[u8]>,
+        fields: impl FnOnce(&mut Vec<u8>) -> Result<bool, Error>,
         rest: impl FnOnce(&mut Vec<u8>, bool),
     ) -> Result<(), Error> {
         self.wire.append(|out| {
             let start = out.len();
             let written = (|| {
-                encode::status_line(out, Version::Http11, status, None).map_err(|error| unsendable(error, ""))?;
-                let mut has_date = false;
-                for (name, value) in fields {
-                    if is_managed(name) {
-                        return Err(Error::Header(name.to_owned()));
-                    }
-                    has_date |= name.eq_ignore_ascii_case("date");
-                    encode::header(out, name, value).map_err(|error| unsendable(error, name))?;
-                }
+                encode::status_line(out, Version::Http11, status, reason).map_err(|error| unsendable(error, ""))?;
+                let has_date = fields(out)?;
                 rest(out, has_date);
                 encode::end_of_head(out);
                 Ok(())
@@ -396,6 +458,19 @@ const NOT_BEGUN: Error = Error::Misuse("no answer is begun and unfinished");
 /// RFC 9110 sections 15.3.5 and 15.4.5.
 fn has_no_body(status: u16) -> bool {
     matches!(status, 204 | 304)
+}
+
+/// Writes fields that a handler has given, and tells whether a `Date` is among them.
+fn write_fields<'f>(out: &mut Vec<u8>, fields: impl IntoIterator<Item = (&'f str, &'f [u8])>) -> Result<bool, Error> {
+    let mut has_date = false;
+    for (name, value) in fields {
+        if is_managed(name) {
+            return Err(Error::Header(name.to_owned()));
+        }
+        has_date |= name.eq_ignore_ascii_case("date");
+        encode::header(out, name, value).map_err(|error| unsendable(error, name))?;
+    }
+    Ok(has_date)
 }
 
 /// The fields that this module alone writes.

@@ -4,15 +4,16 @@
 //! with no further request at hand, or has gathered much: so a message is one write, and so are the answers to
 //! requests that came in one read. A `RefCell` here is borrowed within one poll only.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use oroshi_net::Stream;
+use oroshi_net::{Peer, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::core::{Core, Seat, Seated};
@@ -39,6 +40,7 @@ pub(crate) struct Wire {
     output: RefCell<Output>,
     /// Whoever waits for `output` to be sent, other than the connection's task as a whole.
     flusher: RefCell<Option<Waker>>,
+    addresses: OnceCell<Box<(Option<SocketAddr>, Option<SocketAddr>)>>,
     /// Whether the connection ends after this exchange.
     pub(crate) close: Cell<bool>,
     /// Whether the final answer's head stands in `output` or was sent.
@@ -81,6 +83,7 @@ impl Wire {
             stream: RefCell::new(Some(stream)),
             output: RefCell::default(),
             flusher: RefCell::default(),
+            addresses: OnceCell::new(),
             close: Cell::new(false),
             answered: Cell::new(false),
             expecting: Cell::new(false),
@@ -99,6 +102,18 @@ impl Wire {
     /// Looks at the stream, if the connection still has it.
     pub(crate) fn with_stream<T>(&self, look: impl FnOnce(&Stream) -> T) -> Option<T> {
         self.stream.borrow().as_ref().map(look)
+    }
+
+    /// The address at this end and the one at the other, for TCP; asked for once in the connection's life.
+    pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let tcp = |peer| match peer {
+            Ok(Some(Peer::Tcp(address))) => Some(address),
+            _ => None,
+        };
+        let ask =
+            || self.with_stream(|stream| (tcp(stream.local_address()), tcp(stream.peer_address()))).unwrap_or_default();
+        // Boxed: most servers never ask.
+        **self.addresses.get_or_init(|| Box::new(ask()))
     }
 
     /// Gives the stream away. What waits to be sent must have been sent.
@@ -200,6 +215,34 @@ impl Wire {
         }
         self.append(|output| output.extend_from_slice(piece));
         Ok(())
+    }
+
+    /// Adds a piece at once: what of a large one the socket does not take is copied. How much gathers is for the caller to look
+    /// after, by [`poll_relieve`](Self::poll_relieve).
+    pub(crate) fn take_in(&self, context: &mut Context<'_>, piece: &[u8]) -> Result<(), Error> {
+        let mut left = piece;
+        if piece.len() > COPIED_BYTES {
+            let step = self.poll_write(context, |output, stream, context| match output.waiting() {
+                [] => wrote(stream.poll_write(context, left)),
+                head => wrote(stream.poll_write_vectored(context, &[IoSlice::new(head), IoSlice::new(left)])),
+            });
+            if let Poll::Ready(taken) = step {
+                left = &left[taken?..];
+            }
+        }
+        if !left.is_empty() {
+            self.append(|output| output.extend_from_slice(left));
+        }
+        Ok(())
+    }
+
+    /// Ready once the bytes that wait are few.
+    pub(crate) fn poll_relieve(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if self.output.borrow().waiting().len() > OUTPUT_BYTES {
+            let flushed = self.poll_flush(context);
+            return self.wait_to_flush(flushed, context);
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Waits until the bytes that wait are few.

@@ -12,11 +12,11 @@ use oroshi_words::nearest;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mistake {
     /// Its line, from 1; 0 where it is in none.
-    pub(super) line: usize,
+    pub(crate) line: usize,
     /// The key, with those it is in: `callbacks.connect`. Empty when the file cannot be read there.
-    pub(super) key: String,
+    pub(crate) key: String,
     /// What is wrong.
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 impl fmt::Display for Mistake {
@@ -33,15 +33,15 @@ impl fmt::Display for Mistake {
 
 /// A value, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Node {
+pub(crate) struct Node {
     /// From 1.
-    pub(super) line: usize,
-    pub(super) value: Value,
+    pub(crate) line: usize,
+    pub(crate) value: Value,
 }
 
 /// What stands there. Numbers and switches are texts here: what they must be is known where they are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     /// A key without a value, which is as good as none.
     Nothing,
     Text(String),
@@ -51,19 +51,19 @@ pub(super) enum Value {
 
 /// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) key: String,
+pub(crate) struct Entry {
+    pub(crate) key: String,
     /// The key's, which may be before that of the value.
-    pub(super) line: usize,
-    pub(super) node: Node,
+    pub(crate) line: usize,
+    pub(crate) node: Node,
 }
 
 /// What has been found wrong so far.
-pub(super) type Mistakes = RefCell<Vec<Mistake>>;
+pub(crate) type Mistakes = RefCell<Vec<Mistake>>;
 
 impl Node {
     /// The line of a key, `group[2].pattern`, or of the nearest one that it is in; 0 if nothing of it is there.
-    pub(super) fn line_of(&self, path: &str) -> usize {
+    pub(crate) fn line_of(&self, path: &str) -> usize {
         let (mut node, mut line) = (self, 0);
         for part in path.split(['.', '[', ']']).filter(|part| !part.is_empty()) {
             let (next, at) = match &node.value {
@@ -87,7 +87,7 @@ impl Node {
 
 /// A table that is being read.
 #[derive(Debug)]
-pub(super) struct Table<'d> {
+pub(crate) struct Table<'d> {
     path: String,
     entries: &'d [Entry],
     asked: RefCell<Vec<&'static str>>,
@@ -96,7 +96,7 @@ pub(super) struct Table<'d> {
 
 impl<'d> Table<'d> {
     /// The outermost table.
-    pub(super) fn root(node: &'d Node, mistakes: &'d Mistakes) -> Self {
+    pub(crate) fn root(node: &'d Node, mistakes: &'d Mistakes) -> Self {
         let entries: &[Entry] = match &node.value {
             Value::Table(entries) => entries,
             Value::Nothing => &[],
@@ -110,41 +110,41 @@ impl<'d> Table<'d> {
     }
 
     /// A key's value, if it is there and is not empty.
-    pub(super) fn get(&self, key: &'static str) -> Option<Field<'d>> {
+    pub(crate) fn get(&self, key: &'static str) -> Option<Field<'d>> {
         self.asked.borrow_mut().push(key);
         let entry = self.entries.iter().find(|entry| entry.key == key)?;
         (entry.node.value != Value::Nothing).then(|| self.field(entry))
     }
 
     /// What is made of a key's text.
-    pub(super) fn read<T>(&self, key: &'static str, read: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+    pub(crate) fn read<T>(&self, key: &'static str, read: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         self.get(key)?.read(read)
     }
 
     /// Puts what is made of a key's text where it belongs.
-    pub(super) fn set<T>(&self, key: &'static str, place: &mut T, read: impl FnOnce(&str) -> Result<T, String>) {
+    pub(crate) fn set<T>(&self, key: &'static str, place: &mut T, read: impl FnOnce(&str) -> Result<T, String>) {
         if let Some(value) = self.read(key, read) {
             *place = value;
         }
     }
 
     /// A key's text.
-    pub(super) fn text(&self, key: &'static str) -> Option<String> {
+    pub(crate) fn text(&self, key: &'static str) -> Option<String> {
         self.read(key, |text| Ok(text.to_owned()))
     }
 
     /// A key's table.
-    pub(super) fn table(&self, key: &'static str) -> Option<Table<'d>> {
+    pub(crate) fn table(&self, key: &'static str) -> Option<Table<'d>> {
         self.get(key)?.table()
     }
 
     /// All of it, in the order of the file; every key is then as good as asked for.
-    pub(super) fn fields(&self) -> impl Iterator<Item = (&'d str, Field<'d>)> {
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&'d str, Field<'d>)> {
         self.entries.iter().map(|entry| (entry.key.as_str(), self.field(entry)))
     }
 
     /// Says which keys nobody asked for.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         let asked = self.asked.borrow();
         for entry in self.entries.iter().filter(|entry| !asked.contains(&entry.key.as_str())) {
             let hint = match nearest(&entry.key, asked.iter().copied()) {
@@ -164,7 +164,7 @@ impl<'d> Table<'d> {
 
 /// A value that is being read.
 #[derive(Debug)]
-pub(super) struct Field<'d> {
+pub(crate) struct Field<'d> {
     path: String,
     line: usize,
     value: &'d Value,
@@ -173,13 +173,13 @@ pub(super) struct Field<'d> {
 
 impl<'d> Field<'d> {
     /// Something is wrong with it.
-    pub(super) fn wrong(&self, text: impl Into<String>) {
+    pub(crate) fn wrong(&self, text: impl Into<String>) {
         let mistake = Mistake { line: self.line, key: self.path.clone(), text: text.into() };
         self.mistakes.borrow_mut().push(mistake);
     }
 
     /// Its text; that of nothing is empty.
-    pub(super) fn text(&self) -> Option<&'d str> {
+    pub(crate) fn text(&self) -> Option<&'d str> {
         match self.value {
             Value::Text(text) => Some(text),
             Value::Nothing => Some(""),
@@ -188,8 +188,16 @@ impl<'d> Field<'d> {
         }
     }
 
+    /// Its text, where something else may stand as well.
+    pub(crate) fn quiet_text(&self) -> Option<&'d str> {
+        match self.value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// What is made of its text.
-    pub(super) fn read<T>(&self, read: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         match read(self.text()?) {
             Ok(value) => Some(value),
             Err(error) => {
@@ -200,7 +208,7 @@ impl<'d> Field<'d> {
     }
 
     /// One text, or several.
-    pub(super) fn texts(&self) -> Option<Vec<String>> {
+    pub(crate) fn texts(&self) -> Option<Vec<String>> {
         match self.value {
             Value::List(_) => self.elements()?.iter().map(|element| element.text().map(str::to_owned)).collect(),
             _ => self.text().map(|text| vec![text.to_owned()]),
@@ -208,13 +216,13 @@ impl<'d> Field<'d> {
     }
 
     /// A table.
-    pub(super) fn table(&self) -> Option<Table<'d>> {
+    pub(crate) fn table(&self) -> Option<Table<'d>> {
         let Value::Table(entries) = self.value else { return self.expected("a table of keys and values") };
         Some(Table { path: self.path.clone(), entries, asked: RefCell::default(), mistakes: self.mistakes })
     }
 
     /// The elements of a list.
-    pub(super) fn elements(&self) -> Option<Vec<Field<'d>>> {
+    pub(crate) fn elements(&self) -> Option<Vec<Field<'d>>> {
         let Value::List(elements) = self.value else { return self.expected("a list") };
         let element = |(at, node): (usize, &'d Node)| Field {
             path: format!("{}[{}]", self.path, at + 1),

@@ -9,7 +9,7 @@ use super::document::{Entry, Mistake, Node, Value};
 ///
 /// # Errors
 /// Every line that is no TOML.
-pub(super) fn parse(text: &str) -> Result<Node, Vec<Mistake>> {
+pub(crate) fn parse(text: &str) -> Result<Node, Vec<Mistake>> {
     let (root, errors) = DeTable::parse_recoverable(text);
     let lines = Lines(text);
     let mut mistakes: Vec<Mistake> = Vec::new();

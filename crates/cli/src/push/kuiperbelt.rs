@@ -5,8 +5,9 @@ use std::time::Duration;
 use oroshi_push::{Door, Draft, Origins, Serves};
 use oroshi_words::units::parse_time;
 
-use super::document::Table;
-use super::native::{self, number, switch};
+use super::native;
+use crate::config::document::Table;
+use crate::config::values::{number, switch};
 
 /// The port, unless the file names one.
 const PORT: &str = "9180";

@@ -1,13 +1,12 @@
 //! The keys of a configuration in TOML; some of them may stand in kuiperbelt's as well.
 
-use std::fs;
 use std::time::Duration;
 
-use oroshi_net::{CpuList, available_cpus};
 use oroshi_push::{Cluster, Door, Draft, GroupRule, Origins, Secret, Serves, Slow};
-use oroshi_words::units::{parse_count, parse_time};
+use oroshi_words::units::parse_time;
 
-use super::document::{Field, Table};
+use crate::config::document::{Field, Table};
+use crate::config::values::{Kept, cpus, number, off_or, secret, switch};
 
 /// How long a publish waits for the receipts of other nodes, unless the file says otherwise.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -108,7 +107,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         }
     }
     if let Some(table) = root.table("auth") {
-        draft.token = secret(&table, &[("token-file", Kept::File), ("token-env", Kept::Variable)]);
+        draft.token = secret(&table, &[("token-file", Kept::File), ("token-env", Kept::Variable)]).map(Secret);
         table.finish();
     }
     if let Some(table) = root.table("drain") {
@@ -120,7 +119,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         && let Some(table) = field.table()
     {
         let kept = [("nats", Kept::Here), ("nats-file", Kept::File), ("nats-env", Kept::Variable)];
-        let nats = secret(&table, &kept);
+        let nats = secret(&table, &kept).map(Secret);
         if nats.is_none() && !["nats", "nats-file", "nats-env"].into_iter().any(|key| table.get(key).is_some()) {
             field
                 .wrong("`nats` is missing: expected nats = \"nats://host:4222\", or nats-file or nats-env that has it");
@@ -141,40 +140,8 @@ pub(super) fn headers(table: &Table<'_>) -> Vec<(String, Option<String>)> {
     table.fields().filter_map(field).collect()
 }
 
-/// A number without a sign that fits where it goes.
-pub(super) fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
-    T::try_from(parse_count(text)?).map_err(|_| format!("`{text}` is too large a number: expected a smaller one"))
-}
-
-/// true or false, also as YAML has had it.
-pub(super) fn switch(text: &str) -> Result<bool, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "true" | "yes" | "on" => Ok(true),
-        "false" | "no" | "off" => Ok(false),
-        _ => Err(format!("`{text}` is no switch: expected true or false")),
-    }
-}
-
 fn own(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
-}
-
-fn off_or<T>(text: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, String> {
-    match text {
-        "off" => Ok(None),
-        _ => read(text).map(Some).map_err(|why| format!("{why}, or off")),
-    }
-}
-
-fn cpus(text: &str) -> Result<CpuList, String> {
-    let list: CpuList = text.parse().map_err(|error| format!("{error}"))?;
-    // Where the kernel does not say which there are, pinning says it.
-    if let Ok(available) = available_cpus()
-        && let Some(cpu) = list.iter().find(|&cpu| !available.contains(cpu))
-    {
-        return Err(format!("`{text}` names CPU {cpu}: expected some of those available here, {available}"));
-    }
-    Ok(list)
 }
 
 fn compat(text: &str) -> Result<bool, String> {
@@ -211,41 +178,4 @@ fn origins(field: &Field<'_>) -> Option<Origins> {
         }
         _ => Origins::List(texts),
     })
-}
-
-/// Where a secret is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
-    /// In the configuration itself.
-    Here,
-    /// In a file of its own.
-    File,
-    /// In an environment variable.
-    Variable,
-}
-
-/// A secret from wherever it is kept. What is said about it never holds it.
-fn secret(table: &Table<'_>, places: &[(&'static str, Kept)]) -> Option<Secret> {
-    let mut found = None;
-    for &(key, kept) in places {
-        let Some(field) = table.get(key) else { continue };
-        let Some(text) = field.text() else { continue };
-        if found.is_some() {
-            let names: Vec<&str> = places.iter().map(|place| place.0).collect();
-            field.wrong(format!("it is given twice: expected one of {}", names.join(", ")));
-            continue;
-        }
-        let value = match kept {
-            Kept::Here => Ok(text.to_owned()),
-            Kept::File => fs::read_to_string(text).map_err(|error| format!("cannot read `{text}`: {error}")),
-            Kept::Variable => std::env::var(text)
-                .map_err(|_| format!("the environment variable `{text}` is not set: expected it to hold the secret")),
-        };
-        match value {
-            // Editors end a file with a line break.
-            Ok(value) => found = Some(Secret(value.trim_end().to_owned())),
-            Err(why) => field.wrong(why),
-        }
-    }
-    found
 }

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use oroshi_push::{Door, Draft, Plan, PlanError, Serves};
 
-use super::document::{Mistake, Mistakes, Node, Table, Value};
-use super::log::Level;
-use super::{Args, Error, kuiperbelt, native, template, toml, yaml};
+use super::{Args, Error, kuiperbelt, native, template, yaml};
+use crate::config::document::{Mistake, Mistakes, Node, Table, Value};
+use crate::config::toml;
+use crate::log::Level;
 
 /// What kuiperbelt reads when no file is named.
 const USUAL: &str = "config.yml";

@@ -1,9 +1,6 @@
-//! From a plan's doors and inherited sockets to what is listened on; and telling whoever started this that it serves.
+//! From a plan's doors and inherited sockets to what is listened on.
 
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use oroshi_net::inherit::Inherited;
 use oroshi_push::{Bound, Door, Plan, Serves};
@@ -18,7 +15,7 @@ pub(super) fn bind(plan: &Plan, inherited: Vec<Inherited>, listens: bool) -> Res
     let mut plan = plan.clone();
     let mut all = Vec::new();
     for socket in inherited {
-        let door = plan.doors.iter().position(|door| is_same(&door.address, &socket.name));
+        let door = plan.doors.iter().position(|door| socket.is_at(&door.address));
         let serves = match (door, &*socket.name) {
             (Some(at), _) => plan.doors.remove(at).serves,
             (None, "public") => Serves::Sessions,
@@ -55,42 +52,4 @@ pub(super) fn open_doors(plan: &Plan) -> impl Iterator<Item = &Door> {
     let is_local = |door: &&Door| door.address.starts_with("unix:") || door.address.starts_with(['/', '@']);
     let open = plan.doors.iter().filter(|door| door.serves == Serves::Everything && plan.token.is_none());
     open.filter(move |door| !is_local(door))
-}
-
-/// Whether an address of a plan is what a supervisor calls a socket: `:80` and `80`, `unix:/run/x` and `/run/x` are the same.
-fn is_same(address: &str, name: &str) -> bool {
-    let plain = |text: &str| {
-        let text = text.strip_prefix("unix:").unwrap_or(text);
-        text.strip_prefix(':').unwrap_or(text).to_owned()
-    };
-    plain(address) == plain(name)
-}
-
-/// Tells whoever started this process something, if it wants to hear (sd_notify(3)).
-pub(super) fn notify(message: &str) {
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return };
-    let address = match name.as_bytes().strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name),
-        None => SocketAddr::from_pathname(&name),
-    };
-    // One that does not listen misses it.
-    if let (Ok(socket), Ok(address)) = (UnixDatagram::unbound(), address) {
-        let _ = socket.set_nonblocking(true);
-        let _ = socket.send_to_addr(message.as_bytes(), &address);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn supervisors_leave_out_what_is_plain() {
-        for (address, name) in
-            [(":9180", "9180"), ("9180", "9180"), ("127.0.0.1:1", "127.0.0.1:1"), ("unix:/a", "/a"), ("/a", "/a")]
-        {
-            assert!(is_same(address, name), "{address} {name}");
-        }
-        assert!(!is_same(":9180", "127.0.0.1:9180") && !is_same("/a", "/b"));
-    }
 }

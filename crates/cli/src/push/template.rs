@@ -1,7 +1,7 @@
 //! The template step of kuiperbelt's configuration (kayac/go-config's, on Go's text/template): `{{ env "NAME" "default" }}` and
 //! `{{ must_env "NAME" }}`.
 
-use super::document::Mistake;
+use crate::config::document::Mistake;
 
 /// Fills the templates in. `variable` gives a variable of the environment.
 ///

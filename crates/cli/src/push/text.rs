@@ -1,9 +1,8 @@
 //! A plan as a configuration in TOML, with every default in its place: what `--check` prints. Secrets are left out.
 
-use std::fmt::Write as _;
-use std::time::Duration;
-
 use oroshi_push::{Door, Origins, Plan, Serves, Slow};
+
+use crate::config::written::Toml;
 
 /// The configuration that makes this plan, but for its secrets.
 pub(super) fn config(plan: &Plan) -> String {
@@ -154,67 +153,4 @@ fn without_query(url: &str) -> String {
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     ["auth", "cookie", "token", "secret", "session", "key", "password"].iter().any(|part| name.contains(part))
-}
-
-/// TOML that is being written.
-struct Toml(String);
-
-impl Toml {
-    fn line(&mut self, line: &str) {
-        self.0.push_str(line);
-        self.0.push('\n');
-    }
-
-    fn table(&mut self, name: &str) {
-        self.line(&format!("\n[{name}]"));
-    }
-
-    fn comment(&mut self, text: &str) {
-        self.line(&format!("# {text}"));
-    }
-
-    fn bare(&mut self, key: &str, value: impl ToString) {
-        self.line(&format!("{} = {}", self::key(key), value.to_string()));
-    }
-
-    fn text(&mut self, key: &str, value: &str) {
-        self.bare(key, quoted(value));
-    }
-
-    fn texts<'t>(&mut self, key: &str, values: impl Iterator<Item = &'t str>) {
-        let values: Vec<String> = values.map(quoted).collect();
-        self.bare(key, format!("[{}]", values.join(", ")));
-    }
-
-    /// Exactly, in the largest unit that divides it.
-    fn time(&mut self, key: &str, time: Duration) {
-        const UNITS: [(u128, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
-        let ns = time.as_nanos();
-        let (size, unit) = UNITS.into_iter().find(|(size, _)| ns.is_multiple_of(*size)).unwrap_or((1, "ns"));
-        self.text(key, &format!("{}{unit}", ns / size));
-    }
-}
-
-fn key(text: &str) -> String {
-    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if !text.is_empty() && text.chars().all(is_bare) { text.to_owned() } else { quoted(text) }
-}
-
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from('"');
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => {
-                quoted.push('\\');
-                quoted.push(character);
-            }
-            control if control.is_control() => {
-                // Writing to a text does not fail.
-                let _ = write!(quoted, "\\u{:04X}", control as u32);
-            }
-            plain => quoted.push(plain),
-        }
-    }
-    quoted.push('"');
-    quoted
 }

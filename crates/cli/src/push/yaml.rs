@@ -3,7 +3,7 @@
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
-use super::document::{Entry, Mistake, Node, Value};
+use crate::config::document::{Entry, Mistake, Node, Value};
 
 /// Deeper than this no configuration is.
 const DEEPEST: usize = 32;

@@ -1,7 +1,10 @@
 //! What the tests of `oroshi push` share: the hub as a process, a backend that records its callbacks, clients on a unix socket.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+#[path = "../../../push/tests/hub/websocket.rs"]
+mod websocket;
+
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,9 +15,10 @@ use std::time::{Duration, Instant};
 
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, Shutdown};
 use oroshi_server::{Error, Exchange, Server, Settings};
-use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role, encode};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::Notify;
+use websocket::WebSocket;
+pub use websocket::{Answer, Got};
 
 /// A test that hangs fails by this, and no other test depends on it.
 pub const HANG: Duration = Duration::from_secs(30);
@@ -227,25 +231,6 @@ async fn answer(exchange: &mut Exchange<'_>, tell: &Sender<Called>, held: &Notif
     exchange.reply.send(status, fields, value("hello").unwrap_or_default().as_bytes()).await
 }
 
-/// An HTTP answer.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: Vec<u8>,
-}
-
-impl Answer {
-    pub fn header(&self, name: &str) -> Option<&str> {
-        let mut fields = self.head.lines().filter_map(|line| line.split_once(": "));
-        fields.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-    }
-
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.body).into_owned()
-    }
-}
-
 /// One request on a connection of its own. `headers` are whole lines.
 pub fn request(socket: &Path, method: &str, target: &str, headers: &[&str], body: &[u8]) -> Answer {
     let mut stream = connect(socket);
@@ -254,16 +239,7 @@ pub fn request(socket: &Path, method: &str, target: &str, headers: &[&str], body
     all.extend(headers);
     stream.write_all(&head(method, target, &all)).unwrap();
     stream.write_all(body).unwrap();
-    let mut got = Vec::new();
-    stream.read_to_end(&mut got).unwrap();
-    let end = end_of_head(&got).unwrap_or_else(|| panic!("{:?}", String::from_utf8_lossy(&got)));
-    answer_of(&got, end)
-}
-
-fn answer_of(got: &[u8], end: usize) -> Answer {
-    let head = String::from_utf8(got[..end].to_vec()).unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head, body: got[end + 4..].to_vec() }
+    Answer::read(stream)
 }
 
 pub fn connect(socket: &Path) -> UnixStream {
@@ -286,121 +262,26 @@ pub fn head(method: &str, target: &str, headers: &[&str]) -> Vec<u8> {
     head.into_bytes()
 }
 
-fn end_of_head(bytes: &[u8]) -> Option<usize> {
-    bytes.windows(4).position(|four| four == b"\r\n\r\n")
-}
+/// The header lines that ask for a WebSocket.
+pub const UPGRADE: [&str; 4] = [
+    "Upgrade: websocket",
+    "Connection: Upgrade",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+];
 
-/// What a WebSocket client gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Got {
-    Text(String),
-    Binary(Vec<u8>),
-    Close(Option<u16>),
-    /// The connection ended.
-    End,
-}
-
-/// A WebSocket client. It answers pings, and says nothing else by itself.
-pub struct Client {
-    stream: UnixStream,
-    decoder: Decoder,
-    bytes: Vec<u8>,
-    /// The head of the answer that opened it.
-    pub head: String,
-}
+/// A WebSocket client on a unix socket.
+pub type Client = WebSocket<UnixStream>;
 
 impl Client {
     /// Opens one, or gives the answer that refuses it. `headers` are whole lines.
     pub fn open(socket: &Path, target: &str, headers: &[&str]) -> Result<Client, Answer> {
-        let mut stream = connect(socket);
-        let mut all = vec![
-            "Upgrade: websocket",
-            "Connection: Upgrade",
-            "Sec-WebSocket-Version: 13",
-            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-            "Origin: http://push.test",
-        ];
-        if headers.iter().any(|line| line.starts_with("Origin: ")) {
-            all.pop();
+        let mut all = UPGRADE.to_vec();
+        if !headers.iter().any(|line| line.starts_with("Origin: ")) {
+            all.push("Origin: http://push.test");
         }
         all.extend(headers);
-        stream.write_all(&head("GET", target, &all)).unwrap();
-        let mut got = Vec::new();
-        let end = loop {
-            if let Some(end) = end_of_head(&got) {
-                break end;
-            }
-            assert!(read_more(&mut stream, &mut got), "{:?}", String::from_utf8_lossy(&got));
-        };
-        let mut answer = answer_of(&got, end);
-        if answer.status != 101 {
-            let length = answer.header("Content-Length").map_or(0, |length| length.parse().unwrap());
-            while answer.body.len() < length {
-                assert!(read_more(&mut stream, &mut answer.body), "{answer:?}");
-            }
-            return Err(answer);
-        }
-        assert_eq!(answer.header("Sec-WebSocket-Accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
-        Ok(Client { stream, decoder: Decoder::new(Role::Client), bytes: answer.body, head: answer.head })
-    }
-
-    /// The next thing to come.
-    pub fn next(&mut self) -> Got {
-        loop {
-            let limits = Limits { message_bytes: 64 << 20 };
-            let mut input = &mut self.bytes[..];
-            let before = input.len();
-            let event = self.decoder.decode(&limits, &mut input).unwrap();
-            let mut pong = Vec::new();
-            let got = event.and_then(|event| match event {
-                Event::Message { kind: Kind::Text, data } => {
-                    Some(Got::Text(String::from_utf8(data.into_owned()).unwrap()))
-                }
-                Event::Message { kind: Kind::Binary, data } => Some(Got::Binary(data.into_owned())),
-                Event::Close { code, .. } => Some(Got::Close(code.map(|code| code.0))),
-                Event::Ping(payload) => {
-                    encode::pong(&mut pong, payload, Some([1, 2, 3, 4]));
-                    None
-                }
-                Event::Pong(_) => None,
-            });
-            let taken = before - input.len();
-            self.bytes.drain(..taken);
-            if !pong.is_empty() {
-                let _ = self.stream.write_all(&pong);
-            }
-            match got {
-                Some(got) => return got,
-                None if taken > 0 => {}
-                None if !read_more(&mut self.stream, &mut self.bytes) => return Got::End,
-                None => {}
-            }
-        }
-    }
-
-    pub fn say(&mut self, kind: Kind, data: &[u8]) {
-        let mut out = Vec::new();
-        encode::masked_message(&mut out, kind, data, [9, 8, 7, 6]);
-        self.stream.write_all(&out).unwrap();
-    }
-
-    pub fn bye(&mut self, code: u16) {
-        let mut out = Vec::new();
-        encode::masked_close(&mut out, CloseCode(code), "", [9, 8, 7, 6]);
-        self.stream.write_all(&out).unwrap();
-    }
-}
-
-/// Reads what there is; false at the end.
-fn read_more(stream: &mut UnixStream, into: &mut Vec<u8>) -> bool {
-    let mut buffer = [0; 16 * 1024];
-    match stream.read(&mut buffer) {
-        Ok(count) => {
-            into.extend_from_slice(&buffer[..count]);
-            count > 0
-        }
-        Err(error) if error.kind() == ErrorKind::ConnectionReset => false,
-        Err(error) => panic!("nothing came: {error}"),
+        Client::handshake(connect(socket), &head("GET", target, &all))
     }
 }
 

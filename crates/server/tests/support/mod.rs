@@ -214,6 +214,11 @@ impl Client {
         rest
     }
 
+    /// The head of an answer whose body is read by other means.
+    pub fn until_head(&mut self) -> String {
+        String::from_utf8(self.until(b"\r\n\r\n")).unwrap()
+    }
+
     fn until(&mut self, mark: &[u8]) -> Vec<u8> {
         loop {
             if let Some(place) = self.ahead.windows(mark.len()).position(|window| window == mark) {

@@ -1,0 +1,249 @@
+//! `oroshi gate`: the gateway. `args` is what was typed, `keys` makes a draft of a file, `text` is what `--check` prints, `ask` puts questions to one
+//! that runs. What the gateway does is `oroshi-gate`'s matter.
+
+mod args;
+mod ask;
+mod keys;
+mod text;
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+use oroshi_gate::{Bound, Door, Draft, DraftError, Gate, Plan, RunError, Serves};
+use oroshi_net::inherit::{InheritError, Inherited, inherited};
+use oroshi_net::listen::ListenError;
+use oroshi_net::notify::Manager;
+use oroshi_net::{Shutdown, ensure_descriptors};
+use tokio::signal::unix::{SignalKind, signal};
+
+pub(crate) use args::Args;
+
+use crate::config::document::{Mistake, Mistakes, Node, Table};
+use crate::config::toml;
+use crate::log::{Level, Log};
+
+/// Why there was no gateway, or it did not end well.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The options do not make sense: each line names one, its value, and what was expected. Correct them.
+    #[error("{}", .0.join("\n"))]
+    Usage(Vec<String>),
+    /// The file cannot be read; the cause says why.
+    #[error("cannot read `{}`", .file.display())]
+    File {
+        /// Which.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The configuration does not make sense: each line names a key, its value, and what was expected. Correct them.
+    #[error("{}", told(.file, .mistakes))]
+    Config {
+        /// Which.
+        file: PathBuf,
+        /// All that is wrong.
+        mistakes: Vec<Mistake>,
+    },
+    /// The sockets that the environment names cannot be used; the cause says which and why.
+    #[error("cannot use the inherited sockets")]
+    Inherit(#[source] InheritError),
+    /// A socket was handed down that the configuration does not know. Name it there, or call it `public` or `admin`.
+    #[error(
+        "{variable} hands down a socket called `{name}`, and nothing says what to serve there: expected one at an address in [listen], or called public or admin"
+    )]
+    Stranger {
+        /// What the supervisor calls it.
+        name: String,
+        /// The variable that names it.
+        variable: &'static str,
+    },
+    /// The gateway could not run; the cause says why.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The question could not be put, or was answered with a refusal.
+    #[error(transparent)]
+    Ask(#[from] ask::AskError),
+    /// The system refused what every server needs.
+    #[error("{what}")]
+    System {
+        /// What could not be done.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// 2 when the command line or the configuration was wrong, 1 when the work failed.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Error::Usage(_) | Error::File { .. } | Error::Config { .. } | Error::Stranger { .. } => 2,
+            Error::Run(RunError::Listen { source: ListenError::Address { .. } | ListenError::Unix { .. }, .. }) => 2,
+            Error::Run(RunError::Stores(_)) => 2,
+            Error::Ask(error) if error.is_usage() => 2,
+            _ => 1,
+        }
+    }
+
+    /// What to do next, where the message does not say it.
+    pub(crate) fn next_step(&self) -> Option<&'static str> {
+        match self {
+            Error::Run(RunError::Listen { source: ListenError::InUse { .. }, .. }) => {
+                Some("see who it is (ss -ltnp, ss -lxp), and end it or listen elsewhere")
+            }
+            Error::File { .. } => Some("name the file with --config FILE; docs/gate.md has one to begin with"),
+            Error::Config { .. } => Some("correct the file; docs/gate.md has every key, and --check tries it"),
+            _ => None,
+        }
+    }
+}
+
+fn told(file: &Path, mistakes: &[Mistake]) -> String {
+    let lines: Vec<String> = mistakes.iter().map(|mistake| format!("{}: {mistake}", file.display())).collect();
+    lines.join("\n")
+}
+
+/// Runs the gateway until it is told to end, or asks one that runs.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    if let Some(command) = &args.command {
+        let admin = || -> Result<Option<String>, Error> {
+            let plan = plan(&args.config, true)?;
+            Ok(plan.doors.into_iter().find(|door| door.serves == Serves::Admin).map(|door| door.address))
+        };
+        return Ok(ask::ask(command, args.admin.as_deref(), admin)?);
+    }
+    // First thing, as other descriptors could take the places of those that are inherited.
+    let inherited = inherited().map_err(Error::Inherit)?;
+    let level = Level::parse(&args.log_level).map_err(|why| Error::Usage(vec![format!("--log-level: {why}")]))?;
+    let plan = plan(&args.config, !inherited.is_empty())?;
+    if args.check {
+        let mut out = io::stdout().lock();
+        let printed = out.write_all(text::config(&plan).as_bytes()).and_then(|()| out.flush());
+        printed.map_err(|source| Error::System { what: "cannot write to standard output", source })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let log = Log { level, part: "gate", own: "oroshi_gate" };
+    log.listen();
+    log.tell(Level::Info, &format!("configuration: {}", args.config.display()));
+    // Each client has a connection here and one behind.
+    if let Err(error) = ensure_descriptors(2 * plan.limits.connections.min(8192) as u64 + 64) {
+        log.tell(Level::Warn, &format!("limits.connections: {error}"));
+    }
+    let shutdown = Shutdown::on_signals().map_err(|source| Error::System { what: "cannot take signals", source })?;
+    let mut doors = taken(&plan, inherited)?;
+    let open: Vec<Door> = doors.iter().map(|bound| bound.door.clone()).collect();
+    doors.extend(Bound::bind(&plan, &open)?);
+    for bound in &doors {
+        log.tell(Level::Info, &shown(bound));
+    }
+    let gate = Arc::new(Gate::start(plan, doors, &shutdown)?);
+    Manager::find().tell("READY=1\n");
+    log.tell(Level::Info, "serving");
+    on_hangup(Arc::downgrade(&gate), args.config.clone(), log)
+        .map_err(|source| Error::System { what: "cannot take HUP", source })?;
+    gate.join()?;
+    log.tell(Level::Info, "ended");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the file, and makes a plan of it: every mistake at once. `inherits`: sockets are handed down.
+fn plan(file: &Path, inherits: bool) -> Result<Plan, Error> {
+    let text = fs::read_to_string(file).map_err(|source| Error::File { file: file.to_owned(), source })?;
+    let config = |mistakes| Error::Config { file: file.to_owned(), mistakes };
+    let node = toml::parse(&text).map_err(config)?;
+    let mistakes = Mistakes::default();
+    let draft = Draft { inherits, ..keys::read(Table::root(&node, &mistakes)) };
+    let mut mistakes = mistakes.into_inner();
+    let planned = draft.plan();
+    let plan = planned.map_err(|problems| {
+        // What could not be read is not there, and need not be told to be missing.
+        let known: Vec<String> = mistakes.iter().map(|mistake| mistake.key.clone()).collect();
+        let is_told = |key: &str| known.iter().any(|known| is_within(known, key) || is_within(key, known));
+        mistakes.extend(
+            problems.into_iter().filter(|problem| !is_told(&problem.key)).map(|problem| mistake(problem, &node)),
+        );
+    });
+    mistakes.sort();
+    match plan {
+        Ok(plan) if mistakes.is_empty() => Ok(plan),
+        _ => Err(config(mistakes)),
+    }
+}
+
+fn mistake(problem: DraftError, node: &Node) -> Mistake {
+    Mistake { line: node.line_of(&problem.key), key: problem.key, text: problem.problem }
+}
+
+/// Whether a key is another one, or in it.
+fn is_within(key: &str, outer: &str) -> bool {
+    key.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// Sockets that were handed down, each for the door at its address, or for what it is called.
+fn taken(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
+    let listens = plan.doors.iter().any(|door| door.serves == Serves::Public);
+    let take = |socket: Inherited| {
+        let door = plan.doors.iter().find(|door| socket.is_at(&door.address)).cloned();
+        let serves = |serves| Door { address: socket.name.clone(), serves };
+        let door = match (door, &*socket.name) {
+            (Some(door), _) => door,
+            (None, "admin") => serves(Serves::Admin),
+            (None, "public") => serves(Serves::Public),
+            (None, _) if !listens => serves(Serves::Public),
+            (None, _) => return Err(Error::Stranger { name: socket.name, variable: socket.variable }),
+        };
+        let clones = (1..plan.threads).map(|_| socket.listener.try_clone());
+        let listeners: io::Result<Vec<_>> = clones.collect();
+        let mut listeners = listeners
+            .map_err(|source| Error::System { what: "cannot share an inherited socket among the threads", source })?;
+        listeners.push(socket.listener);
+        Ok(Bound { door, listeners })
+    };
+    inherited.into_iter().map(take).collect()
+}
+
+fn shown(bound: &Bound) -> String {
+    let serves = match bound.door.serves {
+        Serves::Public => "public: requests are forwarded",
+        Serves::Admin => "admin: status, metrics, explain, purge",
+    };
+    let address = bound.listeners.first().map(|listener| listener.local_address().url()).unwrap_or_default();
+    format!("listening on {address} ({serves})")
+}
+
+/// Has a thread read the file again at each HUP, and put it in force; what is wrong with it is told, and nothing changes.
+fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, log: Log) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let entered = runtime.enter();
+    let mut hangup = signal(SignalKind::hangup())?;
+    drop(entered);
+    thread::Builder::new().name("reload".to_owned()).spawn(move || {
+        while runtime.block_on(hangup.recv()).is_some() {
+            let Some(gate) = gate.upgrade() else { return };
+            match reload(&gate, &file) {
+                Ok(generation) => {
+                    log.tell(Level::Info, &format!("reloaded {}: plan {generation} is in force", file.display()))
+                }
+                Err(error) => {
+                    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+                    for line in format!("{error}{cause}").lines() {
+                        log.tell(Level::Error, &format!("not reloaded: {line}"));
+                    }
+                }
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn reload(gate: &Gate, file: &Path) -> Result<u64, Error> {
+    let open = gate.doors();
+    // Inherited sockets stay doors without being in the file.
+    let plan = plan(file, true)?;
+    let opened = Bound::bind(&plan, &open)?;
+    Ok(gate.reload(plan, opened)?)
+}

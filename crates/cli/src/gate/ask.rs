@@ -1,0 +1,245 @@
+//! Questions to a gateway that runs, over its admin address.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use oroshi_client::Client;
+use serde_json::Value;
+
+use super::args::Command;
+
+/// Why there was no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    /// Name an admin address.
+    #[error(
+        "there is no admin address: expected --admin unix:/run/gate-admin.sock, or [listen] admin in the configuration"
+    )]
+    Nowhere,
+    /// The gateway does not run there, or this user may not connect.
+    #[error("cannot ask the gateway at `{address}`: {cause}")]
+    Unreachable {
+        /// Where.
+        address: String,
+        /// What happened.
+        cause: String,
+    },
+    /// The question was not understood.
+    #[error("{0}")]
+    Refused(String),
+    /// What the gateway answered could not be printed.
+    #[error("cannot write to standard output")]
+    Output(#[source] io::Error),
+}
+
+impl AskError {
+    /// Whether the command line was wrong.
+    pub(crate) fn is_usage(&self) -> bool {
+        matches!(self, AskError::Nowhere | AskError::Refused(_))
+    }
+}
+
+/// Puts a question, and prints the answer. `configured` reads the address from the configuration.
+pub(super) fn ask<E: From<AskError>>(
+    command: &Command,
+    admin: Option<&str>,
+    configured: impl FnOnce() -> Result<Option<String>, E>,
+) -> Result<ExitCode, E> {
+    let address = match admin {
+        Some(address) => address.to_owned(),
+        None => configured()?.ok_or(AskError::Nowhere)?,
+    };
+    let value = put(command, &address)?;
+    let text = match command {
+        Command::Explain { .. } => explained(&value),
+        Command::Purge { .. } => format!("forgotten: {}\n", value["forgotten"]),
+        Command::Status => format!("{value:#}\n"),
+    };
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(AskError::Output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn put(command: &Command, address: &str) -> Result<Value, AskError> {
+    let unreachable = |cause: String| AskError::Unreachable { address: address.to_owned(), cause };
+    let base = base(address);
+    let client = Client::builder().build().map_err(|error| unreachable(error.to_string()))?;
+    let request = match command {
+        Command::Status => client.get(format!("{base}/status")),
+        Command::Explain { host, path, method, key } => {
+            let mut query = vec![("host", &**host), ("path", path), ("method", method)];
+            if let Some(key) = key {
+                query.push(("key", key));
+            }
+            client.get(format!("{base}/explain?{}", written(&query)))
+        }
+        Command::Purge { key, prefix, all, lookup, everywhere } => {
+            let mut query = Vec::new();
+            let mut add = |name, value: &Option<String>| {
+                if let Some(value) = value {
+                    query.push((name, value.clone()));
+                }
+            };
+            add("key", key);
+            add("prefix", prefix);
+            add("lookup", lookup);
+            add("all", &all.then(|| "1".to_owned()));
+            add("everywhere", &everywhere.then(|| "1".to_owned()));
+            let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, &**value)).collect();
+            client.post(format!("{base}/purge?{}", written(&query)))
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| unreachable(error.to_string()))?;
+    runtime.block_on(async {
+        let told = |error: oroshi_client::Error| unreachable(format!("{error} ({})", error.cause()));
+        let response = request.send().await.map_err(told)?;
+        let status = response.status();
+        let text = response.text().await.map_err(told)?;
+        let value: Value = serde_json::from_str(&text)
+            .map_err(|_| unreachable("what answers there is no gateway's admin address".to_owned()))?;
+        if status == 200 {
+            Ok(value)
+        } else {
+            Err(AskError::Refused(value["error"].as_str().unwrap_or(&text).to_owned()))
+        }
+    })
+}
+
+/// A URL's beginning, from an address as it is listened on.
+fn base(address: &str) -> String {
+    let path = address.strip_prefix("unix:").or_else(|| address.starts_with(['/', '@']).then_some(address));
+    match path {
+        Some(path) => format!("unix:{path}:"),
+        None => {
+            let address = address.strip_prefix("http://").unwrap_or(address);
+            let host = if address.starts_with(':') { "127.0.0.1" } else { "" };
+            format!("http://{host}{}", address.trim_end_matches('/'))
+        }
+    }
+}
+
+fn written(query: &[(&str, &str)]) -> String {
+    let mut text = String::new();
+    for (name, value) in query {
+        if !text.is_empty() {
+            text.push('&');
+        }
+        text.push_str(name);
+        text.push('=');
+        for byte in value.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                    text.push(char::from(byte))
+                }
+                _ => text.push_str(&format!("%{byte:02X}")),
+            }
+        }
+    }
+    text
+}
+
+/// An explanation for people.
+fn explained(value: &Value) -> String {
+    let mut lines = Vec::new();
+    let mut line = |name: &str, text: String| lines.push(format!("{name:<10} {text}\n"));
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    line("host", text(&value["host"]));
+    line("path", text(&value["path"]));
+    if value["route"].is_null() {
+        line("route", format!("none: answered {}", value["answer"]));
+        return lines.concat();
+    }
+    line("route", text(&value["route"]));
+    for (key, name) in [
+        ("upstream", "upstream"),
+        ("redirect", "redirect"),
+        ("answer", "answered"),
+        ("lookup", "look-up"),
+        ("key", "key"),
+    ] {
+        if !value[key].is_null() {
+            line(name, text(&value[key]));
+        }
+    }
+    if !value["outcome"].is_null() {
+        let why = value["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
+        line(
+            "outcome",
+            format!(
+                "{} from {}, {} s old, {} s left{why}",
+                text(&value["outcome"]),
+                text(&value["tier"]),
+                value["age_s"],
+                value["ttl_left_s"]
+            ),
+        );
+        for tier in ["memory", "memcached", "sql"] {
+            let held = &value["tiers"][tier];
+            if held.is_null() {
+                continue;
+            }
+            let has = match (&held["has"], &held["invalid"], &held["failed"]) {
+                (_, _, failed) if !failed.is_null() => format!("failed: {}", text(failed)),
+                (_, invalid, _) if !invalid.is_null() => format!("invalid: {}", text(invalid)),
+                (Value::Null, ..) => "nothing".to_owned(),
+                (has, ..) => text(has),
+            };
+            let state = match (&held["servers"], &held["store"]) {
+                (Value::Array(servers), _) => {
+                    let each = servers
+                        .iter()
+                        .map(|server| format!("{} {}", text(&server["server"]), text(&server["breaker"])));
+                    format!(" (breakers: {})", each.collect::<Vec<_>>().join(", "))
+                }
+                (_, store) if !store.is_null() => format!(
+                    " (breaker {}; {} of {} connections busy, {} wait)",
+                    text(&store["breaker"]),
+                    store["busy"],
+                    store["connections"],
+                    store["waiting"]
+                ),
+                _ => format!(", {} s old, {} s left, from {}", held["age_s"], held["ttl_left_s"], text(&held["from"])),
+            };
+            line(&format!("  {tier}"), format!("{has}{state}"));
+        }
+    }
+    for target in value["targets"].as_array().into_iter().flatten() {
+        let out = target["ejected_on_threads"].as_u64().unwrap_or(0);
+        let state = if out > 0 { format!(", left out on {out} threads") } else { String::new() };
+        line(
+            "target",
+            format!(
+                "{} (weight {}): {} open, {} idle, {} wait; {} requests, {} connects{state}",
+                text(&target["target"]),
+                target["weight"],
+                target["open"],
+                target["idle"],
+                target["queued"],
+                target["requests"],
+                target["connects"]
+            ),
+        );
+    }
+    lines.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_asked_where_they_are_listened_on() {
+        for (address, url) in [
+            ("unix:/run/a.sock", "unix:/run/a.sock:"),
+            ("/run/a.sock", "unix:/run/a.sock:"),
+            ("unix:@a", "unix:@a:"),
+            ("127.0.0.1:81", "http://127.0.0.1:81"),
+            (":81", "http://127.0.0.1:81"),
+            ("http://localhost:81/", "http://localhost:81"),
+        ] {
+            assert_eq!(base(address), url);
+        }
+        assert_eq!(written(&[("host", "a b&c"), ("path", "/é")]), "host=a%20b%26c&path=/%C3%A9");
+    }
+}

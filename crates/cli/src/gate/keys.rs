@@ -1,0 +1,380 @@
+//! The keys of a gateway's configuration: docs/gate.md has them all.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use oroshi_gate::forward::{Edits, HostPolicy};
+use oroshi_gate::route::HeaderPattern;
+use oroshi_gate::upstream::{Policy, PoolSettings};
+use oroshi_gate::{
+    Answer, Door, Draft, HashBy, KeyFrom, LookupDraft, RouteDraft, Serves, UpstreamDraft, access, forward,
+};
+use oroshi_lookup::{
+    Allow, Breaking, MemcachedSettings, MemcachedTier, Secret, SqlSettings, SqlTier, StoreKind, StoreSettings,
+};
+use oroshi_words::units::{parse_number, parse_time};
+
+use crate::config::document::Table;
+use crate::config::values::{Kept, cpus, number, off_or, secret, switch};
+
+/// Reads a configuration.
+pub(super) fn read(root: Table<'_>) -> Draft {
+    let mut draft = Draft { threads: root.read("threads", number), cpus: root.read("cpus", cpus), ..Draft::default() };
+    root.set("drain", &mut draft.drain, parse_time);
+    if let Some(listen) = root.table("listen") {
+        for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
+            let addresses = listen.get(key).and_then(|field| field.texts()).unwrap_or_default();
+            draft.doors.extend(addresses.into_iter().map(|address| Door { address, serves }));
+        }
+        listen.finish();
+    }
+    if let Some(table) = root.table("limits") {
+        let limits = &mut draft.limits;
+        table.set("connections", &mut limits.connections, number);
+        table.set("per-host", &mut limits.per_host, |text| off_or(text, number));
+        table.set("head-bytes", &mut limits.head_bytes, number);
+        table.set("headers", &mut limits.headers, number);
+        table.set("target-bytes", &mut limits.target_bytes, number);
+        table.set("body-bytes", &mut limits.body_bytes, |text| Ok(off_or(text, number)?.unwrap_or(u64::MAX)));
+        table.set("idle", &mut limits.idle, parse_time);
+        table.set("head", &mut limits.head, parse_time);
+        table.set("body", &mut limits.body, parse_time);
+        table.set("write", &mut limits.write, parse_time);
+        table.finish();
+    }
+    if let Some(table) = root.table("access-log") {
+        let mut log = access::Settings { file: table.text("file").map(PathBuf::from), ..access::Settings::default() };
+        table.set("format", &mut log.format, |text| match text {
+            "json" => Ok(access::Format::Json),
+            "combined" => Ok(access::Format::Combined),
+            _ => Err(format!("`{text}` is no format: expected json or combined")),
+        });
+        table.set("sample", &mut log.sample, parse_number);
+        table.finish();
+        draft.access_log = Some(log);
+    }
+    if let Some(table) = root.table("no-route") {
+        answer(table, &mut draft.no_route);
+    }
+    for (name, table) in named(&root, "memcached") {
+        draft.stores.push(StoreSettings { name: name.to_owned(), kind: StoreKind::Memcached(memcached(table)) });
+    }
+    for (name, table) in named(&root, "sql") {
+        draft.stores.push(StoreSettings { name: name.to_owned(), kind: StoreKind::Sql(sql(table)) });
+    }
+    for (name, table) in named(&root, "lookup") {
+        draft.lookups.push(lookup(name, table));
+    }
+    for (name, table) in named(&root, "upstream") {
+        draft.upstreams.push(upstream(name, table));
+    }
+    let mut forwarding = forward::Forwarding::default();
+    if let Some(table) = root.table("forwarding") {
+        for (key, place) in [
+            ("x-forwarded", &mut forwarding.x_forwarded),
+            ("x-forwarded-port", &mut forwarding.x_forwarded_port),
+            ("x-real-ip", &mut forwarding.x_real_ip),
+            ("forwarded", &mut forwarding.forwarded),
+            ("request-id", &mut forwarding.request_id),
+            ("trust-unix", &mut forwarding.trust_unix),
+        ] {
+            table.set(key, place, switch);
+        }
+        if let Some(field) = table.get("trusted") {
+            for text in field.texts().unwrap_or_default() {
+                match text.parse() {
+                    Ok(network) => forwarding.trusted.push(network),
+                    Err(error) => field.wrong(format!("{error}")),
+                }
+            }
+        }
+        table.finish();
+    }
+    for element in root.get("route").and_then(|field| field.elements()).unwrap_or_default() {
+        if let Some(table) = element.table() {
+            draft.routes.push(route(table, &forwarding));
+        }
+    }
+    root.finish();
+    draft
+}
+
+/// The tables of a kind, by their names.
+fn named<'d>(root: &Table<'d>, kind: &'static str) -> Vec<(&'d str, Table<'d>)> {
+    let Some(table) = root.table(kind) else { return Vec::new() };
+    table.fields().filter_map(|(name, field)| Some((name, field.table()?))).collect()
+}
+
+fn memcached(table: Table<'_>) -> MemcachedSettings {
+    let servers = table.get("servers").and_then(|field| field.texts()).unwrap_or_default();
+    let mut settings = MemcachedSettings::new(servers);
+    table.set("timeout", &mut settings.timeout, parse_time);
+    table.set("connect-timeout", &mut settings.connect_timeout, parse_time);
+    table.set("value-bytes", &mut settings.value_bytes, number);
+    table.set("pending", &mut settings.pending, number);
+    breaker(&table, &mut settings.breaker);
+    table.finish();
+    settings
+}
+
+fn sql(table: Table<'_>) -> SqlSettings {
+    let url = secret(&table, &[("url", Kept::Here), ("url-file", Kept::File), ("url-env", Kept::Variable)]);
+    let mut settings = SqlSettings::new(url.unwrap_or_default());
+    settings.password =
+        secret(&table, &[("password-file", Kept::File), ("password-env", Kept::Variable)]).map(Secret::new);
+    table.set("connections", &mut settings.connections, number);
+    table.set("query-timeout", &mut settings.query_timeout, parse_time);
+    table.set("connect-timeout", &mut settings.connect_timeout, parse_time);
+    table.set("pending", &mut settings.pending, number);
+    table.set("rows", &mut settings.rows, number);
+    table.set("row-bytes", &mut settings.row_bytes, number);
+    breaker(&table, &mut settings.breaker);
+    table.finish();
+    settings
+}
+
+fn breaker(table: &Table<'_>, breaking: &mut Breaking) {
+    if let Some(table) = table.table("breaker") {
+        table.set("failures", &mut breaking.failures, number);
+        table.set("pause", &mut breaking.pause, parse_time);
+        table.set("pause-max", &mut breaking.pause_max, parse_time);
+        table.finish();
+    }
+}
+
+fn lookup(name: &str, table: Table<'_>) -> LookupDraft {
+    let mut draft = LookupDraft::new(name);
+    let settings = &mut draft.settings;
+    table.set("key", &mut draft.key, key);
+    table.set("wait", &mut settings.wait, parse_time);
+    table.set("keys-in-flight", &mut settings.keys_in_flight, number);
+    table.set("waiting", &mut settings.waiting, number);
+    if let Some(field) = table.get("allow") {
+        let rules = field.texts().unwrap_or_default();
+        match Allow::parse(rules.iter().map(String::as_str)) {
+            Ok(allow) => settings.allow = allow,
+            Err(errors) => errors.iter().for_each(|error| field.wrong(error.to_string())),
+        }
+    }
+    match table.get("memory") {
+        Some(field) if matches!(field.quiet_text(), Some("off")) => settings.memory = None,
+        Some(field) => {
+            if let (Some(table), Some(memory)) = (field.table(), &mut settings.memory) {
+                table.set("entries", &mut memory.entries, number);
+                table.set("bytes", &mut memory.bytes, number);
+                table.set("negative-entries", &mut memory.negative_entries, number);
+                table.set("negative-bytes", &mut memory.negative_bytes, number);
+                table.set("ttl", &mut memory.ttl, parse_time);
+                table.set("negative-ttl", &mut memory.negative_ttl, parse_time);
+                table.set("jitter", &mut memory.jitter, parse_number);
+                table.set("refresh-ahead", &mut memory.refresh_ahead, |text| off_or(text, parse_number));
+                table.set("stale-if-error", &mut memory.stale_if_error, parse_time);
+                table.finish();
+            }
+        }
+        None => {}
+    }
+    if let Some(table) = table.table("memcached") {
+        let mut tier = MemcachedTier::new(table.text("store").unwrap_or_default());
+        table.set("prefix", &mut tier.prefix, |text| Ok(text.to_owned()));
+        table.set("ttl", &mut tier.ttl, parse_time);
+        table.set("negative-ttl", &mut tier.negative_ttl, |text| off_or(text, parse_time));
+        table.set("write-back", &mut tier.write_back, switch);
+        table.finish();
+        settings.memcached = Some(tier);
+    }
+    if let Some(table) = table.table("sql") {
+        let (store, query) = (table.text("store").unwrap_or_default(), table.text("query").unwrap_or_default());
+        table.finish();
+        settings.sql = Some(SqlTier { store, query });
+    }
+    for (key, place) in [("unknown", &mut draft.unknown), ("down", &mut draft.down), ("invalid", &mut draft.invalid)] {
+        if let Some(table) = table.table(key) {
+            answer(table, place);
+        }
+    }
+    balance(&table, &mut draft.policy, &mut draft.hash);
+    pool(&table, &mut draft.pool);
+    table.finish();
+    draft
+}
+
+fn upstream(name: &str, table: Table<'_>) -> UpstreamDraft {
+    let mut draft = UpstreamDraft { name: name.to_owned(), ..UpstreamDraft::default() };
+    if let Some(field) = table.get("targets") {
+        for element in field.elements().unwrap_or_default() {
+            if let Some(text) = element.quiet_text() {
+                draft.targets.push((text.to_owned(), 1));
+            } else if let Some(table) = element.table() {
+                let (to, weight) = (table.text("to").unwrap_or_default(), table.read("weight", number).unwrap_or(1));
+                table.finish();
+                draft.targets.push((to, weight));
+            }
+        }
+    }
+    balance(&table, &mut draft.policy, &mut draft.hash);
+    pool(&table, &mut draft.pool);
+    table.finish();
+    draft
+}
+
+fn balance(table: &Table<'_>, policy: &mut Policy, hash: &mut HashBy) {
+    table.set("balance", policy, |text| {
+        let found = Policy::ALL.into_iter().find(|policy| policy.name() == text);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = Policy::ALL.into_iter().map(Policy::name).collect();
+            format!("`{text}` is no way to choose: expected one of {}", names.join(", "))
+        })
+    });
+    table.set("hash", hash, |text| match text.split_once(' ') {
+        None if text == "host" => Ok(HashBy::Host),
+        None if text == "target" => Ok(HashBy::Target),
+        None if text == "client" => Ok(HashBy::Client),
+        Some(("header", name)) if is_field_name(name) => Ok(HashBy::Header(name.to_owned())),
+        _ => Err(format!("`{text}` is nothing to divide requests by: expected host, target, client or header NAME")),
+    });
+}
+
+fn pool(table: &Table<'_>, pool: &mut PoolSettings) {
+    table.set("connections", &mut pool.connections, number);
+    table.set("idle-connections", &mut pool.idle_connections, number);
+    table.set("queue", &mut pool.queue, number);
+    table.set("idle-timeout", &mut pool.idle_timeout, parse_time);
+    table.set("max-age", &mut pool.max_age, |text| Ok(off_or(text, parse_time)?.unwrap_or(Duration::MAX)));
+    table.set("max-requests", &mut pool.max_requests, |text| Ok(off_or(text, number)?.unwrap_or(u64::MAX)));
+    table.set("name-ttl", &mut pool.name_ttl, parse_time);
+    table.set("name-negative-ttl", &mut pool.name_negative_ttl, parse_time);
+    if let Some(table) = table.table("ejection") {
+        let ejection = &mut pool.ejection;
+        table.set("failures", &mut ejection.failures, |text| Ok(off_or(text, number)?.unwrap_or(0)));
+        table.set("back-off", &mut ejection.back_off, parse_time);
+        table.set("longest", &mut ejection.longest, parse_time);
+        table.set("server-errors", &mut ejection.server_errors, switch);
+        table.finish();
+    }
+}
+
+fn key(text: &str) -> Result<KeyFrom, String> {
+    match text.split_once(' ') {
+        None if text == "host" => Ok(KeyFrom::Host),
+        Some(("header", name)) if is_field_name(name) => Ok(KeyFrom::Header(name.to_owned())),
+        Some(("segment", place)) => Ok(KeyFrom::Segment(number(place)?)),
+        _ => Err(format!("`{text}` is nothing to look up: expected host, header NAME or segment N")),
+    }
+}
+
+fn is_field_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte))
+}
+
+fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
+    let mut draft = RouteDraft {
+        name: table.text("name").unwrap_or_default(),
+        hosts: table.get("host").and_then(|field| field.texts()).unwrap_or_default(),
+        path: table.text("path").unwrap_or_default(),
+        methods: table.get("method").and_then(|field| field.texts()).unwrap_or_default(),
+        to: table.text("to"),
+        lookup: table.text("lookup"),
+        forward: forward::Settings { forwarding: forwarding.clone(), ..forward::Settings::default() },
+        ..RouteDraft::default()
+    };
+    if let Some(table) = table.table("header") {
+        for (name, field) in table.fields() {
+            if !is_field_name(name) {
+                field.wrong(format!("`{name}` is no field name: expected one such as X-Beta"));
+            }
+            // `*` is any value.
+            let value = field.text().filter(|value| *value != "*").map(str::to_owned);
+            draft.headers.push(HeaderPattern { name: name.to_owned(), value });
+        }
+    }
+    if let Some(table) = table.table("redirect") {
+        let status = table.read("status", number).unwrap_or(302);
+        draft.redirect = Some((status, table.text("to").unwrap_or_default()));
+        table.finish();
+    }
+    if let Some(table) = table.table("answer") {
+        let mut own = Answer::text(200, "");
+        own.body = Vec::new().into();
+        answer(table, &mut own);
+        draft.answer = Some(own);
+    }
+    let settings = &mut draft.forward;
+    table.set("host-header", &mut settings.host, |text| {
+        Ok(match text {
+            "preserve" => HostPolicy::Preserve,
+            "target" => HostPolicy::Target,
+            fixed => HostPolicy::Fixed(fixed.to_owned()),
+        })
+    });
+    table.set("strip-prefix", &mut settings.strip_prefix, own);
+    table.set("add-prefix", &mut settings.add_prefix, own);
+    table.set("via", &mut settings.via, own);
+    table.set("upgrade", &mut settings.upgrade, switch);
+    table.set("retry", &mut settings.retry, switch);
+    table.set("explain", &mut settings.explain, switch);
+    if let Some(table) = table.table("timeouts") {
+        let timeouts = &mut settings.timeouts;
+        let or_never = |text: &str| Ok(off_or(text, parse_time)?.unwrap_or(Duration::MAX));
+        table.set("queue", &mut timeouts.queue, parse_time);
+        table.set("connect", &mut timeouts.connect, parse_time);
+        table.set("head", &mut timeouts.head, or_never);
+        table.set("between", &mut timeouts.between, or_never);
+        table.set("total", &mut timeouts.total, or_never);
+        table.set("tunnel", &mut timeouts.tunnel, or_never);
+        table.finish();
+    }
+    for (key, edits) in [("request", &mut settings.request), ("response", &mut settings.response)] {
+        if let Some(table) = table.table(key) {
+            *edits = self::edits(table);
+        }
+    }
+    table.finish();
+    draft
+}
+
+/// `set` and `add`: tables of fields; `remove`: a list of names.
+fn edits(table: Table<'_>) -> Edits {
+    let mut edits = Edits::none();
+    if let Some(field) = table.get("remove") {
+        for name in field.texts().unwrap_or_default() {
+            if let Err(error) = edits.remove(&name) {
+                field.wrong(error.to_string());
+            }
+        }
+    }
+    for (key, replaces) in [("set", true), ("add", false)] {
+        let Some(table) = table.table(key) else { continue };
+        for (name, field) in table.fields() {
+            let Some(value) = field.text() else { continue };
+            let edited = if replaces { edits.set(name, value.as_bytes()) } else { edits.add(name, value.as_bytes()) };
+            if let Err(error) = edited.map(drop) {
+                field.wrong(error.to_string());
+            }
+        }
+    }
+    table.finish();
+    edits
+}
+
+fn answer(table: Table<'_>, place: &mut Answer) {
+    table.set("status", &mut place.status, number);
+    table.set("content-type", &mut place.content_type, own);
+    table.set("body", &mut place.body, |text| Ok(text.as_bytes().into()));
+    if let Some(file) = table.get("body-file") {
+        if let Some(body) =
+            file.read(|name| std::fs::read(name).map_err(|error| format!("cannot read `{name}`: {error}")))
+        {
+            place.body = body.into();
+        }
+    }
+    table.set("retry-after", &mut place.retry_after, |text| {
+        let time = off_or(text, parse_time)?;
+        time.map(|time| u32::try_from(time.as_secs()).map_err(|_| format!("`{text}` is too long"))).transpose()
+    });
+    table.finish();
+}
+
+fn own(text: &str) -> Result<String, String> {
+    Ok(text.to_owned())
+}

@@ -1,0 +1,437 @@
+//! The access log: a line per request, gathered on its core and written by a thread of its own.
+//!
+//! A core formats a line into its buffer, and hands the buffer over when it is large or a moment has passed. So a slow disk
+//! never holds up requests: what the writer cannot take is dropped, and counted.
+
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use oroshi_words::Date;
+use oroshi_words::date::{digits, month_name};
+use serde::Serialize;
+
+/// A buffer is handed over once it holds so many bytes.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// So many buffers may wait for the writer: 16 MiB.
+const WAITING: usize = 256;
+
+/// How a request is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// One JSON object per line, with everything that is known.
+    #[default]
+    Json,
+    /// As Apache and nginx have it: address, time, request line, status, bytes, referrer, user agent.
+    Combined,
+}
+
+/// What is told, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// A file, which is appended to; `None`: standard output.
+    pub file: Option<PathBuf>,
+    /// How.
+    pub format: Format,
+    /// Which share of the requests, 0 to 1. Answers of 500 and more are always told.
+    pub sample: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { file: None, format: Format::default(), sample: 1.0 }
+    }
+}
+
+/// A request that is over.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Line<'a> {
+    /// Who asked; `None` on a unix socket.
+    pub client: Option<IpAddr>,
+    /// The method.
+    pub method: &'a str,
+    /// The target, as it came.
+    pub target: &'a str,
+    /// `1.0` or `1.1`.
+    pub version: &'a str,
+    /// The host that was asked for, as it came.
+    pub host: &'a [u8],
+    /// What was answered; 0 if nothing was.
+    pub status: u16,
+    /// Bytes of the answer's body.
+    pub bytes: u64,
+    /// From the request's head to the end of the answer.
+    pub took: Duration,
+    /// The route's name.
+    pub route: &'a str,
+    /// Where the answer came from; empty if from nowhere.
+    pub upstream: &'a str,
+    /// From the first byte sent there to the head of its answer.
+    pub upstream_took: Option<Duration>,
+    /// How many servers were tried after the first.
+    pub retries: u32,
+    /// Why it failed, by name; empty if it did not.
+    pub failure: &'a str,
+    /// More about that. May be empty.
+    pub detail: &'a str,
+    /// The request's `X-Request-Id`.
+    pub request_id: &'a [u8],
+    /// `Referer`.
+    pub referrer: &'a [u8],
+    /// `User-Agent`.
+    pub agent: &'a [u8],
+}
+
+/// The log: hand a [`Sink`] to each core.
+#[derive(Debug)]
+pub struct Log {
+    shared: Arc<Shared>,
+    settings: Settings,
+    sender: Mutex<Option<SyncSender<Vec<u8>>>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    dropped: AtomicU64,
+    failed: AtomicU64,
+    reopen: AtomicBool,
+}
+
+/// What became of lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Buffers that nobody could take, as the writer did not keep up.
+    pub dropped: u64,
+    /// Writes that failed.
+    pub failed: u64,
+}
+
+impl Log {
+    /// Opens the file, and starts the writer.
+    ///
+    /// # Errors
+    /// When the file cannot be opened for appending, or no thread can be started.
+    pub fn open(settings: Settings) -> io::Result<Self> {
+        let file = open(settings.file.as_deref())?;
+        let (sender, receiver) = sync_channel(WAITING);
+        let shared = Arc::new(Shared::default());
+        let writer = {
+            let (shared, path) = (Arc::clone(&shared), settings.file.clone());
+            thread::Builder::new()
+                .name("access-log".into())
+                .spawn(move || write(file, path.as_deref(), &receiver, &shared))?
+        };
+        Ok(Log { shared, settings, sender: Mutex::new(Some(sender)), writer: Mutex::new(Some(writer)) })
+    }
+
+    /// What one core tells its requests to.
+    #[must_use]
+    pub fn sink(&self) -> Sink {
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (format, sample) = (self.settings.format, self.settings.sample);
+        Sink { buffer: RefCell::default(), sender, shared: Arc::clone(&self.shared), format, sample }
+    }
+
+    /// Opens the file anew before the next write, as after somebody has moved it away.
+    pub fn reopen(&self) {
+        self.shared.reopen.store(true, Ordering::Relaxed);
+    }
+
+    /// What was lost.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        Counts { dropped: of(&self.shared.dropped), failed: of(&self.shared.failed) }
+    }
+
+    /// Waits until everything is written. To be called when all sinks are gone.
+    pub fn finish(&self) {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // It panics nowhere, and nothing is left to do if it did.
+            let _ = writer.join();
+        }
+    }
+}
+
+/// One core's part of the log. What it holds is handed over when it is dropped.
+#[derive(Debug)]
+pub struct Sink {
+    buffer: RefCell<Vec<u8>>,
+    sender: Option<SyncSender<Vec<u8>>>,
+    shared: Arc<Shared>,
+    format: Format,
+    sample: f64,
+}
+
+impl Sink {
+    /// Whether a request with this answer is told. To be asked once per request, before the line is made.
+    #[must_use]
+    pub fn wants(&self, status: u16) -> bool {
+        status >= 500 || self.sample >= 1.0 || fastrand::f64() < self.sample
+    }
+
+    /// Tells a request.
+    pub fn tell(&self, line: &Line<'_>) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut buffer = self.buffer.borrow_mut();
+        match self.format {
+            Format::Json => json(&mut buffer, line, since),
+            Format::Combined => combined(&mut buffer, line, since),
+        }
+        if buffer.len() >= BUFFER_BYTES {
+            self.hand_over(std::mem::take(&mut *buffer));
+        }
+    }
+
+    /// Hands over what there is: to be called every second or so.
+    pub fn flush(&self) {
+        let buffer = std::mem::take(&mut *self.buffer.borrow_mut());
+        if !buffer.is_empty() {
+            self.hand_over(buffer);
+        }
+    }
+
+    fn hand_over(&self, buffer: Vec<u8>) {
+        let Some(sender) = &self.sender else { return };
+        match sender.try_send(buffer) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+fn open(path: Option<&Path>) -> io::Result<Option<File>> {
+    path.map(|path| OpenOptions::new().append(true).create(true).open(path)).transpose()
+}
+
+fn write(mut file: Option<File>, path: Option<&Path>, buffers: &Receiver<Vec<u8>>, shared: &Shared) {
+    for buffer in buffers {
+        if shared.reopen.swap(false, Ordering::Relaxed) {
+            match open(path) {
+                Ok(opened) => file = opened,
+                // Better the old one than none.
+                Err(_) => drop(shared.failed.fetch_add(1, Ordering::Relaxed)),
+            }
+        }
+        let written = match &mut file {
+            Some(file) => file.write_all(&buffer),
+            None => io::stdout().lock().write_all(&buffer).and_then(|()| io::stdout().flush()),
+        };
+        if written.is_err() {
+            shared.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The JSON form of a line.
+#[derive(Serialize)]
+struct Json<'a> {
+    /// Seconds since 1970, of the end of the answer.
+    time: f64,
+    client: Option<IpAddr>,
+    method: &'a str,
+    host: &'a str,
+    target: &'a str,
+    version: &'a str,
+    status: u16,
+    bytes: u64,
+    seconds: f64,
+    route: &'a str,
+    upstream: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "is_zero")]
+    retries: u32,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    failure: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    detail: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    referrer: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    agent: &'a str,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks in this way")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn json(out: &mut Vec<u8>, line: &Line<'_>, since: Duration) {
+    let microseconds = |time: Duration| time.as_micros() as f64 / 1e6;
+    let text = String::from_utf8_lossy;
+    let line = Json {
+        time: since.as_millis() as f64 / 1e3,
+        client: line.client,
+        method: line.method,
+        host: &text(line.host),
+        target: line.target,
+        version: line.version,
+        status: line.status,
+        bytes: line.bytes,
+        seconds: microseconds(line.took),
+        route: line.route,
+        upstream: line.upstream,
+        upstream_seconds: line.upstream_took.map(microseconds),
+        retries: line.retries,
+        failure: line.failure,
+        detail: line.detail,
+        request_id: &text(line.request_id),
+        referrer: &text(line.referrer),
+        agent: &text(line.agent),
+    };
+    // A structure of texts and numbers, into memory: nothing can fail.
+    let _ = serde_json::to_writer(&mut *out, &line);
+    out.push(b'\n');
+}
+
+fn combined(out: &mut Vec<u8>, line: &Line<'_>, since: Duration) {
+    let text = |out: &mut Vec<u8>, text: String| out.extend_from_slice(text.as_bytes());
+    match line.client {
+        Some(address) => text(out, address.to_string()),
+        None => out.push(b'-'),
+    }
+    out.extend_from_slice(b" - - [");
+    let date = Date::at(since.as_secs());
+    let mut place = *b"00/Mon/0000:00:00:00 +0000";
+    digits(&mut place[..2], date.day);
+    place[3..6].copy_from_slice(month_name(date.month));
+    digits(&mut place[7..11], date.year);
+    digits(&mut place[12..14], date.hour);
+    digits(&mut place[15..17], date.minute);
+    digits(&mut place[18..20], date.second);
+    out.extend_from_slice(&place);
+    out.extend_from_slice(b"] \"");
+    quoted(out, line.method.as_bytes());
+    out.push(b' ');
+    quoted(out, line.target.as_bytes());
+    text(out, format!(" HTTP/{}\" {:03} {} ", line.version, line.status, line.bytes));
+    for value in [line.referrer, line.agent] {
+        out.push(b'"');
+        quoted(out, if value.is_empty() { b"-" } else { value });
+        out.push(b'"');
+        out.push(b' ');
+    }
+    out.pop();
+    out.push(b'\n');
+}
+
+/// As nginx does it, so that no client can forge the end of a field or of a line.
+fn quoted(out: &mut Vec<u8>, value: &[u8]) {
+    for &byte in value {
+        match byte {
+            b'"' | b'\\' | ..b' ' | 0x7f.. => {
+                const HEX: &[u8; 16] = b"0123456789ABCDEF";
+                let escape = [b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]];
+                out.extend_from_slice(&escape);
+            }
+            _ => out.push(byte),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line() -> Line<'static> {
+        Line {
+            client: Some([127, 0, 0, 1].into()),
+            method: "GET",
+            target: "/a?b=\"c\"",
+            version: "1.1",
+            host: b"Example.org:80",
+            status: 200,
+            bytes: 12,
+            took: Duration::from_micros(1500),
+            route: "shop",
+            upstream: "unix:/run/app.sock",
+            upstream_took: Some(Duration::from_millis(1)),
+            agent: b"curl\n\xff",
+            ..Line::default()
+        }
+    }
+
+    #[test]
+    fn a_combined_line_is_as_everybodys_tools_read_it() {
+        let mut out = Vec::new();
+        combined(&mut out, &line(), Duration::from_secs(1_000_000_000));
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "127.0.0.1 - - [09/Sep/2001:01:46:40 +0000] \"GET /a?b=\\x22c\\x22 HTTP/1.1\" 200 12 \"-\" \"curl\\x0A\\xFF\"\n"
+        );
+    }
+
+    #[test]
+    fn a_json_line_is_one_line_of_json() {
+        let mut out = Vec::new();
+        json(&mut out, &line(), Duration::from_millis(1_500));
+        assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 1);
+        let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(value["time"], 1.5);
+        assert_eq!(value["seconds"], 0.0015);
+        assert_eq!(value["upstream_seconds"], 0.001);
+        assert_eq!(value["target"], "/a?b=\"c\"");
+        assert_eq!(value["agent"], "curl\n\u{fffd}");
+        assert!(value.get("failure").is_none());
+    }
+
+    #[test]
+    fn lines_of_all_cores_reach_the_file_whole_also_after_it_was_moved() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.log");
+        let log = Log::open(Settings { file: Some(path.clone()), ..Settings::default() }).unwrap();
+        let tell = |count: usize| {
+            let sinks = [log.sink(), log.sink()];
+            thread::scope(|scope| {
+                for sink in sinks {
+                    scope.spawn(move || (0..count).for_each(|_| sink.tell(&line())));
+                }
+            });
+        };
+        tell(1000);
+        // The writer has taken the file's name away only when this comes, behind all that was told before.
+        while std::fs::read_to_string(&path).unwrap().lines().count() < 2000 {
+            thread::yield_now();
+        }
+        std::fs::rename(&path, folder.path().join("access.log.1")).unwrap();
+        log.reopen();
+        tell(10);
+        log.finish();
+        let count = |name: &str| {
+            let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+            text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()).count()
+        };
+        assert_eq!((count("access.log.1"), count("access.log")), (2000, 20));
+        assert_eq!(log.counts(), Counts::default());
+    }
+
+    #[test]
+    fn failures_are_told_whatever_the_sample() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = Some(folder.path().join("log"));
+        let log = Log::open(Settings { file, sample: 0.0, ..Settings::default() }).unwrap();
+        let sink = log.sink();
+        assert!(!sink.wants(200) && sink.wants(502));
+    }
+}

@@ -1,0 +1,227 @@
+//! What operators ask: how the gateway is, why a host goes where it goes; and having it forget.
+
+mod metrics;
+mod status;
+
+use std::time::Duration;
+
+use oroshi_lookup::{Explanation, Held, key};
+use oroshi_server::{Error, Exchange};
+use oroshi_words::query;
+use serde_json::{Value, json};
+
+use crate::plan::{Action, KeyFrom};
+use crate::route::{Asked, plain_path};
+use crate::site::Site;
+
+/// What is at the admin's doors.
+const PATHS: [&str; 4] = ["/status", "/metrics", "/explain", "/purge"];
+
+/// An answer that says what is wrong, with its status.
+struct Problem(u16, String);
+
+impl From<String> for Problem {
+    fn from(text: String) -> Self {
+        Problem(400, text)
+    }
+}
+
+/// Answers a request of an operator.
+pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+    let (path, query) = query::split(exchange.head.target);
+    let method = exchange.head.method;
+    let wanted = match path {
+        "/purge" => "POST",
+        _ => "GET",
+    };
+    let answered = if !PATHS.contains(&path) {
+        Err(Problem(404, format!("there is nothing at `{path}`: expected one of {}", PATHS.join(", "))))
+    } else if method != wanted && !(wanted == "GET" && method == "HEAD") {
+        Err(Problem(405, format!("{method} is not allowed here: expected {wanted}")))
+    } else {
+        match path {
+            "/metrics" => {
+                let text = metrics::text(site).await;
+                let fields = [("Content-Type", &b"text/plain; version=0.0.4; charset=utf-8"[..])];
+                return exchange.reply.send(200, fields, text.as_bytes()).await;
+            }
+            "/status" => Ok(status::status(site).await),
+            "/explain" => explain(site, query).await,
+            _ => purge(site, query).await,
+        }
+    };
+    let (status, value) = match answered {
+        Ok(value) => (200, value),
+        Err(Problem(status, message)) => (status, json!({ "error": message })),
+    };
+    let mut fields = vec![("Content-Type", &b"application/json; charset=utf-8"[..])];
+    if status == 405 {
+        fields.push(("Allow", wanted.as_bytes()));
+    }
+    let mut body = value.to_string().into_bytes();
+    body.push(b'\n');
+    exchange.reply.send(status, fields, &body).await
+}
+
+/// The parameters of a query that are among `known`, in their order.
+fn parameters<const N: usize>(query: &str, known: [&str; N]) -> Result<[Option<String>; N], Problem> {
+    let mut found = [const { None }; N];
+    for pair in query::pairs(query) {
+        let (name, value) = pair?;
+        let place = known.iter().position(|known| *known == name).ok_or_else(|| query::unknown(&name, &known))?;
+        found[place] = Some(value.into_owned());
+    }
+    Ok(found)
+}
+
+/// Which way a request would go, and why.
+async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
+    let [host, path, method, looked_up] = parameters(query, ["host", "path", "method", "key"])?;
+    let (path, method) = (path.unwrap_or_else(|| "/".to_owned()), method.unwrap_or_else(|| "GET".to_owned()));
+    let host = host.unwrap_or_default();
+    let canonical = match &*host {
+        "" => String::new(),
+        host => key::host(host.as_bytes()).map_err(|error| format!("`{host}` is no host: {error}"))?.into_owned(),
+    };
+    let plain = plain_path(&path).map_err(|error| format!("`{path}`: {error}"))?.into_owned();
+    let plan = &site.works.plan;
+    // Conditions on header fields are taken for unmet: a query has none.
+    let asked = Asked { host: &canonical, path: &plain, method: &method, headers: Default::default() };
+    let Some(place) = plan.table.find(&asked) else {
+        return Ok(json!({ "host": canonical, "path": plain, "route": null, "answer": plan.no_route.status }));
+    };
+    let route = &plan.routes[place];
+    let mut told = json!({ "host": canonical, "path": plain, "route": route.name });
+    match &route.action {
+        Action::Forward(upstream) => {
+            let upstream = &plan.upstreams[*upstream];
+            told["upstream"] = json!(upstream.name);
+            told["balance"] = json!(upstream.policy.name());
+            let class = upstream.pool.class;
+            told["targets"] = upstream
+                .targets
+                .iter()
+                .map(|(target, weight)| status::target(site, &target.to_string(), class, Some(*weight)))
+                .collect();
+        }
+        Action::Redirect { status, .. } => told["redirect"] = json!(status),
+        Action::Answer(answer) => told["answer"] = json!(answer.status),
+        Action::Lookup(lookup) => {
+            let (found, lookup) = (&plan.lookups[*lookup], &site.works.lookups[*lookup]);
+            let key = looked_up.or_else(|| match &found.key {
+                KeyFrom::Host => Some(canonical.clone()).filter(|host| !host.is_empty()),
+                KeyFrom::Segment(number) => plain.split('/').nth(*number).map(str::to_owned),
+                KeyFrom::Header(_) => None,
+            });
+            let key = key.ok_or_else(|| match &found.key {
+                KeyFrom::Header(name) => format!("the look-up goes by the header {name}: expected its value in key="),
+                _ => "there is no key to look up: expected host= or key=".to_owned(),
+            })?;
+            told["lookup"] = json!(found.settings.name);
+            told["key"] = json!(key);
+            // First as a request would find it, then what each tier has.
+            let explanation = lookup.explain(&key).await;
+            let answer = lookup.get(&key).answer().await;
+            told["outcome"] = json!(answer.outcome.name());
+            told["tier"] = json!(answer.tier.as_str());
+            told["age_s"] = seconds(answer.age);
+            told["ttl_left_s"] = seconds(answer.ttl_left);
+            match &answer.outcome {
+                oroshi_lookup::Outcome::Invalid(why) => told["why"] = json!(&**why),
+                oroshi_lookup::Outcome::StoreDown(error) | oroshi_lookup::Outcome::Stale(_, error) => {
+                    told["why"] = json!(error.to_string());
+                }
+                _ => {}
+            }
+            if let Some(targets) = answer.outcome.targets() {
+                let class = found.pool.class;
+                told["targets"] = targets
+                    .iter()
+                    .map(|(target, weight)| status::target(site, &target.to_string(), class, Some(weight)))
+                    .collect();
+                told["balance"] = json!(found.policy.name());
+            }
+            told["tiers"] = tiers(&explanation);
+        }
+    }
+    Ok(told)
+}
+
+/// What each tier has for a key.
+fn tiers(explanation: &Explanation) -> Value {
+    let held = |held: &Held| match held {
+        Held::Targets(targets) => json!({ "has": targets.to_string() }),
+        Held::Negative => json!({ "has": "a note that there is none" }),
+        Held::Invalid(why) => json!({ "invalid": &**why }),
+        Held::Missing => json!({ "has": null }),
+        Held::Failed(error) => json!({ "failed": error.to_string() }),
+    };
+    let mut told = json!({ "in_flight": explanation.in_flight });
+    if let Some(kept) = &explanation.memory {
+        told["memory"] = json!({
+            "from": kept.from.as_str(),
+            "age_s": seconds(kept.age),
+            "ttl_left_s": seconds(kept.ttl_left),
+            "stale_left_s": seconds(kept.stale_left),
+        });
+        match &kept.value {
+            Ok(targets) => told["memory"]["has"] = json!(targets.to_string()),
+            Err(None) => told["memory"]["has"] = json!("a note that there is none"),
+            Err(Some(why)) => told["memory"]["invalid"] = json!(&**why),
+        }
+    }
+    if let Some((has, servers)) = &explanation.memcached {
+        told["memcached"] = held(has);
+        told["memcached"]["servers"] = servers.iter().map(status::server).collect();
+    }
+    if let Some((has, state)) = &explanation.sql {
+        told["sql"] = held(has);
+        told["sql"]["store"] = status::database(state);
+    }
+    told
+}
+
+/// Forgets what is known of a key, of all that begin so, or of all.
+async fn purge(site: &Site, query: &str) -> Result<Value, Problem> {
+    let [name, key, prefix, all, everywhere] = parameters(query, ["lookup", "key", "prefix", "all", "everywhere"])?;
+    let works = &site.works;
+    let names: Vec<&str> = works.lookups.iter().map(|lookup| &*lookup.settings().name).collect();
+    let chosen: Vec<_> = match &name {
+        Some(name) => works.lookups.iter().filter(|lookup| lookup.settings().name == *name).collect(),
+        None => works.lookups.iter().collect(),
+    };
+    if chosen.is_empty() {
+        let name = name.unwrap_or_default();
+        return Err(Problem(404, format!("there is no look-up `{name}`: expected one of {}", names.join(", "))));
+    }
+    let mut forgotten = 0;
+    match (key, prefix, all) {
+        (Some(key), None, None) => {
+            for (lookup, plan) in works.lookups.iter().zip(&works.plan.lookups) {
+                if !chosen.iter().any(|chosen| std::ptr::eq(*chosen, lookup)) {
+                    continue;
+                }
+                // As requests would spell it.
+                let key = match plan.key {
+                    KeyFrom::Host => key::host(key.as_bytes()).map_or_else(|_| key.clone(), |host| host.into_owned()),
+                    _ => key.clone(),
+                };
+                let gone = match everywhere {
+                    None => lookup.purge(&key),
+                    Some(_) => lookup.purge_everywhere(&key).await.map_err(|error| Problem(502, error.to_string()))?,
+                };
+                forgotten += usize::from(gone);
+            }
+        }
+        (None, Some(prefix), None) if !prefix.is_empty() => {
+            forgotten = chosen.iter().map(|lookup| lookup.purge_prefix(&prefix)).sum();
+        }
+        (None, None, Some(_)) => forgotten = chosen.iter().map(|lookup| lookup.purge_prefix("")).sum(),
+        _ => return Err("expected exactly one of key=..., prefix=... and all=1".to_owned().into()),
+    }
+    Ok(json!({ "forgotten": forgotten }))
+}
+
+fn seconds(time: Duration) -> Value {
+    json!(time.as_millis() as f64 / 1e3)
+}

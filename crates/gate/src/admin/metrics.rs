@@ -1,0 +1,241 @@
+//! The gateway's numbers for Prometheus.
+
+use oroshi_lookup::counts::{LATENCY_BOUNDS, LookupCounts, TierCounts};
+use oroshi_lookup::{BreakerState, StoreState};
+use oroshi_words::metrics::{Kind, Metrics};
+
+use super::status::group;
+use crate::forward::Failure;
+use crate::site::Site;
+use crate::upstream::{Counts, LATENCY_BOUNDS_US, TargetCounts};
+use crate::works::Works;
+
+pub(super) async fn text(site: &Site) -> String {
+    let works = &site.works;
+    let mut metrics = Metrics::new("oroshi_gate");
+    clients(&mut metrics, works);
+    routes(&mut metrics, works);
+    let counts: Vec<(String, LookupCounts)> =
+        works.lookups.iter().map(|lookup| (lookup.settings().name.clone(), lookup.counts())).collect();
+    lookups(&mut metrics, &counts);
+    stores(&mut metrics, &works.stores.states().await);
+    targets(&mut metrics, site, &works.ledger.targets.counts());
+    metrics.into_text()
+}
+
+fn clients(metrics: &mut Metrics, works: &Works) {
+    let clients = works.ledger.clients();
+    metrics.one(
+        "generation",
+        Kind::Gauge,
+        "Plans that were in force since the start, this one included",
+        works.generation,
+    );
+    metrics.one("client_connections", Kind::Gauge, "Connections of clients", clients.alive);
+    metrics.one(
+        "client_connections_total",
+        Kind::Counter,
+        "Connections of clients that were accepted",
+        clients.accepted,
+    );
+    metrics.one("client_requests_total", Kind::Counter, "Requests whose head was sound", clients.requests);
+    let mut errors =
+        metrics.family("client_errors_total", Kind::Counter, "What went wrong between clients and the gateway");
+    for kind in oroshi_server::ErrorKind::ALL {
+        errors.sample(&[("error", kind.name())], clients.error(kind));
+    }
+    if let Some(log) = &works.log {
+        let lost = log.counts();
+        metrics.one(
+            "access_log_dropped_total",
+            Kind::Counter,
+            "Buffers of the access log that were dropped",
+            lost.dropped,
+        );
+        metrics.one("access_log_failed_total", Kind::Counter, "Writes of the access log that failed", lost.failed);
+    }
+}
+
+fn routes(metrics: &mut Metrics, works: &Works) {
+    let routes = works.ledger.routes();
+    let mut requests =
+        metrics.family("requests_total", Kind::Counter, "Requests by route (- for none) and status class");
+    for (name, counts) in &routes {
+        for (class, count) in ["none", "1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(counts.by_status) {
+            if count > 0 {
+                requests.sample(&[("route", name), ("status", class)], count);
+            }
+        }
+    }
+    let mut limited = metrics.family(
+        "host_limited_total",
+        Kind::Counter,
+        "Requests refused as too many were under way for their host",
+    );
+    for (name, counts) in &routes {
+        limited.sample(&[("route", name)], counts.limited);
+    }
+    let mut bytes = metrics.family("answered_bytes_total", Kind::Counter, "Bytes of answers' bodies");
+    for (name, counts) in &routes {
+        bytes.sample(&[("route", name)], counts.bytes);
+    }
+}
+
+fn lookups(metrics: &mut Metrics, all: &[(String, LookupCounts)]) {
+    type Read = fn(&LookupCounts) -> u64;
+    let counters: [(&'static str, &str, Read); 6] = [
+        ("lookup_asked_total", "Look-ups that had to ask a store", |counts| counts.asked),
+        ("lookup_joined_total", "Of these, those that found their key being asked for already", |counts| counts.joined),
+        ("lookup_overloaded_total", "Of these, those that were refused as too much was being asked for", |counts| {
+            counts.overloaded
+        }),
+        ("lookup_overdue_total", "Of these, those whose time ran out", |counts| counts.overdue),
+        ("lookup_stale_total", "Of these, those that got what had expired, as the stores were down", |counts| {
+            counts.stale
+        }),
+        ("lookup_refreshes_total", "Hits in memory that caused a refresh ahead", |counts| counts.memory.refreshes),
+    ];
+    for (name, help, read) in counters {
+        let mut family = metrics.family(name, Kind::Counter, help);
+        for (lookup, counts) in all {
+            family.sample(&[("lookup", lookup)], read(counts));
+        }
+    }
+    let mut results = metrics.family("lookup_results_total", Kind::Counter, "What each tier said");
+    for (lookup, counts) in all {
+        let memory = &counts.memory;
+        let of = [
+            ("hit", memory.hits),
+            ("negative", memory.negatives),
+            ("expired", memory.expired),
+            ("miss", memory.misses),
+        ];
+        for (result, count) in of {
+            results.sample(&[("lookup", lookup), ("tier", "memory"), ("result", result)], count);
+        }
+        for (tier, counts) in [("memcached", &counts.memcached), ("sql", &counts.sql)] {
+            for (result, count) in said(counts) {
+                results.sample(&[("lookup", lookup), ("tier", tier), ("result", result)], count);
+            }
+        }
+    }
+    let mut took = metrics.histograms("lookup_seconds", "How long a store took to answer a look-up");
+    for (lookup, counts) in all {
+        for (tier, counts) in [("memcached", &counts.memcached), ("sql", &counts.sql)] {
+            let latency = &counts.latency;
+            let within = LATENCY_BOUNDS.iter().map(|bound| bound.as_secs_f64()).zip(latency.buckets);
+            let beyond = latency.buckets[LATENCY_BOUNDS.len()];
+            took.histogram(&[("lookup", lookup), ("tier", tier)], within, beyond, latency.sum.as_secs_f64());
+        }
+    }
+    let gauges: [(&'static str, &str, Read); 5] = [
+        ("lookup_entries", "Values in memory", |counts| counts.memory.entries as u64),
+        ("lookup_bytes", "What they take", |counts| counts.memory.bytes as u64),
+        ("lookup_negative_entries", "Keys in memory that are known to have none", |counts| {
+            counts.memory.negative_entries as u64
+        }),
+        ("lookup_negative_bytes", "What they take", |counts| counts.memory.negative_bytes as u64),
+        ("lookup_keys_in_flight", "Keys that are being asked for", |counts| counts.keys_in_flight),
+    ];
+    for (name, help, read) in gauges {
+        let mut family = metrics.family(name, Kind::Gauge, help);
+        for (lookup, counts) in all {
+            family.sample(&[("lookup", lookup)], read(counts));
+        }
+    }
+    let mut evictions =
+        metrics.family("lookup_evictions_total", Kind::Counter, "Entries that were pushed out of memory for others");
+    for (lookup, counts) in all {
+        for (of, count) in [("values", counts.memory.evictions), ("negatives", counts.memory.negative_evictions)] {
+            evictions.sample(&[("lookup", lookup), ("of", of)], count);
+        }
+    }
+}
+
+fn said(counts: &TierCounts) -> [(&'static str, u64); 6] {
+    [
+        ("hit", counts.hits),
+        ("negative", counts.negatives),
+        ("miss", counts.misses),
+        ("invalid", counts.invalid),
+        ("error", counts.errors),
+        ("timeout", counts.timeouts),
+    ]
+}
+
+fn stores(metrics: &mut Metrics, stores: &[(String, StoreState)]) {
+    let mut breakers =
+        metrics.family("store_breaker_open", Kind::Gauge, "1 while a store is left alone after failures");
+    for (name, state) in stores {
+        match state {
+            StoreState::Memcached(servers) => {
+                for server in servers {
+                    let open = u8::from(server.breaker != BreakerState::Closed);
+                    breakers.sample(&[("store", name), ("server", &server.server)], open);
+                }
+            }
+            StoreState::Sql(state) => {
+                let open = u8::from(state.breaker != BreakerState::Closed);
+                breakers.sample(&[("store", name), ("server", &state.database)], open);
+            }
+        }
+    }
+    let mut waiting = metrics.family(
+        "store_waiting",
+        Kind::Gauge,
+        "Requests that wait for a store's answer or for a connection to it",
+    );
+    for (name, state) in stores {
+        match state {
+            StoreState::Memcached(servers) => {
+                for server in servers {
+                    waiting.sample(&[("store", name), ("server", &server.server)], server.pending);
+                }
+            }
+            StoreState::Sql(state) => waiting.sample(&[("store", name), ("server", &state.database)], state.waiting),
+        }
+    }
+}
+
+fn targets(metrics: &mut Metrics, site: &Site, all: &[TargetCounts]) {
+    type Read = fn(&Counts) -> u64;
+    let figures: [(&'static str, Kind, &str, Read); 13] = [
+        ("target_requests_total", Kind::Counter, "Requests for which a target was chosen", |counts| counts.requests),
+        ("target_answers_total", Kind::Counter, "Answers whose head came", |counts| counts.answers),
+        ("target_server_errors_total", Kind::Counter, "Of these, those of 500 to 599", |counts| counts.server_errors),
+        ("target_connects_total", Kind::Counter, "Connections made", |counts| counts.connects),
+        ("target_reuses_total", Kind::Counter, "Requests on a connection that had carried others", |counts| {
+            counts.reuses
+        }),
+        ("target_stale_total", Kind::Counter, "Idle connections that turned out to be closed", |counts| counts.stale),
+        ("target_retries_total", Kind::Counter, "Requests sent a second time", |counts| counts.retries),
+        ("target_ejections_total", Kind::Counter, "How often a target was left out for a while", |counts| {
+            counts.ejections
+        }),
+        ("target_answered_bytes_total", Kind::Counter, "Bytes of answers' bodies", |counts| counts.bytes),
+        ("target_connections", Kind::Gauge, "Connections that are open or being made", |counts| counts.open),
+        ("target_idle_connections", Kind::Gauge, "Of these, those that wait for a request", |counts| counts.idle),
+        ("target_queued", Kind::Gauge, "Requests that wait for a connection", |counts| counts.queued),
+        ("target_ejected_threads", Kind::Gauge, "On how many threads a target is left out", |counts| counts.ejected),
+    ];
+    for (name, kind, help, read) in figures {
+        let mut family = metrics.family(name, kind, help);
+        for found in all {
+            family.sample(&[("target", &found.target), ("of", group(site, found.class))], read(&found.counts));
+        }
+    }
+    let mut failures = metrics.family("target_failures_total", Kind::Counter, "Failures by name");
+    for found in all {
+        for failure in Failure::ALL.into_iter().filter(|&failure| found.counts.failure(failure) > 0) {
+            let labels = [("target", &*found.target), ("of", group(site, found.class)), ("failure", failure.name())];
+            failures.sample(&labels, found.counts.failure(failure));
+        }
+    }
+    let mut took = metrics.histograms("target_seconds", "From a request's first byte to the end of its answer's head");
+    for found in all {
+        let within = LATENCY_BOUNDS_US.iter().map(|&bound| bound as f64 / 1e6).zip(found.counts.latency);
+        let beyond = found.counts.latency[LATENCY_BOUNDS_US.len()];
+        let sum = found.counts.latency_us as f64 / 1e6;
+        took.histogram(&[("target", &found.target), ("of", group(site, found.class))], within, beyond, sum);
+    }
+}

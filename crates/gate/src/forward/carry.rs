@@ -1,0 +1,331 @@
+//! A request's way: choose a target, get a connection, send, pass the answer on; and when all of that may be done again.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use oroshi_http1::{Expect, Framing};
+use oroshi_net::monotonic_ns;
+use oroshi_server::{Error, Exchange, Wait};
+
+use super::answer::{Answer, Course, Ending, Stop, Switch};
+use super::failure::{Failure, Trouble};
+use super::fields::holds;
+use super::link::{Phase, Waiting};
+use super::outcome::{Outcome, RequestId};
+use super::request_head::{Peer, Request, is_trusted};
+use super::rules::HostPolicy;
+use super::{Call, To, tunnel, upload};
+use crate::upstream::{Engine, Lease, Patience, Pool, Spare};
+
+/// What is decided once for a request, however often it is sent.
+struct Message {
+    /// The head, and as much of the body as had come with it: all of it if `whole`.
+    bytes: Spare,
+    head_bytes: usize,
+    whole: bool,
+    framing: Framing,
+    expect: Expect,
+    /// Whether sending it twice does no harm (RFC 9110, section 9.2.2).
+    idempotent: bool,
+}
+
+impl Message {
+    /// Whether it may be sent again although a server may have acted upon it.
+    fn is_repeatable(&self) -> bool {
+        self.idempotent && self.whole
+    }
+}
+
+/// What has been tried.
+#[derive(Default)]
+struct Tried {
+    places: Vec<u16>,
+    /// The request was sent a second time, which is once too often for a third.
+    again: bool,
+    /// The next connection must be one that nobody has used.
+    fresh: bool,
+}
+
+pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome: &mut Outcome) -> Result<(), Stop> {
+    let now = outcome.began;
+    let (mut place, mut pool) = call.to.pick(call.key, &[], now).ok_or_else(no_target)?;
+    let engine = Rc::clone(pool.engine());
+    let waiting = Waiting::new(engine.clock.seat(), &call.rules.settings.timeouts, now);
+    let mut message = compose(exchange, call, &engine, &pool, outcome).map_err(Stop::Client)?;
+    let mut tried = Tried::default();
+    loop {
+        outcome.target = Some(Rc::clone(pool));
+        pool.counters.requests.add(1);
+        // Counted when this future is dropped in the middle.
+        let gone = Gone(pool);
+        let stop = match attempt(exchange, call, outcome, &message, pool, tried.fresh, &waiting).await {
+            Ok(()) => {
+                std::mem::forget(gone);
+                return Ok(());
+            }
+            Err(stop) => stop,
+        };
+        std::mem::forget(gone);
+        let trouble = match stop {
+            Stop::Client(error) => {
+                pool.counters.count_failure(blame(&error));
+                return Err(Stop::Client(error));
+            }
+            Stop::Trouble(trouble) => trouble,
+        };
+        let was_used = std::mem::take(&mut outcome.reused);
+        pool.counters.count_failure(trouble.failure);
+        // A kept connection that the server closes is no sign of ill health.
+        if trouble.failure.is_the_targets() && !(was_used && trouble.failure == Failure::Closed) {
+            pool.note(true, monotonic_ns());
+        }
+        let nothing_came = trouble.failure == Failure::Closed;
+        let may_repeat = call.rules.settings.retry && !tried.again && nothing_came;
+        if may_repeat && was_used && (!trouble.sent || message.is_repeatable()) {
+            tried.again = true;
+            tried.fresh = true;
+        } else if (!trouble.sent && trouble.failure != Failure::TotalTimeout) || (may_repeat && message.is_repeatable())
+        {
+            tried.again |= trouble.sent;
+            tried.fresh = false;
+            tried.places.push(place);
+            let Some(next) = call.to.pick(call.key, &tried.places, monotonic_ns()) else { return Err(trouble.into()) };
+            (place, pool) = next;
+            if call.rules.settings.host == HostPolicy::Target {
+                readdress(exchange, call, &mut message, pool, outcome);
+            }
+        } else {
+            return Err(trouble.into());
+        }
+        outcome.retries += 1;
+        if trouble.sent || was_used {
+            pool.counters.retries.add(1);
+        }
+    }
+}
+
+impl<'c> To<'c> {
+    fn pick(&self, key: u64, tried: &[u16], now: u64) -> Option<(u16, &'c Rc<Pool>)> {
+        match *self {
+            To::One(pool) => tried.is_empty().then_some((0, pool)),
+            To::Any(balancer) => balancer.pick(key, tried, now).map(|place| (place, balancer.at(place))),
+        }
+    }
+}
+
+/// Whose fault an error of the client's side is.
+pub(super) fn blame(error: &Error) -> Failure {
+    match error {
+        // A body that ends before its end is a client that is gone.
+        Error::Request(oroshi_http1::DecodeError::UnexpectedEof) => Failure::ClientGone,
+        Error::Request(_) | Error::Timeout(Wait::Head | Wait::Body) => Failure::ClientBody,
+        Error::Timeout(Wait::Write) | Error::Io(_) => Failure::ClientGone,
+        // What the server behind said cannot be said to the client.
+        _ => Failure::Malformed,
+    }
+}
+
+fn no_target() -> Stop {
+    Trouble::unsent(Failure::NoTarget, String::new).into()
+}
+
+/// Counts a request whose future was dropped.
+struct Gone<'p>(&'p Rc<Pool>);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        self.0.counters.count_failure(Failure::ClientGone);
+    }
+}
+
+/// Writes the head out, and what of the body has come with it.
+fn compose(
+    exchange: &mut Exchange<'_>,
+    call: &Call<'_>,
+    engine: &Rc<Engine>,
+    pool: &Pool,
+    outcome: &mut Outcome,
+) -> Result<Message, Error> {
+    let head = exchange.head;
+    let settings = &call.rules.settings;
+    if settings.forwarding.request_id {
+        let address = exchange.remote().map(|remote| remote.ip());
+        let given = is_trusted(&settings.forwarding, address).then(|| head.headers.get("x-request-id")).flatten();
+        outcome.request_id = Some(given.and_then(RequestId::given).unwrap_or_else(RequestId::new));
+    }
+    let mut message = Message {
+        bytes: engine.spare(),
+        head_bytes: 0,
+        whole: true,
+        framing: head.framing,
+        expect: match head.method {
+            "HEAD" => Expect::Head,
+            _ if settings.upgrade && head.upgrade.is_some() => Expect::Upgrade,
+            _ => Expect::Body,
+        },
+        idempotent: matches!(head.method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS"),
+    };
+    write_head(exchange, call, &mut message, pool, outcome);
+    if !matches!(head.framing, Framing::None) {
+        exchange.body.leave_continue();
+        message.whole = upload::gather(&mut exchange.body, head.framing, &mut message.bytes, call.rules)?;
+    }
+    Ok(message)
+}
+
+fn write_head(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, pool: &Pool, outcome: &Outcome) {
+    let remote = exchange.remote();
+    let request = Request {
+        head: &exchange.head,
+        target: call.target,
+        peer: Peer {
+            address: remote.map(|remote| remote.ip()),
+            port: exchange.local().map(|local| local.port()),
+            is_tls: exchange.is_tls(),
+        },
+        rules: call.rules,
+        edits: call.request,
+        authority: pool.authority(),
+        upgrade: message.expect == Expect::Upgrade,
+        id: outcome.request_id.as_ref().map(RequestId::as_str),
+    };
+    request.write(&mut message.bytes);
+    message.head_bytes = message.bytes.len();
+}
+
+/// Writes the head anew, for a target whose name stands in it.
+fn readdress(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, pool: &Pool, outcome: &Outcome) {
+    let body = message.bytes.split_off(message.head_bytes);
+    message.bytes.clear();
+    write_head(exchange, call, message, pool, outcome);
+    message.bytes.extend_from_slice(&body);
+}
+
+/// Sends the request on one connection, and passes the answer on.
+async fn attempt(
+    exchange: &mut Exchange<'_>,
+    call: &Call<'_>,
+    outcome: &mut Outcome,
+    message: &Message,
+    pool: &Rc<Pool>,
+    fresh: bool,
+    waiting: &Waiting<'_>,
+) -> Result<(), Stop> {
+    let began = outcome.began;
+    let idle = if fresh { None } else { pool.take_idle(!message.is_repeatable(), began) };
+    let (lease, mut sent) = match idle {
+        Some(lease) => (lease, 0),
+        None => {
+            let timeouts = &call.rules.settings.timeouts;
+            let patience = Patience { queue: timeouts.queue, connect: timeouts.connect, total: waiting.total };
+            // Boxed: while the answer is waited for, there is no room kept for connecting.
+            let acquired = Box::pin(pool.acquire(fresh, &waiting.seat, patience, &message.bytes)).await?;
+            outcome.queued += acquired.queued;
+            outcome.connecting += acquired.connecting;
+            (acquired.lease, acquired.sent)
+        }
+    };
+    outcome.reused = lease.is_used();
+    let Some(connection) = lease.connection() else {
+        return Err(Trouble::unsent(Failure::Connect, || "there is no connection".to_owned()).into());
+    };
+    if sent < message.bytes.len() {
+        let step = poll_fn(|context| Poll::Ready(connection.poll_write(context, &message.bytes[sent..]))).await;
+        match step {
+            Poll::Ready(Ok(count)) => sent += count,
+            Poll::Ready(Err(error)) if sent == 0 => {
+                return Err(Trouble::unsent(Failure::Closed, || error.to_string()).into());
+            }
+            // The server behind may still say why it does not take the rest.
+            Poll::Ready(Err(_)) | Poll::Pending => {}
+        }
+    }
+    let course = Course { engine: pool.engine(), rules: call.rules, edits: call.response, waiting };
+    let mut answer = Answer::new(message.expect);
+    let Exchange { body, reply, .. } = exchange;
+    let ending = if sent == message.bytes.len() && message.whole {
+        waiting.enter(Phase::Head, if outcome.reused { began } else { monotonic_ns() });
+        poll_fn(|context| answer.poll(context, &course, connection, reply)).await.map(|ending| (ending, true))
+    } else {
+        let rest = &message.bytes[sent..];
+        Box::pin(upload::send_and_answer(connection, rest, body, message.framing, &mut answer, &course, reply)).await
+    };
+    take_note(&answer, pool, outcome);
+    match ending? {
+        (Ending::Whole, all_sent) => {
+            if answer.keep_alive && all_sent {
+                lease.give_back(answer.keep, answer.head_at);
+            }
+            Ok(())
+        }
+        (Ending::Switch(switch), true) => Box::pin(switch_over(exchange, call, outcome, lease, *switch, waiting)).await,
+        (Ending::Switch(_), false) => {
+            Err(Trouble::sent(Failure::Malformed, "101 before the request was complete").into())
+        }
+    }
+}
+
+/// Counts what came of an answer.
+fn take_note(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
+    if answer.status == 0 {
+        return;
+    }
+    outcome.status = answer.status;
+    outcome.bytes = answer.bytes;
+    outcome.head = answer.head_at - outcome.began;
+    let counters = &pool.counters;
+    counters.answers.add(1);
+    counters.server_errors.add(u64::from(answer.status >= 500));
+    counters.bytes.add(answer.bytes);
+    counters.count_latency(outcome.head);
+    pool.note(pool.is_failure(answer.status), answer.head_at);
+}
+
+/// Gives the client the 101, and carries bytes from then on.
+async fn switch_over(
+    exchange: &mut Exchange<'_>,
+    call: &Call<'_>,
+    outcome: &mut Outcome,
+    mut lease: Lease,
+    switch: Switch,
+    waiting: &Waiting<'_>,
+) -> Result<(), Stop> {
+    let now = monotonic_ns();
+    outcome.head = now - outcome.began;
+    let pool = outcome.target.clone();
+    let fields: Vec<(&str, &[u8])> = switch.fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+    // RFC 9110, section 7.8: only to what the client has asked for.
+    let asked_for = |value: &[u8]| {
+        value
+            .split(|&byte| byte == b',')
+            .map(<[u8]>::trim_ascii)
+            .all(|protocol| exchange.head.headers.get_all("upgrade").any(|asked| holds(asked, protocol)))
+    };
+    let named: Vec<&[u8]> =
+        fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case("upgrade")).map(|(_, value)| *value).collect();
+    if named.is_empty() || !named.into_iter().all(asked_for) {
+        let detail = "101 to a protocol that the client did not ask for";
+        return Err(Trouble::sent(Failure::Malformed, detail).into());
+    }
+    let (mut client, early) = exchange.upgrade(101, &fields).await.map_err(Stop::Client)?;
+    outcome.status = 101;
+    outcome.switched = true;
+    if let Some(pool) = &pool {
+        pool.counters.answers.add(1);
+        pool.counters.count_latency(outcome.head);
+        pool.note(false, now);
+    }
+    let (Some(pool), Some(connection)) = (&pool, lease.connection_mut()) else { return Ok(()) };
+    let server = connection.stream.get_mut();
+    let idle = call.rules.settings.timeouts.tunnel;
+    let (up, down, ended) =
+        tunnel::run(&mut client, server, early, switch.rest, pool.engine(), &waiting.seat, idle).await;
+    (outcome.bytes_up, outcome.bytes) = (up, down);
+    pool.counters.bytes.add(down);
+    match ended {
+        tunnel::Ended::Properly => Ok(()),
+        tunnel::Ended::Idle => Err(Trouble::sent(Failure::BodyTimeout, "nothing came through the tunnel").into()),
+        tunnel::Ended::Broken(how) => Err(Trouble::sent(Failure::Cut, how).into()),
+    }
+}

@@ -1,0 +1,56 @@
+//! Copying a head's fields: what is kept goes over in as few pieces as possible, just as it came.
+
+use oroshi_http1::{Header, Headers};
+
+/// Appends the lines of those fields for which `keep` says yes.
+#[inline]
+pub(super) fn copy_kept(headers: Headers<'_>, out: &mut Vec<u8>, mut keep: impl FnMut(&Header<'_>) -> bool) {
+    let section = headers.as_bytes();
+    let (mut begin, mut at) = (0, 0);
+    for (field, line) in headers.lines() {
+        let end = at + line.len();
+        if !keep(&field) {
+            out.extend_from_slice(&section[begin..at]);
+            begin = end;
+        }
+        at = end;
+    }
+    out.extend_from_slice(&section[begin..at]);
+}
+
+/// Whether a `Connection` value holds nothing but what this project acts upon itself.
+#[inline]
+pub(super) fn is_plain_connection(value: &[u8]) -> bool {
+    value.eq_ignore_ascii_case(b"keep-alive") || value.eq_ignore_ascii_case(b"close") || options(value).next().is_none()
+}
+
+/// The fields that a head's `Connection` names, which belong to that connection alone (RFC 9110, section 7.6.1).
+pub(super) fn named_by_connection(headers: Headers<'_>) -> Vec<&[u8]> {
+    headers.get_all("connection").flat_map(options).collect()
+}
+
+/// The options in a `Connection` value that name fields.
+fn options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let known = |option: &&[u8]| {
+        let option: &[u8] = option;
+        option.is_empty()
+            || option.eq_ignore_ascii_case(b"close")
+            || option.eq_ignore_ascii_case(b"keep-alive")
+            || option.eq_ignore_ascii_case(b"upgrade")
+            || option.eq_ignore_ascii_case(b"te")
+    };
+    value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(move |option| !known(option))
+}
+
+/// Whether a field is among those that `Connection` names.
+pub(super) fn is_named(name: &str, named: &[&[u8]]) -> bool {
+    named.iter().any(|option| option.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// Whether a comma-separated value holds an element, without regard to case and to parameters behind a semicolon.
+pub(super) fn holds(value: &[u8], element: &[u8]) -> bool {
+    value.split(|&byte| byte == b',').any(|part| {
+        let name = part.split(|&byte| byte == b';').next().unwrap_or_default();
+        name.trim_ascii().eq_ignore_ascii_case(element)
+    })
+}

@@ -1,0 +1,333 @@
+//! The head that goes to the server behind: the client's, with what belongs to one connection alone taken out, and with what
+//! the gateway says itself.
+//!
+//! The fields are gone through once. Only where `Connection` names fields, which no browser does, they are gone through again.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use oroshi_http1::{Framing, Header, RequestHead, encode};
+
+use super::edits::Edits;
+use super::fields::{copy_kept, holds, is_named, is_plain_connection, named_by_connection};
+use super::rules::{Forwarding, HostPolicy, Rules};
+
+/// What is known of the connection on which a request came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// The client's address; `None` on a unix socket.
+    pub(crate) address: Option<IpAddr>,
+    /// The port at which it was accepted; `None` on a unix socket.
+    pub(crate) port: Option<u16>,
+    pub(crate) is_tls: bool,
+}
+
+/// What a head is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'r> {
+    pub(crate) head: &'r RequestHead<'r>,
+    /// The path and query in place of the client's, before prefixes are changed.
+    pub(crate) target: Option<&'r str>,
+    pub(crate) peer: Peer,
+    pub(crate) rules: &'r Rules,
+    /// Further changes, for this request alone.
+    pub(crate) edits: &'r Edits,
+    /// How the server behind is called.
+    pub(crate) authority: &'r str,
+    /// Whether to ask for the other protocol that the client asks for.
+    pub(crate) upgrade: bool,
+    /// The id, where the gateway writes one.
+    pub(crate) id: Option<&'r str>,
+}
+
+/// What was seen while the fields were copied.
+#[derive(Default)]
+struct Seen {
+    trailers_wanted: bool,
+    forwarded_for: bool,
+    proto: bool,
+    host: bool,
+    port: bool,
+    real_ip: bool,
+    forwarded: bool,
+    /// `Connection` names fields.
+    named: bool,
+}
+
+/// Whether what the peer says of where a request came from is believed.
+pub(crate) fn is_trusted(forwarding: &Forwarding, address: Option<IpAddr>) -> bool {
+    match address {
+        Some(address) => forwarding.trusted.iter().any(|network| network.contains(address)),
+        None => forwarding.trust_unix,
+    }
+}
+
+impl Request<'_> {
+    /// Appends the head.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let settings = &self.rules.settings;
+        out.extend_from_slice(self.head.method.as_bytes());
+        out.push(b' ');
+        self.write_target(out);
+        out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+        out.extend_from_slice(match &settings.host {
+            HostPolicy::Preserve => self.head.host.unwrap_or(self.authority.as_bytes()),
+            HostPolicy::Target => self.authority.as_bytes(),
+            HostPolicy::Fixed(host) => host.as_bytes(),
+        });
+        out.extend_from_slice(b"\r\n");
+        let fields = out.len();
+        let trusted = is_trusted(&settings.forwarding, self.peer.address);
+        let mut seen = Seen::default();
+        copy_kept(self.head.headers, out, |field| self.keeps(field, trusted, &mut seen, &[]));
+        if seen.named {
+            out.truncate(fields);
+            let named = named_by_connection(self.head.headers);
+            seen = Seen::default();
+            copy_kept(self.head.headers, out, |field| self.keeps(field, trusted, &mut seen, &named));
+        }
+        self.write_origin(out, trusted, &seen);
+        self.write_own(out, &seen);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// The path and query (RFC 9112, section 3.2.1), `*` for OPTIONS of the server as such (section 3.2.4).
+    fn write_target(&self, out: &mut Vec<u8>) {
+        let settings = &self.rules.settings;
+        let target = self.target.unwrap_or_else(|| origin_form(self.head.target));
+        if target == "*" || (target.is_empty() && self.head.method == "OPTIONS") {
+            out.push(b'*');
+            return;
+        }
+        let begins_segment = |rest: &&str| rest.is_empty() || rest.starts_with(['/', '?']);
+        let rest = target.strip_prefix(&*settings.strip_prefix).filter(begins_segment).unwrap_or(target);
+        out.extend_from_slice(settings.add_prefix.as_bytes());
+        if settings.add_prefix.is_empty() && !rest.starts_with('/') {
+            out.push(b'/');
+        }
+        out.extend_from_slice(rest.as_bytes());
+    }
+
+    /// Whether a field goes on as it came.
+    #[inline]
+    fn keeps(&self, field: &Header<'_>, trusted: bool, seen: &mut Seen, named: &[&[u8]]) -> bool {
+        let forwarding = &self.rules.settings.forwarding;
+        let name = field.name;
+        let is = |other: &str| name.eq_ignore_ascii_case(other);
+        // The length first: it rules out nearly every field without a look at its name.
+        let kept = match name.len() {
+            2 if is("te") => {
+                seen.trailers_wanted |= holds(field.value, b"trailers");
+                return false;
+            }
+            4 if is("host") => return false,
+            // A CGI program behind would take it for HTTP_PROXY (CVE-2016-5385).
+            5 if is("proxy") => return false,
+            6 if is("expect") => return self.head.expect_continue,
+            7 if is("upgrade") => return false,
+            9 if is("forwarded") => {
+                seen.forwarded |= trusted;
+                trusted && !forwarding.forwarded
+            }
+            9 if is("x-real-ip") => {
+                seen.real_ip |= trusted;
+                trusted
+            }
+            10 if is("connection") => {
+                seen.named |= !is_plain_connection(field.value);
+                return false;
+            }
+            10 if is("keep-alive") => return false,
+            12 if is("x-request-id") => self.id.is_none(),
+            14 if is("content-length") || is("http2-settings") => return false,
+            15 if is("x-forwarded-for") => {
+                seen.forwarded_for |= trusted;
+                trusted && !forwarding.x_forwarded
+            }
+            16 if is("proxy-connection") => return false,
+            16 if is("x-forwarded-host") => {
+                seen.host |= trusted;
+                trusted
+            }
+            16 if is("x-forwarded-port") => {
+                seen.port |= trusted;
+                trusted
+            }
+            17 if is("transfer-encoding") => return false,
+            17 if is("x-forwarded-proto") => {
+                seen.proto |= trusted;
+                trusted
+            }
+            // Meant for the next proxy that asked for it (RFC 9110, section 11.7.2): nobody behind this gateway did.
+            19 if is("proxy-authorization") => return false,
+            _ => named.is_empty() || is_own(name) || !is_named(name, named),
+        };
+        kept && !self.rules.settings.request.drops(name) && !self.edits.drops(name)
+    }
+
+    /// Where the request comes from.
+    fn write_origin(&self, out: &mut Vec<u8>, trusted: bool, seen: &Seen) {
+        let forwarding = &self.rules.settings.forwarding;
+        let headers = &self.head.headers;
+        let scheme: &[u8] = if self.peer.is_tls { b"https" } else { b"http" };
+        let host = self.head.host.unwrap_or_default();
+        let drops = |name: &str| self.rules.settings.request.drops(name) || self.edits.drops(name);
+        let address = self.peer.address.map(|address| address.to_canonical());
+        if forwarding.x_forwarded {
+            if (address.is_some() || seen.forwarded_for) && !drops("x-forwarded-for") {
+                out.extend_from_slice(b"X-Forwarded-For: ");
+                let mut comma = false;
+                for value in headers.get_all("x-forwarded-for").filter(|value| trusted && !value.is_empty()) {
+                    out.extend_from_slice(if comma { b", " } else { b"" });
+                    out.extend_from_slice(value);
+                    comma = true;
+                }
+                if let Some(address) = address {
+                    out.extend_from_slice(if comma { b", " } else { b"" });
+                    write_address(out, address);
+                }
+                out.extend_from_slice(b"\r\n");
+            }
+            if !seen.proto && !drops("x-forwarded-proto") {
+                write_field(out, b"X-Forwarded-Proto", scheme);
+            }
+            if !seen.host && !host.is_empty() && !drops("x-forwarded-host") {
+                write_field(out, b"X-Forwarded-Host", host);
+            }
+        }
+        if let (true, false, Some(port)) = (forwarding.x_forwarded_port, seen.port, self.peer.port)
+            && !drops("x-forwarded-port")
+        {
+            // Writing into memory does not fail, here and below.
+            let _ = write!(out, "X-Forwarded-Port: {port}\r\n");
+        }
+        if let (true, false, Some(address)) = (forwarding.x_real_ip, seen.real_ip, address)
+            && !drops("x-real-ip")
+        {
+            out.extend_from_slice(b"X-Real-IP: ");
+            write_address(out, address);
+            out.extend_from_slice(b"\r\n");
+        }
+        if forwarding.forwarded && !drops("forwarded") {
+            out.extend_from_slice(b"Forwarded: ");
+            for value in headers.get_all("forwarded").filter(|value| seen.forwarded && !value.is_empty()) {
+                out.extend_from_slice(value);
+                out.extend_from_slice(b", ");
+            }
+            let _ = match address {
+                Some(IpAddr::V4(address)) => write!(out, "for={address}"),
+                Some(IpAddr::V6(address)) => write!(out, "for=\"[{address}]\""),
+                None => write!(out, "for=unknown"),
+            };
+            out.extend_from_slice(b";proto=");
+            out.extend_from_slice(scheme);
+            if !host.is_empty() {
+                // An authority holds neither a quote nor a backslash.
+                out.extend_from_slice(b";host=\"");
+                out.extend_from_slice(host);
+                out.push(b'"');
+            }
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// What this connection and the message's framing need, and what the route adds.
+    fn write_own(&self, out: &mut Vec<u8>, seen: &Seen) {
+        if let Some(id) = self.id {
+            write_field(out, b"X-Request-Id", id.as_bytes());
+        }
+        if !self.rules.settings.via.is_empty() {
+            write_via(out, self.head.version, &self.rules.settings.via);
+        }
+        out.extend_from_slice(self.rules.settings.request.lines());
+        out.extend_from_slice(self.edits.lines());
+        match self.head.framing {
+            Framing::Length(length) => encode::content_length(out, length),
+            Framing::Chunked => encode::chunked(out),
+            _ => {}
+        }
+        if self.upgrade {
+            for value in self.head.headers.get_all("upgrade") {
+                write_field(out, b"Upgrade", value);
+            }
+        }
+        match (self.upgrade, seen.trailers_wanted) {
+            (true, true) => out.extend_from_slice(b"TE: trailers\r\nConnection: upgrade, TE\r\n"),
+            (true, false) => out.extend_from_slice(b"Connection: upgrade\r\n"),
+            (false, true) => out.extend_from_slice(b"TE: trailers\r\nConnection: TE\r\n"),
+            (false, false) => {}
+        }
+    }
+}
+
+/// `Via: 1.1 name`, with the version in which the message came.
+pub(super) fn write_via(out: &mut Vec<u8>, version: oroshi_http1::Version, name: &str) {
+    let version = if version == oroshi_http1::Version::Http10 { "1.0" } else { "1.1" };
+    let _ = write!(out, "Via: {version} {name}\r\n");
+}
+
+fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// An address in its usual spelling; IPv4 without the machinery of formatting.
+fn write_address(out: &mut Vec<u8>, address: IpAddr) {
+    let IpAddr::V4(address) = address else {
+        let _ = write!(out, "{address}");
+        return;
+    };
+    for (place, byte) in address.octets().into_iter().enumerate() {
+        if place > 0 {
+            out.push(b'.');
+        }
+        if byte >= 100 {
+            out.push(b'0' + byte / 100);
+        }
+        if byte >= 10 {
+            out.push(b'0' + byte / 10 % 10);
+        }
+        out.push(b'0' + byte % 10);
+    }
+}
+
+/// The path and query of a target in any form: empty where it has none.
+pub(crate) fn origin_form(target: &str) -> &str {
+    if target.starts_with('/') {
+        return target;
+    }
+    match target.find("://") {
+        None => target,
+        Some(scheme) => {
+            let rest = &target[scheme + 3..];
+            &rest[rest.find(['/', '?']).unwrap_or(rest.len())..]
+        }
+    }
+}
+
+/// Fields that are nobody's to take out by naming them in `Connection`: what the gateway says, and what servers decide by.
+fn is_own(name: &str) -> bool {
+    const OWN: [&str; 5] = ["authorization", "cookie", "via", "x-request-id", "cache-control"];
+    OWN.iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
+/// Fields that http1 lets pass in trailers, and that a server behind might take for what the gateway says.
+pub(crate) fn is_left_out_of_trailers(name: &str) -> bool {
+    const LEFT_OUT: [&str; 8] = [
+        "forwarded",
+        "proxy",
+        "via",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-port",
+        "x-forwarded-proto",
+        "x-real-ip",
+    ];
+    LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name)) || is_own(name)
+}
+
+#[cfg(test)]
+#[path = "request_head_tests.rs"]
+mod tests;

@@ -1,0 +1,130 @@
+//! The fields that go to the client: those of the server behind, without what belongs to its connection alone.
+
+use std::time::Duration;
+
+use oroshi_http1::{Header, Headers, ResponseHead};
+
+use super::edits::Edits;
+use super::fields::{copy_kept, is_named, is_plain_connection, named_by_connection};
+use super::request_head::write_via;
+use super::rules::Rules;
+
+/// What was seen while the fields were copied.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// There is a `Date`.
+    pub(crate) date: bool,
+    /// For how long the server says that it keeps the connection.
+    pub(crate) keep: Option<Duration>,
+    /// `Connection` names fields.
+    named: bool,
+}
+
+/// Appends the field lines of an answer's head, but for what the connection to the client sets itself.
+pub(crate) fn write(out: &mut Vec<u8>, head: &ResponseHead<'_>, rules: &Rules, edits: &Edits) -> Seen {
+    let start = out.len();
+    let drops = |name: &str| rules.settings.response.drops(name) || edits.drops(name);
+    let mut seen = Seen::default();
+    copy_kept(head.headers, out, |field| is_for_all(field, &mut seen) && !drops(field.name));
+    if seen.named {
+        out.truncate(start);
+        let named = named_by_connection(head.headers);
+        copy_kept(head.headers, out, |field| {
+            is_for_all(field, &mut seen) && !is_named(field.name, &named) && !drops(field.name)
+        });
+    }
+    if !rules.settings.via.is_empty() {
+        write_via(out, head.version, &rules.settings.via);
+    }
+    out.extend_from_slice(rules.settings.response.lines());
+    out.extend_from_slice(edits.lines());
+    seen
+}
+
+/// The fields of an interim answer, or those of a switch to another protocol, which keep their `Upgrade`.
+pub(crate) fn fields<'h>(headers: Headers<'h>, switch: bool) -> Vec<(&'h str, &'h [u8])> {
+    let named = named_by_connection(headers);
+    let kept = |field: &Header<'_>| {
+        let upgrade = switch && field.name.eq_ignore_ascii_case("upgrade");
+        upgrade || (is_for_all(field, &mut Seen::default()) && !is_named(field.name, &named))
+    };
+    headers.iter().filter(kept).map(|field| (field.name, field.value)).collect()
+}
+
+/// Whether a field is for more than the connection on which it came.
+#[inline]
+fn is_for_all(field: &Header<'_>, seen: &mut Seen) -> bool {
+    let is = |other: &str| field.name.eq_ignore_ascii_case(other);
+    // The length first: it rules out nearly every field without a look at its name.
+    match field.name.len() {
+        2 if is("te") => false,
+        4 => {
+            seen.date |= is("date");
+            true
+        }
+        7 if is("upgrade") => false,
+        10 if is("connection") => {
+            seen.named |= !is_plain_connection(field.value);
+            false
+        }
+        10 if is("keep-alive") => {
+            seen.keep = keep_hint(field.value);
+            false
+        }
+        14 if is("content-length") => false,
+        16 if is("proxy-connection") => false,
+        17 if is("transfer-encoding") => false,
+        18 if is("proxy-authenticate") => false,
+        _ => true,
+    }
+}
+
+/// `timeout=5`, less a second for the way.
+fn keep_hint(value: &[u8]) -> Option<Duration> {
+    let text = str::from_utf8(value).ok()?;
+    let seconds = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).saturating_sub(Duration::from_secs(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use oroshi_http1::{Expect, Limits, ResponseDecoder, ResponseEvent};
+
+    use super::*;
+    use crate::forward::Settings;
+
+    fn written(head: &str, settings: Settings) -> (String, Seen) {
+        let mut decoder = ResponseDecoder::default();
+        decoder.expect(Expect::Body);
+        let mut input = head.as_bytes();
+        let Ok(Some(ResponseEvent::Head(head))) = decoder.decode(&Limits::default(), &mut input) else {
+            panic!("{head}")
+        };
+        let mut out = Vec::new();
+        let seen = write(&mut out, &head, &Rules::new(settings).unwrap(), &Edits::none());
+        (String::from_utf8(out).unwrap(), seen)
+    }
+
+    #[test]
+    fn what_belongs_to_one_connection_stays_there() {
+        let (out, seen) = written(
+            "HTTP/1.1 200 OK\r\nServer: a\r\nConnection: keep-alive, X-Hop\r\nKeep-Alive: timeout=5, max=9\r\nX-Hop: 1\r\n\
+             Upgrade: h2c\r\nTE: x\r\nProxy-Connection: close\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\
+             DATE: today\r\nX-End:  2 \r\n\r\n",
+            Settings::default(),
+        );
+        assert_eq!(out, "Server: a\r\nDATE: today\r\nX-End:  2 \r\n");
+        assert!(seen.date);
+        assert_eq!(seen.keep, Some(Duration::from_secs(4)));
+    }
+
+    #[test]
+    fn routes_change_fields() {
+        let mut response = Edits::none();
+        response.set("Server", b"gate").unwrap().remove("X-Powered-By").unwrap().add("X-A", b"2").unwrap();
+        let settings = Settings { response, via: "g".to_owned(), ..Settings::default() };
+        let (out, seen) = written("HTTP/1.0 200 OK\r\nServer: a\r\nX-Powered-By: b\r\nX-A: 1\r\n\r\n", settings);
+        assert_eq!(out, "X-A: 1\r\nVia: 1.0 g\r\nServer: gate\r\nX-A: 2\r\n");
+        assert!(!seen.date && seen.keep.is_none());
+    }
+}

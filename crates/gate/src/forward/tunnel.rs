@@ -1,0 +1,116 @@
+//! A connection that is no longer HTTP: bytes both ways, each direction with its own end, until both have ended.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use oroshi_net::{Stream, monotonic_ns};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::upstream::{Engine, Seated, after};
+
+/// How a tunnel ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// Both sides have said all they had to say.
+    Properly,
+    /// Nothing came for too long.
+    Idle,
+    /// One of the two broke; the text says which and how.
+    Broken(String),
+}
+
+/// One direction.
+#[derive(Debug, Default)]
+struct Way {
+    /// What was read, and not yet taken by the other side.
+    held: Vec<u8>,
+    taken: usize,
+    /// The one side has ended, and the other was told.
+    ended: bool,
+    told: bool,
+    bytes: u64,
+}
+
+/// Carries bytes both ways until both sides have ended, one has broken, or nothing has come for `idle`. `early` was read from the client,
+/// `late` from the server. Returns the bytes to the server and to the client.
+pub(crate) async fn run(
+    client: &mut Stream,
+    server: &mut Stream,
+    early: Vec<u8>,
+    late: Vec<u8>,
+    engine: &Engine,
+    seat: &Seated,
+    idle: Duration,
+) -> (u64, u64, Ended) {
+    let mut up = Way { held: early, ..Way::default() };
+    let mut down = Way { held: late, ..Way::default() };
+    let mut before = None;
+    let ended = poll_fn(|context| {
+        let there = up.poll(context, client, server, engine);
+        let back = down.poll(context, server, client, engine);
+        match (there, back) {
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(Ended::Properly),
+            (Poll::Ready(Err(error)), _) => return Poll::Ready(Ended::Broken(format!("to the server: {error}"))),
+            (_, Poll::Ready(Err(error))) => return Poll::Ready(Ended::Broken(format!("to the client: {error}"))),
+            _ => {}
+        }
+        let now = Some(up.bytes + down.bytes);
+        if now != before {
+            before = now;
+            seat.set_due(after(monotonic_ns(), idle));
+        }
+        if seat.poll_over(context) { Poll::Ready(Ended::Idle) } else { Poll::Pending }
+    })
+    .await;
+    (up.bytes, down.bytes, ended)
+}
+
+impl Way {
+    /// Ready when the one side has ended and the other has got everything, and knows.
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        from: &mut Stream,
+        to: &mut Stream,
+        engine: &Engine,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            while self.taken < self.held.len() {
+                self.taken += ready!(Pin::new(&mut *to).poll_write(context, &self.held[self.taken..]))?;
+                if self.taken == self.held.len() {
+                    self.bytes += self.taken as u64;
+                    // A side that is silent holds no buffer.
+                    (self.held, self.taken) = (Vec::new(), 0);
+                }
+            }
+            ready!(Pin::new(&mut *to).poll_flush(context))?;
+            if self.ended {
+                if !self.told {
+                    match ready!(Pin::new(&mut *to).poll_shutdown(context)) {
+                        // It is gone already, and so it knows.
+                        Err(error) if error.kind() != io::ErrorKind::NotConnected => return Poll::Ready(Err(error)),
+                        _ => self.told = true,
+                    }
+                }
+                return Poll::Ready(Ok(()));
+            }
+            let mut scratch = engine.scratch.borrow_mut();
+            let mut buffer = ReadBuf::new(&mut scratch);
+            ready!(Pin::new(&mut *from).poll_read(context, &mut buffer))?;
+            let data = buffer.filled();
+            if data.is_empty() {
+                self.ended = true;
+                continue;
+            }
+            let taken = match Pin::new(&mut *to).poll_write(context, data) {
+                Poll::Ready(taken) => taken?,
+                Poll::Pending => 0,
+            };
+            self.bytes += taken as u64;
+            self.held.extend_from_slice(&data[taken..]);
+        }
+    }
+}

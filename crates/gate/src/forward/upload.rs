@@ -1,0 +1,115 @@
+//! The rest of a request on its way to the server behind, while the answer may already come.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use oroshi_http1::{Framing, encode};
+use oroshi_net::monotonic_ns;
+use oroshi_server::{Error, Reply, RequestBody};
+
+use super::answer::{Answer, Course, Ending, Stop};
+use super::link::{Phase, Waiting};
+use super::request_head::is_left_out_of_trailers;
+use super::rules::Rules;
+use crate::upstream::Connection;
+
+/// Why the rest of a request does not go out.
+enum Unsent {
+    /// The client does not send it as it should.
+    Client(Error),
+    /// The server behind does not take it. It may still say why.
+    Refused,
+}
+
+/// Appends what of a body has come together with its head. Whether that is all of it.
+pub(crate) fn gather(
+    body: &mut RequestBody<'_>,
+    framing: Framing,
+    out: &mut Vec<u8>,
+    rules: &Rules,
+) -> Result<bool, Error> {
+    while let Some(piece) = body.at_hand()? {
+        match framing {
+            Framing::Chunked => encode::chunk(out, piece),
+            _ => out.extend_from_slice(piece),
+        }
+    }
+    if body.is_ended() && framing == Framing::Chunked {
+        end_chunked(body, out, rules);
+    }
+    Ok(body.is_ended())
+}
+
+/// Sends what is left of the message, then the body as it comes, and passes the answer on at the same time. True with the ending when
+/// all of the request was sent.
+pub(crate) async fn send_and_answer(
+    connection: &Connection,
+    message: &[u8],
+    body: &mut RequestBody<'_>,
+    framing: Framing,
+    answer: &mut Answer,
+    course: &Course<'_>,
+    reply: &mut Reply<'_>,
+) -> Result<(Ending, bool), Stop> {
+    let waiting = course.waiting;
+    let mut sending = pin!(send(connection, message, body, framing, course.rules, waiting));
+    // None as long as it is being sent, then whether all of it was.
+    let mut sent = None;
+    poll_fn(|context| {
+        if sent.is_none()
+            && let Poll::Ready(result) = sending.as_mut().poll(context)
+        {
+            sent = Some(match result {
+                Ok(()) => true,
+                Err(Unsent::Refused) => false,
+                Err(Unsent::Client(error)) => return Poll::Ready(Err(Stop::Client(error))),
+            });
+            waiting.enter(if answer.status == 0 { Phase::Head } else { Phase::Body }, monotonic_ns());
+        }
+        let step = answer.poll(context, course, connection, reply);
+        step.map(|ending| ending.map(|ending| (ending, sent == Some(true))))
+    })
+    .await
+}
+
+async fn send(
+    connection: &Connection,
+    message: &[u8],
+    body: &mut RequestBody<'_>,
+    framing: Framing,
+    rules: &Rules,
+    waiting: &Waiting<'_>,
+) -> Result<(), Unsent> {
+    waiting.enter(Phase::Client, 0);
+    let refused = |_| Unsent::Refused;
+    connection.write_all([message], waiting).await.map_err(refused)?;
+    if body.is_ended() {
+        return Ok(());
+    }
+    let chunked = framing == Framing::Chunked;
+    while let Some(piece) = body.chunk().await.map_err(Unsent::Client)? {
+        if chunked {
+            let head = encode::ChunkHead::new(piece.len());
+            connection.write_all([head.as_bytes(), piece, encode::CHUNK_END], waiting).await.map_err(refused)?;
+        } else {
+            connection.write_all([piece], waiting).await.map_err(refused)?;
+        }
+    }
+    if chunked {
+        let mut end = Vec::new();
+        end_chunked(body, &mut end, rules);
+        connection.write_all([&end], waiting).await.map_err(refused)?;
+    }
+    Ok(())
+}
+
+/// The last chunk, and those trailers that say nothing that a head's fields may not say.
+fn end_chunked(body: &RequestBody<'_>, out: &mut Vec<u8>, rules: &Rules) {
+    let kept =
+        body.trailers().filter(|(name, _)| !is_left_out_of_trailers(name) && !rules.settings.request.drops(name));
+    // They were read as valid fields, so that they can be written as such.
+    if encode::last_chunk(out, kept).is_err() {
+        out.extend_from_slice(encode::LAST_CHUNK);
+    }
+}

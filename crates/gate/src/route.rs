@@ -1,0 +1,326 @@
+//! Which route a request takes: the most specific one that fits.
+//!
+//! Of all routes that fit a request, the one with the most specific host wins (a name before a wildcard, a long wildcard before a short
+//! one, any host last), then the longest path, then the most conditions on method and header fields, then the one written first.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use oroshi_http1::Headers;
+
+/// What a request must have to take a route. `Default` fits every request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matcher {
+    /// Any of these hosts; empty: any host.
+    pub hosts: Vec<HostPattern>,
+    /// The beginning of its path, at whole segments: `/api` fits `/api` and `/api/x`, not `/apix`. Empty: any path.
+    pub path: String,
+    /// Any of these methods; empty: any method.
+    pub methods: Vec<String>,
+    /// All of these header fields.
+    pub headers: Vec<HeaderPattern>,
+}
+
+/// Hosts, in canonical form: lower case, ASCII, without a port, without a dot at the end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HostPattern {
+    /// This one.
+    Exact(String),
+    /// Every name below this one, however deep: `*.example.org` is `Below("example.org")`, which is not among them itself.
+    Below(String),
+}
+
+/// A header field that must be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderPattern {
+    /// Its name, in any spelling.
+    pub name: String,
+    /// The value that one of these fields must have; `None`: any.
+    pub value: Option<String>,
+}
+
+/// What of a request decides about its route.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The host, in canonical form; empty: the request names none.
+    pub host: &'a str,
+    /// The path, as [`plain_path`] makes it.
+    pub path: &'a str,
+    /// The method.
+    pub method: &'a str,
+    /// All header fields.
+    pub headers: Headers<'a>,
+}
+
+/// All routes, by host. A request looks at those alone that its host can take.
+#[derive(Debug, Default)]
+pub struct Table {
+    routes: Vec<Matcher>,
+    /// Numbers of routes, the most specific first.
+    exact: HashMap<String, Vec<usize>>,
+    below: HashMap<String, Vec<usize>>,
+    anywhere: Vec<usize>,
+}
+
+impl Table {
+    /// A table of routes, in the order in which they are written.
+    #[must_use]
+    pub fn new(routes: Vec<Matcher>) -> Self {
+        let mut order: Vec<usize> = (0..routes.len()).collect();
+        order.sort_by_key(|&number| {
+            let route = &routes[number];
+            Reverse((segments(&route.path).len(), usize::from(!route.methods.is_empty()) + route.headers.len()))
+        });
+        let mut table = Table::default();
+        for number in order {
+            let hosts = &routes[number].hosts;
+            if hosts.is_empty() {
+                table.anywhere.push(number);
+            }
+            for host in hosts {
+                let list = match host {
+                    HostPattern::Exact(name) => table.exact.entry(name.clone()).or_default(),
+                    HostPattern::Below(name) => table.below.entry(name.clone()).or_default(),
+                };
+                // A host may be written twice.
+                if list.last() != Some(&number) {
+                    list.push(number);
+                }
+            }
+        }
+        table.routes = routes;
+        table
+    }
+
+    /// The number of the route that a request takes. Nothing is allocated.
+    #[must_use]
+    pub fn find(&self, asked: &Asked<'_>) -> Option<usize> {
+        let first = |list: &[usize]| list.iter().copied().find(|&number| self.routes[number].fits(asked));
+        if let Some(found) = self.exact.get(asked.host).and_then(|list| first(list)) {
+            return Some(found);
+        }
+        if !self.below.is_empty() {
+            let mut name = asked.host;
+            while let Some((_, above)) = name.split_once('.') {
+                if let Some(found) = self.below.get(above).and_then(|list| first(list)) {
+                    return Some(found);
+                }
+                name = above;
+            }
+        }
+        first(&self.anywhere)
+    }
+}
+
+impl Matcher {
+    /// Whether a request fits in everything but its host.
+    fn fits(&self, asked: &Asked<'_>) -> bool {
+        is_below(asked.path, &self.path)
+            && (self.methods.is_empty() || self.methods.iter().any(|method| method == asked.method))
+            && self.headers.iter().all(|pattern| {
+                asked.headers.iter().any(|field| {
+                    field.name.eq_ignore_ascii_case(&pattern.name)
+                        && pattern.value.as_ref().is_none_or(|value| field.value == value.as_bytes())
+                })
+            })
+    }
+}
+
+/// Whether a path lies at or below another, by whole segments.
+#[must_use]
+pub fn is_below(path: &str, prefix: &str) -> bool {
+    let prefix = segments(prefix);
+    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// `/api/` and `/api` mean the same segments.
+fn segments(prefix: &str) -> &str {
+    prefix.strip_suffix('/').unwrap_or(prefix)
+}
+
+/// Why a path leads nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// A `%` without two hexadecimal digits behind it.
+    #[error("`%` in the path is not followed by two hexadecimal digits")]
+    Escape,
+    /// An escaped NUL, which some servers take for the end.
+    #[error("the path has a NUL in it")]
+    Nul,
+    /// More `..` than there are segments before.
+    #[error("`..` in the path leads out of the root")]
+    Above,
+}
+
+/// The path by which a route is chosen, from a request target's path (without its query): escapes of printable ASCII undone, empty segments and `.` left
+/// out, `..` carried out. So a route cannot be walked around by another spelling of its path. What goes to the upstream is
+/// spelled as it came.
+///
+/// # Errors
+/// [`PathError`]: no route is to be looked for, as the upstream might find another resource than the route's rules are about.
+pub fn plain_path(path: &str) -> Result<Cow<'_, str>, PathError> {
+    let bytes = path.as_bytes();
+    let is_plain = memchr::memchr(b'%', bytes).is_none()
+        && !bytes.windows(2).any(|pair| pair[0] == b'/' && matches!(pair[1], b'/' | b'.'));
+    if is_plain { Ok(Cow::Borrowed(path)) } else { unfold(path).map(Cow::Owned) }
+}
+
+fn unfold(path: &str) -> Result<String, PathError> {
+    let mut plain = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((before, behind)) = rest.split_once('%') {
+        plain.push_str(before);
+        let byte = behind.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let byte = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok()).ok_or(PathError::Escape)?;
+        match byte {
+            0 => return Err(PathError::Nul),
+            // `%25` stays: undone, it would make another escape. So does what is no character by itself.
+            b' '..=b'~' if byte != b'%' => plain.push(char::from(byte)),
+            _ => {
+                plain.push('%');
+                plain.push_str(&behind[..2].to_ascii_uppercase());
+            }
+        }
+        rest = &behind[2..];
+    }
+    plain.push_str(rest);
+    let mut segments: Vec<&str> = Vec::new();
+    let mut ends_open = false;
+    for segment in plain.split('/') {
+        ends_open = matches!(segment, "" | "." | "..");
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop().ok_or(PathError::Above)?),
+            _ => segments.push(segment),
+        }
+    }
+    let mut path = String::with_capacity(plain.len());
+    for segment in &segments {
+        path.push('/');
+        path.push_str(segment);
+    }
+    if ends_open || segments.is_empty() {
+        path.push('/');
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(routes: &[(&str, &str)]) -> Table {
+        let matcher = |&(host, path): &(&str, &str)| Matcher {
+            hosts: match host.strip_prefix("*.") {
+                _ if host == "*" => Vec::new(),
+                Some(name) => vec![HostPattern::Below(name.to_owned())],
+                None => vec![HostPattern::Exact(host.to_owned())],
+            },
+            path: path.to_owned(),
+            ..Matcher::default()
+        };
+        Table::new(routes.iter().map(matcher).collect())
+    }
+
+    fn asked<'a>(host: &'a str, path: &'a str) -> Asked<'a> {
+        Asked { host, path, method: "GET", headers: Headers::default() }
+    }
+
+    #[test]
+    fn the_most_specific_host_wins_then_the_longest_path() {
+        let table = table(&[
+            ("*", ""),
+            ("*", "/api"),
+            ("*.example.org", ""),
+            ("*.a.example.org", "/api/"),
+            ("example.org", "/api"),
+            ("example.org", "/api/v2"),
+        ]);
+        for (host, path, route) in [
+            ("other", "/", Some(0)),
+            ("other", "/api", Some(1)),
+            ("other", "/apix", Some(0)),
+            ("x.example.org", "/api", Some(2)),
+            ("b.a.example.org", "/api/1", Some(3)),
+            // Nothing at the closer host: on to the wider.
+            ("b.a.example.org", "/", Some(2)),
+            ("example.org", "/api/v2/x", Some(5)),
+            ("example.org", "/api/v3", Some(4)),
+            ("example.org", "/", Some(0)),
+            ("xexample.org", "/", Some(0)),
+            ("", "/", Some(0)),
+        ] {
+            assert_eq!(table.find(&asked(host, path)), route, "{host}{path}");
+        }
+    }
+
+    #[test]
+    fn conditions_come_before_none_and_the_first_written_before_the_next() {
+        let header =
+            |value: Option<&str>| vec![HeaderPattern { name: "x-beta".to_owned(), value: value.map(str::to_owned) }];
+        let table = Table::new(vec![
+            Matcher { path: "/".to_owned(), ..Matcher::default() },
+            Matcher { headers: header(None), ..Matcher::default() },
+            Matcher { headers: header(Some("2")), methods: vec!["PUT".to_owned()], ..Matcher::default() },
+            Matcher { headers: header(Some("2")), ..Matcher::default() },
+        ]);
+        let find = |method: &str, lines: &str| {
+            let text = format!("{method} / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+            let mut decoder = oroshi_http1::RequestDecoder::default();
+            let limits = oroshi_http1::Limits::default();
+            let Ok(Some(oroshi_http1::RequestEvent::Head(head))) = decoder.decode(&limits, &mut text.as_bytes()) else {
+                panic!("{text}");
+            };
+            table.find(&Asked { host: "a", path: "/", method: head.method, headers: head.headers })
+        };
+        assert_eq!(find("GET", ""), Some(0));
+        assert_eq!(find("GET", "X-Beta: 1\r\n"), Some(1));
+        assert_eq!(find("PUT", "X-Beta: 1\r\nx-BETA: 2\r\n"), Some(2));
+        assert_eq!(find("GET", "X-Beta: 2\r\n"), Some(1), "as many conditions: the first");
+        assert!(Table::new(Vec::new()).find(&asked("a", "/")).is_none());
+    }
+
+    #[test]
+    fn a_path_has_one_spelling_for_routes() {
+        for (path, plain) in [
+            ("/", "/"),
+            ("/a/b", "/a/b"),
+            ("/a.b/c.", "/a.b/c."),
+            ("/%61dmin", "/admin"),
+            ("/a/%2e%2E/admin", "/admin"),
+            ("//admin", "/admin"),
+            ("/a/./b/../admin/", "/a/admin/"),
+            ("/a/..", "/"),
+            ("/a%2fb", "/a/b"),
+            ("/a%2520", "/a%2520"),
+            ("/%c3%a9", "/%C3%A9"),
+            ("*", "*"),
+        ] {
+            assert_eq!(plain_path(path).as_deref(), Ok(plain), "{path}");
+        }
+        for (path, error) in [
+            ("/..", PathError::Above),
+            ("/a/../..", PathError::Above),
+            ("/%2e%2e/a", PathError::Above),
+            ("/%", PathError::Escape),
+            ("/%4", PathError::Escape),
+            ("/%+1", PathError::Escape),
+            ("/%é", PathError::Escape),
+            ("/%00", PathError::Nul),
+        ] {
+            assert_eq!(plain_path(path), Err(error), "{path}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_plain_path_is_plain(path in "/[a%2eE/.]{0,24}") {
+            if let Ok(plain) = plain_path(&path) {
+                let again = plain_path(&plain).map(Cow::into_owned);
+                proptest::prop_assert_eq!(again, Ok(plain.clone().into_owned()), "{}", path);
+                proptest::prop_assert!(!plain.split('/').any(|segment| segment == ".." || segment == "."));
+            }
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! One core's part of a plan at work: what happens to a request, from its route to the line in the log.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use oroshi_http1::Version;
+use oroshi_lookup::{Get, Outcome as Found, Targets, key};
+use oroshi_net::{Peer, UnixAddress, monotonic_ns};
+use oroshi_server::{Error, Exchange};
+
+use crate::access::{Line, Sink};
+use crate::forward::{Call, Outcome, To, forward};
+use crate::plan::{Action, Answer, Filling, HashBy, KeyFrom, Lookup, Route};
+use crate::route::{Asked, plain_path};
+use crate::upstream::{Balancer, Pool, PoolSettings, Pools, Target, hash};
+use crate::works::{RouteCounters, Works};
+
+/// So many targets that were looked up have their pool at hand; beyond that all are forgotten, and found again.
+const AT_HAND: usize = 16_384;
+
+/// One core's part of a plan at work.
+pub(crate) struct Site {
+    pub(crate) works: Arc<Works>,
+    pools: Pools,
+    /// One for each of the plan's upstreams.
+    upstreams: Vec<Balancer>,
+    /// One for each of the plan's look-ups.
+    lookups: Vec<Finder>,
+    /// One for each of the plan's routes, and one for requests that take none.
+    counters: Vec<Arc<RouteCounters>>,
+    hosts: Option<Rc<Hosts>>,
+    sink: Option<Sink>,
+}
+
+/// From what a look-up says to pools.
+struct Finder {
+    settings: Rc<PoolSettings>,
+    /// Pools by target, so that a request neither makes a text of one nor allocates.
+    one: RefCell<HashMap<oroshi_lookup::Target, Weak<Pool>>>,
+    many: RefCell<HashMap<Targets, Rc<Balancer>>>,
+}
+
+/// Where a request goes that was looked up.
+enum Way {
+    One(Rc<Pool>),
+    Many(Rc<Balancer>),
+}
+
+/// What is told of a request afterwards.
+#[derive(Default)]
+struct Told {
+    outcome: Outcome,
+    /// Of an answer that is the gateway's own.
+    status: u16,
+    bytes: u64,
+    /// What kept it from being forwarded, by name.
+    why: &'static str,
+}
+
+impl Site {
+    pub(crate) fn new(works: Arc<Works>, core: usize, pools: Pools, hosts: Rc<Hosts>) -> Self {
+        let plan = &works.plan;
+        let upstreams = plan.upstreams.iter().map(|upstream| {
+            let settings = Rc::new(upstream.pool.clone());
+            let members = upstream.targets.iter().map(|(target, weight)| (pools.pool(target, &settings), *weight));
+            Balancer::new(members, upstream.policy)
+        });
+        let finder = |lookup: &Lookup| Finder {
+            settings: Rc::new(lookup.pool.clone()),
+            one: RefCell::default(),
+            many: RefCell::default(),
+        };
+        let names = plan.routes.iter().map(|route| &*route.name).chain(["-"]);
+        // The share of each thread, and at least one.
+        let limit = plan.limits.per_host.map(|limit| (limit / plan.threads).max(1));
+        hosts.limit.set(limit.unwrap_or(usize::MAX));
+        Site {
+            upstreams: upstreams.collect(),
+            lookups: plan.lookups.iter().map(finder).collect(),
+            counters: names.map(|name| works.ledger.route(name, core)).collect(),
+            hosts: limit.map(|_| hosts),
+            sink: works.log.as_ref().map(|log| log.sink()),
+            works,
+            pools,
+        }
+    }
+
+    /// Hands over what the log has gathered.
+    pub(crate) fn flush(&self) {
+        if let Some(sink) = &self.sink {
+            sink.flush();
+        }
+    }
+
+    /// Answers a request from outside.
+    pub(crate) async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+        let began = monotonic_ns();
+        let plan = &self.works.plan;
+        let (path, query) = parts(exchange.head.target);
+        let host = key::host(exchange.head.host.unwrap_or_default());
+        let plain = plain_path(path);
+        let (host, plain) = match (&host, &plain) {
+            (Ok(host), Ok(plain)) => (&**host, &**plain),
+            // An empty Host is what HTTP/1.1 says where there is none (RFC 9112, section 3.2).
+            (Err(_), Ok(plain)) if exchange.head.host.is_none_or(<[u8]>::is_empty) => ("", &**plain),
+            (Err(error), _) => {
+                return self.refuse(exchange, began, 400, &format!("the Host cannot be understood: {error}")).await;
+            }
+            (_, Err(error)) => return self.refuse(exchange, began, 400, &error.to_string()).await,
+        };
+        let asked = Asked { host, path: plain, method: exchange.head.method, headers: exchange.head.headers };
+        let place = plan.table.find(&asked);
+        let counters = &self.counters[place.unwrap_or(plan.routes.len())];
+        let route = place.map(|place| &plan.routes[place]);
+        let mut told = Told::default();
+        let _seat = match self.hosts.as_ref().map(|hosts| hosts.enter(host)) {
+            None => None,
+            Some(Some(seat)) => Some(seat),
+            Some(None) => {
+                counters.count_limited();
+                told.why = "host-limit";
+                let answer = Answer {
+                    retry_after: Some(1),
+                    ..Answer::text(503, "too many requests for this host are under way")
+                };
+                let result = Box::pin(say(exchange, &answer, &mut told)).await;
+                self.tell(exchange, route, counters, began, &told);
+                return result;
+            }
+        };
+        let result = match route.map(|route| (route, &route.action)) {
+            Some((route, Action::Forward(upstream))) => {
+                let upstream_plan = &plan.upstreams[*upstream];
+                let to = To::Any(&self.upstreams[*upstream]);
+                let key = hash_by(&upstream_plan.hash, upstream_plan.policy, exchange, host);
+                forward(exchange, &Call { key, ..Call::new(&route.rules, to) }, &mut told.outcome).await
+            }
+            Some((route, Action::Lookup(lookup))) => match self.look_up(*lookup, exchange, host, plain).await {
+                Ok(way) => {
+                    let found = &plan.lookups[*lookup];
+                    let key = hash_by(&found.hash, found.policy, exchange, host);
+                    let to = match &way {
+                        Way::One(pool) => To::One(pool),
+                        Way::Many(balancer) => To::Any(balancer),
+                    };
+                    forward(exchange, &Call { key, ..Call::new(&route.rules, to) }, &mut told.outcome).await
+                }
+                Err((answer, why)) => {
+                    told.why = why;
+                    Box::pin(say(exchange, answer, &mut told)).await
+                }
+            },
+            Some((_, Action::Redirect { status, to })) => {
+                let host = String::from_utf8_lossy(exchange.head.host.unwrap_or_default());
+                let scheme = if exchange.is_tls() { "https" } else { "http" };
+                let place = to.fill(&Filling { host: &host, path, query, scheme });
+                Box::pin(redirect(exchange, *status, &place, &mut told)).await
+            }
+            Some((_, Action::Answer(answer))) => Box::pin(say(exchange, answer, &mut told)).await,
+            None => {
+                told.why = "no-route";
+                Box::pin(say(exchange, &plan.no_route, &mut told)).await
+            }
+        };
+        self.tell(exchange, route, counters, began, &told);
+        result
+    }
+
+    /// Where a request goes, or what it is answered in place of that, and why by name.
+    async fn look_up(
+        &self,
+        place: usize,
+        exchange: &Exchange<'_>,
+        host: &str,
+        path: &str,
+    ) -> Result<Way, (&Answer, &'static str)> {
+        let plan = &self.works.plan.lookups[place];
+        let key = match &plan.key {
+            KeyFrom::Host => Some(host),
+            KeyFrom::Header(name) => exchange.head.headers.get(name).and_then(|value| str::from_utf8(value).ok()),
+            KeyFrom::Segment(number) => path.split('/').nth(*number),
+        };
+        let Some(key) = key.filter(|key| is_key(key)) else { return Err((&plan.unknown, "no-key")) };
+        let answer = match self.works.lookups[place].get(key) {
+            Get::Now(answer) => answer,
+            // Boxed, so that a connection's task has no room for what seldom happens.
+            Get::Later(later) => Box::pin(later).await,
+        };
+        match &answer.outcome {
+            Found::Hit(targets) | Found::Stale(targets, _) => {
+                self.way(place, targets).ok_or((&plan.invalid, "invalid"))
+            }
+            Found::Negative => Err((&plan.unknown, "unknown")),
+            Found::Invalid(_) => Err((&plan.invalid, "invalid")),
+            Found::StoreDown(_) => Err((&plan.down, "store-down")),
+            Found::Overloaded => Err((&plan.down, "overloaded")),
+        }
+    }
+
+    /// `None`: a target that no socket can have, which a look-up does not let pass.
+    fn way(&self, place: usize, targets: &Targets) -> Option<Way> {
+        let finder = &self.lookups[place];
+        match targets {
+            Targets::One(target) => {
+                if let Some(pool) = finder.one.borrow().get(target).and_then(Weak::upgrade) {
+                    return Some(Way::One(pool));
+                }
+                let pool = self.pools.pool(&placed(target)?, &finder.settings);
+                let mut one = finder.one.borrow_mut();
+                if one.len() >= AT_HAND {
+                    one.clear();
+                }
+                one.insert(target.clone(), Rc::downgrade(&pool));
+                Some(Way::One(pool))
+            }
+            Targets::Many(_) => {
+                if let Some(balancer) = finder.many.borrow().get(targets) {
+                    return Some(Way::Many(Rc::clone(balancer)));
+                }
+                let member = |(target, weight)| Some((self.pools.pool(&placed(target)?, &finder.settings), weight));
+                let members: Option<Vec<_>> = targets.iter().map(member).collect();
+                let balancer = Rc::new(Balancer::new(members?, self.works.plan.lookups[place].policy));
+                let mut many = finder.many.borrow_mut();
+                if many.len() >= AT_HAND / 16 {
+                    many.clear();
+                }
+                many.insert(targets.clone(), Rc::clone(&balancer));
+                Some(Way::Many(balancer))
+            }
+        }
+    }
+
+    #[cold]
+    async fn refuse(&self, exchange: &mut Exchange<'_>, began: u64, status: u16, why: &str) -> Result<(), Error> {
+        let mut told = Told { why: "bad-request", ..Told::default() };
+        let result = Box::pin(say(exchange, &Answer::text(status, why), &mut told)).await;
+        self.tell(exchange, None, &self.counters[self.works.plan.routes.len()], began, &told);
+        result
+    }
+
+    /// Counts a request that is over, and tells it to the log.
+    fn tell(&self, exchange: &Exchange<'_>, route: Option<&Route>, counters: &RouteCounters, began: u64, told: &Told) {
+        let outcome = &told.outcome;
+        let (status, bytes) = if told.status > 0 { (told.status, told.bytes) } else { (outcome.status, outcome.bytes) };
+        counters.count(status, bytes);
+        let Some(sink) = self.sink.as_ref().filter(|sink| sink.wants(status)) else { return };
+        let head = &exchange.head;
+        let target = outcome.target.as_ref().map(|pool| pool.target().to_string());
+        let field = |name: &str| head.headers.get(name).unwrap_or_default();
+        let nanoseconds = |ns: u64| Duration::from_nanos(ns);
+        sink.tell(&Line {
+            client: client(exchange).map(|address| address.ip()),
+            method: head.method,
+            target: head.target,
+            version: if head.version == Version::Http10 { "1.0" } else { "1.1" },
+            host: head.host.unwrap_or_default(),
+            status,
+            bytes,
+            took: nanoseconds(monotonic_ns() - began),
+            route: route.map_or("", |route| &route.name),
+            upstream: target.as_deref().unwrap_or_default(),
+            upstream_took: (outcome.head > 0).then(|| nanoseconds(outcome.head)),
+            retries: outcome.retries,
+            failure: outcome.failure.map_or(told.why, |failure| failure.name()),
+            detail: &outcome.detail,
+            request_id: outcome.request_id.as_ref().map_or(field("x-request-id"), |id| id.as_str().as_bytes()),
+            referrer: field("referer"),
+            agent: field("user-agent"),
+        });
+    }
+}
+
+/// How many requests are under way for each host, on one core.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts {
+    limit: Cell<usize>,
+    /// Hosts stay with a count of zero until there are many of them, so that a request seldom allocates.
+    under_way: RefCell<HashMap<Box<str>, Rc<Cell<usize>>>>,
+}
+
+/// From so many hosts on those without a request are forgotten.
+const KNOWN_HOSTS: usize = 8192;
+
+impl Hosts {
+    /// A seat for a request, unless there are as many as there may be.
+    fn enter(&self, host: &str) -> Option<Seat> {
+        let mut under_way = self.under_way.borrow_mut();
+        let count = match under_way.get(host) {
+            Some(count) => Rc::clone(count),
+            None => {
+                if under_way.len() >= KNOWN_HOSTS {
+                    under_way.retain(|_, count| count.get() > 0);
+                }
+                Rc::clone(under_way.entry(host.into()).or_default())
+            }
+        };
+        let free = count.get() < self.limit.get();
+        free.then(|| {
+            count.set(count.get() + 1);
+            Seat(count)
+        })
+    }
+}
+
+/// A request under way.
+struct Seat(Rc<Cell<usize>>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Gives an answer that is the gateway's own.
+async fn say(exchange: &mut Exchange<'_>, answer: &Answer, told: &mut Told) -> Result<(), Error> {
+    let after = answer.retry_after.map(|seconds| seconds.to_string());
+    let mut fields = Vec::with_capacity(2);
+    if !answer.body.is_empty() {
+        fields.push(("Content-Type", answer.content_type.as_bytes()));
+    }
+    if let Some(after) = &after {
+        fields.push(("Retry-After", after.as_bytes()));
+    }
+    (told.status, told.bytes) = (answer.status, answer.body.len() as u64);
+    exchange.reply.send(answer.status, fields, &answer.body).await
+}
+
+async fn redirect(exchange: &mut Exchange<'_>, status: u16, place: &str, told: &mut Told) -> Result<(), Error> {
+    told.status = status;
+    exchange.reply.send(status, [("Location", place.as_bytes())], b"").await
+}
+
+/// The path and the query (with its `?`) of a target; of one that is no path, nothing but itself.
+fn parts(target: &str) -> (&str, &str) {
+    // Absolute form: from the first slash behind the authority on (RFC 9112, section 3.2.2).
+    let target = match target.split_once("://") {
+        Some((_, rest)) if !target.starts_with('/') => rest.find(['/', '?']).map_or("/", |at| &rest[at..]),
+        _ => target,
+    };
+    match target.find('?') {
+        Some(0) => ("/", target),
+        Some(at) => target.split_at(at),
+        None => (target, ""),
+    }
+}
+
+/// Whether a text can be looked up: stores get it as it is.
+fn is_key(text: &str) -> bool {
+    (1..=1024).contains(&text.len()) && !text.chars().any(char::is_control)
+}
+
+fn hash_by(by: &HashBy, policy: crate::upstream::Policy, exchange: &Exchange<'_>, host: &str) -> u64 {
+    if policy != crate::upstream::Policy::ConsistentHash {
+        return 0;
+    }
+    match by {
+        HashBy::Host => hash(host.as_bytes()),
+        HashBy::Target => hash(exchange.head.target.as_bytes()),
+        HashBy::Client => {
+            client(exchange).map_or(0, |address| hash(address.ip().to_canonical().to_string().as_bytes()))
+        }
+        HashBy::Header(name) => hash(exchange.head.headers.get(name).unwrap_or_default()),
+    }
+}
+
+fn client(exchange: &Exchange<'_>) -> Option<SocketAddr> {
+    match exchange.peer_address() {
+        Some(Peer::Tcp(address)) => Some(address),
+        _ => None,
+    }
+}
+
+/// A target as pools know it.
+fn placed(target: &oroshi_lookup::Target) -> Option<Target> {
+    use oroshi_lookup::Target as Looked;
+    Some(match target {
+        Looked::V4 { address, port } => Target::Peer(Peer::Tcp(SocketAddr::new((*address).into(), *port))),
+        Looked::V6 { address, port } => Target::Peer(Peer::Tcp(SocketAddr::new((*address).into(), *port))),
+        Looked::Name { name, port } => Target::Name { host: (&**name).into(), port: *port },
+        Looked::Unix(path) => Target::Peer(Peer::Unix(UnixAddress::path(&**path).ok()?)),
+    })
+}

@@ -1,0 +1,276 @@
+//! Which of several targets a request goes to: what is left out, what is tried next, and four ways to choose.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+use super::pool::Pool;
+
+/// How one of several targets is chosen. Weights count in all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// In turn, evenly mixed by weight.
+    #[default]
+    RoundRobin,
+    /// The one with the fewest requests under way for its weight, on this core; among equals in turn.
+    LeastConnections,
+    /// Two at random, of which the one with fewer requests under way for its weight.
+    RandomTwo,
+    /// The same one for the same key, as long as it is there; one that comes or goes moves its own share of the keys only.
+    ConsistentHash,
+}
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: [Policy; 4] =
+        [Policy::RoundRobin, Policy::LeastConnections, Policy::RandomTwo, Policy::ConsistentHash];
+
+    /// A stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::RoundRobin => "round-robin",
+            Policy::LeastConnections => "least-connections",
+            Policy::RandomTwo => "random-two",
+            Policy::ConsistentHash => "consistent-hash",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How many points of the ring a weight of 1 is. More spread keys more evenly, and cost memory.
+const POINTS: u32 = 160;
+
+/// One core's choice among targets.
+///
+/// A target that is left out because it kept failing ([`Ejection`](super::Ejection)) is chosen only if all are: sending a request
+/// to a place that may be down is better than to none.
+pub struct Balancer {
+    members: Vec<Member>,
+    policy: Policy,
+    /// For the consistent hash: points in ascending order, each with its member's place.
+    ring: Vec<(u64, u16)>,
+}
+
+struct Member {
+    pool: Rc<Pool>,
+    weight: u32,
+    /// What it has saved up, for the round robin.
+    credit: Cell<i64>,
+}
+
+impl Balancer {
+    /// A choice among pools with their weights. A weight of 0 counts as 1. More than 65,535 are cut off there.
+    pub fn new(members: impl IntoIterator<Item = (Rc<Pool>, u32)>, policy: Policy) -> Self {
+        let members: Vec<Member> = members
+            .into_iter()
+            .take(usize::from(u16::MAX))
+            .map(|(pool, weight)| Member { pool, weight: weight.max(1), credit: Cell::new(0) })
+            .collect();
+        let ring = match policy {
+            Policy::ConsistentHash => {
+                ring(members.iter().map(|member| (member.pool.target().to_string(), member.weight)))
+            }
+            _ => Vec::new(),
+        };
+        Balancer { members, policy, ring }
+    }
+
+    /// The pools, in the order in which they were given.
+    pub fn pools(&self) -> impl Iterator<Item = &Rc<Pool>> {
+        self.members.iter().map(|member| &member.pool)
+    }
+
+    /// The place of the member for a request whose [`hash`] is `key`, but none of those `tried`. `None` when all were tried.
+    pub(crate) fn pick(&self, key: u64, tried: &[u16], now: u64) -> Option<u16> {
+        if let ([_], []) = (&*self.members, tried) {
+            return Some(0);
+        }
+        let healthy = |place: &u16| !tried.contains(place) && !self.member(*place).pool.is_out(now);
+        let any = |place: &u16| !tried.contains(place);
+        self.choose(key, healthy).or_else(|| self.choose(key, any))
+    }
+
+    pub(crate) fn at(&self, place: u16) -> &Rc<Pool> {
+        &self.member(place).pool
+    }
+
+    fn member(&self, place: u16) -> &Member {
+        &self.members[usize::from(place)]
+    }
+
+    fn choose(&self, key: u64, able: impl Fn(&u16) -> bool) -> Option<u16> {
+        match self.policy {
+            Policy::RoundRobin => self.in_turn(able),
+            Policy::LeastConnections => {
+                let least = self.places().filter(&able).min_by(|&one, &other| self.compare(one, other))?;
+                self.in_turn(|place| able(place) && self.compare(*place, least).is_eq())
+            }
+            Policy::RandomTwo => {
+                let (one, other) = (self.at_random(&able)?, self.at_random(&able)?);
+                Some(if self.compare(one, other).is_le() { one } else { other })
+            }
+            Policy::ConsistentHash => {
+                let start = self.ring.partition_point(|&(point, _)| point < key);
+                let (before, behind) = self.ring.split_at(start);
+                behind.iter().chain(before).map(|&(_, place)| place).find(|place| able(place))
+            }
+        }
+    }
+
+    fn places(&self) -> impl Iterator<Item = u16> {
+        0..self.members.len() as u16
+    }
+
+    /// Smooth weighted round robin: each saves up its weight, the richest is chosen and pays what all have saved up.
+    fn in_turn(&self, able: impl Fn(&u16) -> bool) -> Option<u16> {
+        let mut all = 0;
+        let mut richest: Option<u16> = None;
+        for place in self.places().filter(able) {
+            let Member { weight, credit, .. } = self.member(place);
+            credit.set(credit.get() + i64::from(*weight));
+            all += i64::from(*weight);
+            if richest.is_none_or(|richest| self.member(richest).credit.get() < credit.get()) {
+                richest = Some(place);
+            }
+        }
+        let credit = &self.member(richest?).credit;
+        credit.set(credit.get() - all);
+        richest
+    }
+
+    fn at_random(&self, able: impl Fn(&u16) -> bool) -> Option<u16> {
+        let all: u64 = self.places().filter(&able).map(|place| u64::from(self.member(place).weight)).sum();
+        let mut left = if all == 0 { return None } else { fastrand::u64(..all) };
+        self.places().filter(able).find(|&place| {
+            let weight = u64::from(self.member(place).weight);
+            let here = left < weight;
+            left = left.saturating_sub(weight);
+            here
+        })
+    }
+
+    /// Compares the load that two would have with one request more, each for its weight.
+    fn compare(&self, one: u16, other: u16) -> std::cmp::Ordering {
+        let (one, other) = (self.member(one), self.member(other));
+        let scaled = |this: &Member, that: &Member| (this.pool.load() as u64 + 1) * u64::from(that.weight);
+        scaled(one, other).cmp(&scaled(other, one))
+    }
+}
+
+impl fmt::Debug for Balancer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Balancer").field("policy", &self.policy).field("members", &self.members.len()).finish()
+    }
+}
+
+/// The number of a key for [`Policy::ConsistentHash`]: FNV-1a, mixed so that similar keys lie far apart. It is the same in every
+/// process and release, so gateways beside each other agree.
+pub fn hash(key: &[u8]) -> u64 {
+    let mixed = key
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+fn ring(members: impl Iterator<Item = (String, u32)>) -> Vec<(u64, u16)> {
+    // A weight makes more points; beyond a hundred it makes no finer difference.
+    let points = |weight: u32| POINTS * weight.min(100);
+    let mut ring: Vec<(u64, u16)> = members
+        .enumerate()
+        .flat_map(|(place, (name, weight))| {
+            (0..points(weight)).map(move |point| (hash(format!("{name}#{point}").as_bytes()), place as u16))
+        })
+        .collect();
+    ring.sort_unstable();
+    ring
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::upstream::{Ejection, PoolSettings, Pools, Settings, Target};
+
+    /// A runtime around, as pools have a task that looks after them.
+    fn with_balancer(weights: &[u32], policy: Policy, test: impl FnOnce(&Balancer)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default());
+        runtime.unwrap().block_on(async {
+            let pools = Pools::new(Settings::default(), Default::default());
+            let ejection = Ejection { failures: 1, back_off: Duration::from_secs(3600), ..Ejection::default() };
+            let settings = Rc::new(PoolSettings { ejection, ..PoolSettings::default() });
+            let target = |place: usize| -> Target { format!("10.0.0.{place}:80").parse().unwrap() };
+            let members =
+                weights.iter().enumerate().map(|(place, &weight)| (pools.pool(&target(place), &settings), weight));
+            test(&Balancer::new(members, policy));
+        });
+    }
+
+    fn counted(balancer: &Balancer, keys: u64) -> Vec<u64> {
+        let mut counts = vec![0; balancer.members.len()];
+        for key in 0..keys {
+            let picked = balancer.pick(hash(&key.to_le_bytes()), &[], 0).unwrap();
+            counts[usize::from(picked)] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn turns_are_evenly_mixed_by_weight() {
+        with_balancer(&[5, 1, 1], Policy::RoundRobin, |balancer| {
+            let turns: Vec<u16> = (0..7).filter_map(|_| balancer.pick(0, &[], 0)).collect();
+            assert_eq!(turns, [0, 0, 1, 0, 2, 0, 0]);
+        });
+        // With equal loads the least loaded ones take turns too.
+        with_balancer(&[1, 1, 1], Policy::LeastConnections, |balancer| assert_eq!(counted(balancer, 30), [10, 10, 10]));
+    }
+
+    #[test]
+    fn chance_and_hashes_keep_to_the_weights() {
+        with_balancer(&[1, 3], Policy::ConsistentHash, |balancer| {
+            let counts = counted(balancer, 40_000);
+            assert!((7_000..13_000).contains(&counts[0]), "{counts:?}");
+        });
+        with_balancer(&[1, 1, 1], Policy::RandomTwo, |balancer| {
+            fastrand::seed(7);
+            assert!(counted(balancer, 3_000).iter().all(|&count| count > 800));
+        });
+    }
+
+    #[test]
+    fn one_that_goes_moves_its_own_keys_alone() {
+        with_balancer(&[1, 1, 1, 1], Policy::ConsistentHash, |balancer| {
+            for key in (0..10_000_u64).map(|key| hash(&key.to_le_bytes())) {
+                let (all, fewer) = (balancer.pick(key, &[], 0), balancer.pick(key, &[2], 0));
+                assert!(all == fewer || all == Some(2), "{all:?} {fewer:?}");
+                assert_ne!(fewer, Some(2));
+            }
+        });
+    }
+
+    #[test]
+    fn who_failed_is_passed_over_until_all_have() {
+        for policy in Policy::ALL {
+            with_balancer(&[1, 1, 1], policy, |balancer| {
+                let now = oroshi_net::monotonic_ns();
+                for out in [0, 1] {
+                    balancer.at(out).note(true, now);
+                    assert!((0..=out).all(|out| balancer.at(out).is_out(now)));
+                    assert!((0..50).all(|key| balancer.pick(hash(&[key]), &[], now).unwrap() > out), "{policy}");
+                }
+                // What was tried is not tried again, be it healthy or not; then those that are left out get their chance.
+                assert!(balancer.pick(3, &[2], now).unwrap() < 2);
+                balancer.at(2).note(true, now);
+                assert!(balancer.pick(3, &[], now).is_some(), "never all of them");
+                assert_eq!(balancer.pick(3, &[0, 1, 2], now), None);
+            });
+        }
+    }
+}

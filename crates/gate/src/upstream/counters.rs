@@ -1,0 +1,201 @@
+//! What is counted of a target on one core: written by that core alone, readable by any thread.
+
+use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::forward::Failure;
+
+/// The upper bounds of the buckets into which the time to an answer's head is sorted, in microseconds. There is one more, for
+/// all that took longer.
+pub const LATENCY_BOUNDS_US: [u64; 14] = [
+    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 10_000_000,
+];
+
+const BUCKETS: usize = LATENCY_BOUNDS_US.len() + 1;
+
+/// One core's counters of one target, on lines of their own in the CPU's cache.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Counters {
+    pub(crate) requests: Cell,
+    pub(crate) answers: Cell,
+    pub(crate) server_errors: Cell,
+    pub(crate) connects: Cell,
+    pub(crate) reuses: Cell,
+    pub(crate) stale: Cell,
+    pub(crate) retries: Cell,
+    pub(crate) ejections: Cell,
+    pub(crate) open: Cell,
+    pub(crate) idle: Cell,
+    pub(crate) queued: Cell,
+    pub(crate) ejected: Cell,
+    pub(crate) bytes: Cell,
+    failures: [Cell; Failure::ALL.len()],
+    latency: [Cell; BUCKETS],
+    latency_us: Cell,
+}
+
+impl Counters {
+    /// The figures of this moment, read one after the other.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            requests: self.requests.get(),
+            answers: self.answers.get(),
+            server_errors: self.server_errors.get(),
+            connects: self.connects.get(),
+            reuses: self.reuses.get(),
+            stale: self.stale.get(),
+            retries: self.retries.get(),
+            ejections: self.ejections.get(),
+            open: self.open.get(),
+            idle: self.idle.get(),
+            queued: self.queued.get(),
+            ejected: self.ejected.get(),
+            bytes: self.bytes.get(),
+            failures: std::array::from_fn(|place| self.failures[place].get()),
+            latency: std::array::from_fn(|place| self.latency[place].get()),
+            latency_us: self.latency_us.get(),
+        }
+    }
+
+    pub(crate) fn count_failure(&self, failure: Failure) {
+        self.failures[failure as usize].add(1);
+    }
+
+    pub(crate) fn count_latency(&self, ns: u64) {
+        let us = ns / 1_000;
+        let bucket = LATENCY_BOUNDS_US.iter().position(|&bound| us <= bound).unwrap_or(BUCKETS - 1);
+        self.latency[bucket].add(1);
+        self.latency_us.add(us);
+    }
+}
+
+/// The figures of a target, on one core or more. Add them up with `+=`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests for which this target was chosen; one that goes to another target afterwards counts at both.
+    pub requests: u64,
+    /// Final answers whose head came, whatever their status.
+    pub answers: u64,
+    /// Of these, those with a status of 500 to 599.
+    pub server_errors: u64,
+    /// Connections made.
+    pub connects: u64,
+    /// Requests that went out on a connection that had carried others.
+    pub reuses: u64,
+    /// Idle connections that turned out to be closed when they were to be used again, or when they were looked at.
+    pub stale: u64,
+    /// Requests that were sent a second time on another connection.
+    pub retries: u64,
+    /// How often the target was left out for a while.
+    pub ejections: u64,
+    /// Connections that are open or being made, idle ones included.
+    pub open: u64,
+    /// Connections that wait for a request.
+    pub idle: u64,
+    /// Requests that wait for a connection.
+    pub queued: u64,
+    /// On how many cores the target is left out, as of its last failure or answer there, or of the last look (each second).
+    pub ejected: u64,
+    /// Bytes of answers' bodies.
+    pub bytes: u64,
+    /// Failures, in the order of [`Failure::ALL`].
+    pub failures: [u64; Failure::ALL.len()],
+    /// Answers by the time from the request's first byte to the end of the answer's head: see [`LATENCY_BOUNDS_US`]. Not
+    /// cumulative.
+    pub latency: [u64; BUCKETS],
+    /// The sum of these times, in microseconds.
+    pub latency_us: u64,
+}
+
+impl Counts {
+    /// The failures of one kind.
+    pub fn failure(&self, failure: Failure) -> u64 {
+        self.failures[failure as usize]
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        let Counts {
+            requests,
+            answers,
+            server_errors,
+            connects,
+            reuses,
+            stale,
+            retries,
+            ejections,
+            open,
+            idle,
+            queued,
+            ejected,
+            bytes,
+            failures,
+            latency,
+            latency_us,
+        } = other;
+        self.requests += requests;
+        self.answers += answers;
+        self.server_errors += server_errors;
+        self.connects += connects;
+        self.reuses += reuses;
+        self.stale += stale;
+        self.retries += retries;
+        self.ejections += ejections;
+        self.open += open;
+        self.idle += idle;
+        self.queued += queued;
+        self.ejected += ejected;
+        self.bytes += bytes;
+        self.latency_us += latency_us;
+        for (mine, others) in self.failures.iter_mut().zip(failures).chain(self.latency.iter_mut().zip(latency)) {
+            *mine += others;
+        }
+    }
+}
+
+/// A number with one writer and any readers: a plain load and store, no locked instruction.
+#[derive(Debug, Default)]
+pub(crate) struct Cell(AtomicU64);
+
+impl Cell {
+    pub(crate) fn add(&self, count: u64) {
+        self.set(self.get() + count);
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_add_up_and_latencies_fall_into_their_buckets() {
+        let (one, two) = (Counters::default(), Counters::default());
+        for (counters, ns) in [(&one, 250_000), (&one, 250_999), (&one, 251_000), (&two, u64::MAX)] {
+            counters.count_latency(ns);
+            counters.requests.add(1);
+            counters.count_failure(Failure::HeadTimeout);
+        }
+        let mut sum = one.counts();
+        sum += two.counts();
+        assert_eq!((sum.requests, sum.failure(Failure::HeadTimeout)), (4, 4));
+        assert_eq!((sum.latency[0], sum.latency[1], sum.latency[BUCKETS - 1]), (2, 1, 1));
+        assert_eq!(sum.latency.iter().sum::<u64>(), 4);
+    }
+
+    #[test]
+    fn failures_are_listed_in_their_order() {
+        for (place, failure) in Failure::ALL.into_iter().enumerate() {
+            assert_eq!(failure as usize, place, "{failure}");
+        }
+    }
+}

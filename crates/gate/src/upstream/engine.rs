@@ -1,0 +1,81 @@
+//! What all requests of one core share: the scratch buffer, spare buffers, the connector, the deadlines.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+
+use oroshi_net::{Connector, ConnectorOptions};
+
+use super::clock::Clock;
+
+/// How much one read takes in at most, in bytes.
+const SCRATCH_BYTES: usize = 64 * 1024;
+
+/// What all requests of one core share.
+pub(crate) struct Engine {
+    /// What every read from a server reads into. Borrowed within one poll only.
+    pub(crate) scratch: RefCell<Box<[u8]>>,
+    pub(crate) connector: Connector,
+    pub(crate) clock: Rc<Clock>,
+    spares: RefCell<Vec<Vec<u8>>>,
+}
+
+impl Engine {
+    pub(super) fn new() -> Self {
+        Engine {
+            scratch: RefCell::new(vec![0; SCRATCH_BYTES].into()),
+            connector: Connector::new(ConnectorOptions::default()),
+            clock: Rc::new(Clock::new()),
+            spares: RefCell::default(),
+        }
+    }
+
+    /// An empty buffer, which goes back when it is dropped. Nothing is allocated for it here.
+    pub(crate) fn spare(self: &Rc<Self>) -> Spare {
+        Spare { bytes: self.spares.borrow_mut().pop().unwrap_or_default(), engine: Rc::clone(self) }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("under_way", &self.clock.seats()).finish_non_exhaustive()
+    }
+}
+
+/// A buffer that is kept for the next request when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    bytes: Vec<u8>,
+    engine: Rc<Engine>,
+}
+
+impl Spare {
+    /// At most so many are kept, of at most so many bytes: 8 MiB at most.
+    const BUFFERS: usize = 64;
+    const BYTES: usize = 2 * SCRATCH_BYTES;
+}
+
+impl Deref for Spare {
+    type Target = Vec<u8>;
+
+    fn deref(&self) -> &Vec<u8> {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Spare {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        let mut spares = self.engine.spares.borrow_mut();
+        if (1..=Self::BYTES).contains(&self.bytes.capacity()) && spares.len() < Self::BUFFERS {
+            self.bytes.clear();
+            spares.push(std::mem::take(&mut self.bytes));
+        }
+    }
+}

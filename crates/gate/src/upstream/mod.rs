@@ -1,0 +1,26 @@
+//! Where requests go: targets, their pools of connections, and the choice among several of them. One core's; nothing is shared
+//! between cores but what is counted.
+//!
+//! Read `target` (a place), `pool` (its connections; its decisions are `slots` and `health`, without I/O), `pools` (all of a core's,
+//! with one sweep for all deadlines: `clock`), `balance` (several targets), `names`, `engine` and `counters`.
+
+mod balance;
+mod clock;
+mod counters;
+mod engine;
+mod health;
+mod names;
+mod pool;
+mod pools;
+mod slots;
+mod target;
+
+pub use balance::{Balancer, Policy, hash};
+pub(crate) use clock::{Seated, after};
+pub use counters::{Counters, Counts, LATENCY_BOUNDS_US};
+pub(crate) use engine::{Engine, Spare};
+pub use health::Ejection;
+pub use pool::{Allow, Pool, PoolSettings};
+pub(crate) use pool::{Connection, Lease, Patience};
+pub use pools::{Pools, Registry, Settings, TargetCounts};
+pub use target::{Target, TargetError};

@@ -1,0 +1,225 @@
+//! All pools of one core, by their targets; and what is counted in them, for any thread to read.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use oroshi_net::monotonic_ns;
+use tokio::task::AbortHandle;
+
+use super::clock::{SHORTEST, after};
+use super::counters::{Counters, Counts};
+use super::engine::Engine;
+use super::pool::{Pool, PoolSettings};
+use super::target::Target;
+
+/// The shortest and the longest pause between two looks at idle connections; an eighth of the shortest idle time otherwise.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
+/// How many pools a core keeps.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Pools at most. A target beyond these is served, but its connections are closed after each request. Default 10,000.
+    pub pools: usize,
+    /// How long a pool that holds no connection, and that nobody asks for, is kept, with what is known of its target's health.
+    /// Default ten minutes.
+    pub unused: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { pools: 10_000, unused: Duration::from_secs(600) }
+    }
+}
+
+/// All pools of one core. Cheap to clone; dropping the last clone closes what is idle.
+#[derive(Clone)]
+pub struct Pools(Rc<Inner>);
+
+struct Inner {
+    settings: Settings,
+    engine: Rc<Engine>,
+    registry: Arc<Registry>,
+    map: RefCell<HashMap<(Target, u32), Rc<Pool>>>,
+    /// The pause between two looks at idle connections, and the time of the next.
+    pause: Cell<Duration>,
+    look_at: Cell<u64>,
+    sweeper: RefCell<Option<AbortHandle>>,
+}
+
+impl Pools {
+    /// No pools yet. What they count can be read from the registry, which all cores share.
+    pub fn new(settings: Settings, registry: Arc<Registry>) -> Self {
+        Pools(Rc::new(Inner {
+            settings,
+            engine: Rc::new(Engine::new()),
+            registry,
+            map: RefCell::default(),
+            pause: Cell::new(LOOKS.1),
+            look_at: Cell::new(u64::MAX),
+            sweeper: RefCell::default(),
+        }))
+    }
+
+    /// The pool of a target, made where there is none. One that is there already takes these settings from now on.
+    ///
+    /// # Panics
+    /// The first time, outside a runtime whose tasks stay on their thread.
+    pub fn pool(&self, target: &Target, settings: &Rc<PoolSettings>) -> Rc<Pool> {
+        let inner = &*self.0;
+        let now = monotonic_ns();
+        let key = (target.clone(), settings.class);
+        if let Some(pool) = inner.map.borrow().get(&key) {
+            pool.used.set(now);
+            pool.configure(settings);
+            return Rc::clone(pool);
+        }
+        self.start_sweeper();
+        let pool = Rc::new(Pool::new(target.clone(), Rc::clone(settings), Rc::clone(&inner.engine)));
+        let mut map = inner.map.borrow_mut();
+        if map.len() >= inner.settings.pools {
+            // Those that nothing depends on. Where all are in use, this one is kept by nobody.
+            map.retain(|_, pool| Rc::strong_count(pool) > 1 || pool.sweep(now));
+            if map.len() >= inner.settings.pools {
+                return pool;
+            }
+        }
+        inner.registry.enter(target, settings.class, &pool.counters);
+        map.insert(key, Rc::clone(&pool));
+        let pause = (settings.idle_timeout / 8).clamp(LOOKS.0, LOOKS.1);
+        inner.pause.set(inner.pause.get().min(pause));
+        let next = after(now, inner.pause.get());
+        if next < inner.look_at.get() {
+            inner.look_at.set(next);
+            inner.engine.clock.look_at(next);
+        }
+        pool
+    }
+
+    /// How many pools there are.
+    pub fn len(&self) -> usize {
+        self.0.map.borrow().len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn start_sweeper(&self) {
+        let mut sweeper = self.0.sweeper.borrow_mut();
+        if sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
+            let task = tokio::task::spawn_local(sweep(Rc::downgrade(&self.0), Rc::clone(&self.0.engine)));
+            *sweeper = Some(task.abort_handle());
+        }
+    }
+}
+
+impl fmt::Debug for Pools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pools").field("pools", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn sweep(&self, now: u64) {
+        if self.look_at.get() <= now {
+            let unused = |pool: &Rc<Pool>| {
+                let alone = Rc::strong_count(pool) == 1;
+                alone && now.saturating_sub(pool.used.get()) > after(0, self.settings.unused)
+            };
+            let mut map = self.map.borrow_mut();
+            map.retain(|_, pool| pool.sweep(now) || !unused(pool));
+            self.look_at.set(if map.is_empty() { u64::MAX } else { after(now, self.pause.get()) });
+        }
+        self.engine.clock.sweep(now, self.look_at.get());
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(sweeper) = self.sweeper.take() {
+            sweeper.abort();
+        }
+    }
+}
+
+/// Looks at deadlines and idle connections when the earliest has come. Ends with the pools.
+async fn sweep(pools: Weak<Inner>, engine: Rc<Engine>) {
+    let clock = &engine.clock;
+    let mut last = 0;
+    loop {
+        let now = monotonic_ns();
+        let at = clock.next_look().max(after(last, SHORTEST));
+        if clock.next_look() == u64::MAX {
+            clock.moved_forward().await;
+        } else if at <= now {
+            last = now;
+            match pools.upgrade() {
+                Some(pools) => pools.sweep(now),
+                None => return,
+            }
+        } else {
+            // Whether the time has come or an earlier deadline was set, the next round sees.
+            let _ = tokio::time::timeout(Duration::from_nanos(at - now), clock.moved_forward()).await;
+        }
+    }
+}
+
+/// What is counted of every target on every core, readable from any thread.
+#[derive(Debug, Default)]
+pub struct Registry(Mutex<Vec<Entry>>);
+
+#[derive(Debug)]
+struct Entry {
+    target: Arc<str>,
+    class: u32,
+    counters: std::sync::Weak<Counters>,
+}
+
+/// One target's figures, over all cores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetCounts {
+    /// The target, as text.
+    pub target: Arc<str>,
+    /// [`PoolSettings::class`].
+    pub class: u32,
+    /// The figures.
+    pub counts: Counts,
+}
+
+impl Registry {
+    /// The figures of all targets that have a pool, each over all cores, in the order of their names.
+    pub fn counts(&self) -> Vec<TargetCounts> {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found: Vec<TargetCounts> = Vec::new();
+        for entry in &*entries {
+            if let Some(counters) = entry.counters.upgrade() {
+                let counts = counters.counts();
+                found.push(TargetCounts { target: Arc::clone(&entry.target), class: entry.class, counts });
+            }
+        }
+        drop(entries);
+        found.sort_by(|one, other| (&one.target, one.class).cmp(&(&other.target, other.class)));
+        found.dedup_by(|later, first| {
+            let same = (&later.target, later.class) == (&first.target, first.class);
+            if same {
+                first.counts += later.counts;
+            }
+            same
+        });
+        found
+    }
+
+    fn enter(&self, target: &Target, class: u32, counters: &Arc<Counters>) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those of pools that are gone, when there are as many entries as the list has room for: not each time.
+        if entries.len() == entries.capacity() {
+            entries.retain(|entry| entry.counters.strong_count() > 0);
+        }
+        entries.push(Entry { target: target.to_string().into(), class, counters: Arc::downgrade(counters) });
+    }
+}

@@ -1,0 +1,186 @@
+//! Where requests can be sent: an address, a name, a unix socket.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use oroshi_net::{Peer, UnixAddress};
+
+/// The longest name of a host, in bytes (RFC 1035, section 2.3.4, without the root's dot).
+const NAME_BYTES: usize = 253;
+
+/// A place where a server listens for HTTP/1.1 in the clear. Cheap to compare, and the key of its pool.
+///
+/// Read from text: `10.0.0.7:8080`, `[::1]:8080`, `app.internal:8080` (port 80 where there is none), `unix:/run/app.sock`,
+/// `unix:@name`. A URL is none of these: what stands before and behind the address is for whoever reads a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// An address that needs no look-up.
+    Peer(Peer),
+    /// A name, looked up when a connection is to be made.
+    Name {
+        /// In lower case, without a trailing dot.
+        host: Box<str>,
+        /// 1 to 65535.
+        port: u16,
+    },
+}
+
+impl Target {
+    /// What a `Host` header names this target by, where a route asks for that: `localhost` for a unix socket.
+    pub fn authority(&self) -> String {
+        match self {
+            Target::Peer(Peer::Unix(_)) => "localhost".to_owned(),
+            Target::Peer(Peer::Tcp(address)) if address.port() == 80 => match address {
+                SocketAddr::V4(address) => address.ip().to_string(),
+                SocketAddr::V6(address) => format!("[{}]", address.ip()),
+            },
+            Target::Name { host, port: 80 } => host.to_string(),
+            other => other.to_string(),
+        }
+    }
+}
+
+impl From<Peer> for Target {
+    fn from(peer: Peer) -> Self {
+        Target::Peer(peer)
+    }
+}
+
+/// The text that reads back as the same target.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Peer(peer) => peer.fmt(f),
+            Target::Name { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// Why a text names no target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// What stands behind `unix:` is no name of a socket; the text says why.
+    #[error("{text:?} names no unix socket: {why}")]
+    Unix {
+        /// The text as it came.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The port is not a number from 1 to 65535.
+    #[error("{text:?} has a port that is not a number from 1 to 65535")]
+    Port {
+        /// The text as it came.
+        text: String,
+    },
+    /// The host is neither an address nor a name; an IPv6 address stands in brackets.
+    #[error("{text:?} names no host: give a name, an IPv4 address, an IPv6 address in brackets, or unix:/path")]
+    Host {
+        /// The text as it came.
+        text: String,
+    },
+}
+
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Self, TargetError> {
+        if let Some(name) = text.strip_prefix("unix:") {
+            let address = UnixAddress::parse(name)
+                .map_err(|error| TargetError::Unix { text: text.to_owned(), why: error.to_string() })?;
+            return Ok(Target::Peer(Peer::Unix(address)));
+        }
+        let bad_host = || TargetError::Host { text: text.to_owned() };
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').ok_or_else(bad_host)?,
+            None => text.split_at(text.find(':').unwrap_or(text.len())),
+        };
+        let port = match port.strip_prefix(':') {
+            None if port.is_empty() => 80,
+            None => return Err(bad_host()),
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().unwrap_or(0),
+            Some(_) => 0,
+        };
+        if port == 0 {
+            return Err(TargetError::Port { text: text.to_owned() });
+        }
+        if text.starts_with('[') {
+            let address = host.parse().map_err(|_| bad_host())?;
+            return Ok(Target::Peer(Peer::Tcp(SocketAddr::new(IpAddr::V6(address), port))));
+        }
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(Target::Peer(Peer::Tcp(SocketAddr::new(address, port))));
+        }
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        if !is_name(&host) {
+            return Err(bad_host());
+        }
+        Ok(Target::Name { host: host.into(), port })
+    }
+}
+
+/// Letters, digits, hyphens and underscores in labels of 1 to 63. One that ends in a number would be an IPv4 address
+/// of a spelling that resolvers read in their own way (`127.1`, `0x7f.1`), and is refused.
+fn is_name(host: &str) -> bool {
+    let label = |label: &str| {
+        let sound = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        (1..=63).contains(&label.len()) && label.bytes().all(sound)
+    };
+    let last = host.rsplit('.').next().unwrap_or_default();
+    let numeric = last.starts_with("0x") || last.bytes().all(|byte| byte.is_ascii_digit());
+    host.len() <= NAME_BYTES && host.split('.').all(label) && !numeric
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_read_back_as_they_are_written() {
+        for (text, shown, authority) in [
+            ("10.0.0.7:8080", "10.0.0.7:8080", "10.0.0.7:8080"),
+            ("10.0.0.7", "10.0.0.7:80", "10.0.0.7"),
+            ("[::1]:81", "[::1]:81", "[::1]:81"),
+            ("[::1]", "[::1]:80", "[::1]"),
+            ("App.Internal.:8080", "app.internal:8080", "app.internal:8080"),
+            ("app", "app:80", "app"),
+            ("unix:/run/app.sock", "unix:/run/app.sock", "localhost"),
+            ("unix:@app", "unix:@app", "localhost"),
+        ] {
+            let target: Target = text.parse().unwrap();
+            assert_eq!((target.to_string().as_str(), target.authority().as_str()), (shown, authority));
+            assert_eq!(shown.parse(), Ok(target));
+        }
+    }
+
+    #[test]
+    fn what_is_no_target_is_refused() {
+        for text in [
+            "",
+            ":80",
+            "a:0",
+            "a:65536",
+            "a:+80",
+            "a:",
+            "a b",
+            "a/b",
+            "http://a",
+            "a:80:80",
+            "::1",
+            "[::1",
+            "[::1]x",
+            "[1.2.3.4]",
+            "127.1",
+            "0x7f.1",
+            "1",
+            "a.0x1",
+            "a..b",
+            "unix:",
+            "user@a",
+            "[fe80::1%eth0]:80",
+        ] {
+            assert!(text.parse::<Target>().is_err(), "{text}");
+        }
+    }
+}
