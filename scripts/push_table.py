@@ -39,6 +39,11 @@ def tables(read):
     parts.append(f"10,000 sessions get everybody's messages, ten of them their own as well:\n\n{fair(read)}")
     parts.append(f"Memory of the hub's process for an idle WebSocket session:\n\n{idle(read)}")
     found = [f"- {left['name']} was left out: {left['why']}" for left in fanout["skipped"] + send["skipped"]]
+    for cell in fanout["cells"]:
+        for variant in cell["variants"]:
+            if variant["failed"]:
+                size = int(fanout["sweep"]["values"][cell["point"]])
+                found.append(f"- {variant['name']} failed with {cell['group']} and {size:,} sessions: {variant['failed']['why']}")
     if found:
         parts.append("\n".join(dict.fromkeys(found)))
     return "\n\n".join(parts)

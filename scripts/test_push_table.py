@@ -11,7 +11,7 @@ def cell(costs, ratio, group=None, point=None):
         "group": group,
         "point": point,
         "blocks": 4,
-        "variants": [{"name": name} for name in ("oroshi", "nchan")],
+        "variants": [{"name": name, "failed": None} for name in ("oroshi", "nchan")],
         "runs": [{"variant": number, "figures": {"cpu": cost * 1000}} for number, cost in enumerate(costs)],
         "comparisons": [
             {"metric": "rps", "variant": 1, "ratio": {"estimate": 9, "low": 9, "high": 9}},
@@ -75,6 +75,11 @@ class Tables(unittest.TestCase):
         text = push_table.tables(self.read)
         self.assertIn("| for all | 6.2 | 800,000 | 0 | 1.5 | 2.5 | 4.0 |\n| for one | 100.0 | 1,000 | 0 |", text)
         self.assertIn("The hub was 50% busy.", text)
+
+    def test_says_what_failed(self):
+        self.results["fanout"]["cells"][1]["variants"][1]["failed"] = {"why": "7 of 9 requests failed"}
+        text = push_table.tables(self.read)
+        self.assertIn("- nchan failed with one and 1,000 sessions: 7 of 9 requests failed", text)
 
     def test_has_memory_of_those_that_were_measured_and_says_who_was_not(self):
         text = push_table.tables(self.read)

@@ -1,6 +1,6 @@
 //! The floor under a push hub: the CPU that the kernel alone asks for to send one message to many.
 //!
-//! One thread, one epoll loop. Every GET is answered as a WebSocket's opening handshake and is sent to from then on; every POST's body
+//! One thread, one epoll loop. Whoever asks for a WebSocket gets its opening handshake and is sent to from then on; every POST's body
 //! goes out to all of them as one text frame, a `send` for each, before it is answered. Nothing is checked, nothing is queued: a
 //! reader that does not keep up loses messages. What a hub costs above this is what the hub itself costs.
 //!
@@ -104,6 +104,10 @@ impl Hub {
                 connection.read.extend_from_slice(&bytes[..count]);
                 match request(&connection.read) {
                     None => {}
+                    Some(Request::Probe) => {
+                        connection.read.clear();
+                        let _ = net::send(&connection.socket, ANSWER, SendFlags::NOSIGNAL);
+                    }
                     Some(Request::Subscribe(key)) => {
                         let answer = format!(
                             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -136,7 +140,9 @@ impl Hub {
 
 /// What a whole request wants.
 enum Request {
-    /// To be sent to; this is the key of its handshake, or nothing.
+    /// To know whether anybody is there.
+    Probe,
+    /// To be sent to; this is the key of its handshake.
     Subscribe(Vec<u8>),
     /// To have this frame sent to all.
     Publish(Vec<u8>),
@@ -150,7 +156,7 @@ fn request(bytes: &[u8]) -> Option<Request> {
         lines.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim().to_owned())
     };
     if head.starts_with("GET ") {
-        return Some(Request::Subscribe(field("Sec-WebSocket-Key").unwrap_or_default().into_bytes()));
+        return Some(field("Sec-WebSocket-Key").map_or(Request::Probe, |key| Request::Subscribe(key.into_bytes())));
     }
     let length: usize = field("Content-Length").and_then(|text| text.parse().ok()).unwrap_or(0).min(MOST);
     let body = bytes.get(end + 4..end + 4 + length)?;
