@@ -6,8 +6,9 @@
 //!
 //! - This module is the cores' end. They speak to one thread (`carrier`) that holds the connection, and never wait for it.
 //! - `wire` is what nodes say, as bytes; `peers` who is there and what is to be believed: no I/O in either.
-//! - `serve` is what this node does for others.
+//! - `serve` is what this node does for others. `address`: where NATS is.
 
+pub(crate) mod address;
 mod carrier;
 mod peers;
 mod serve;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Barrier, mpsc, oneshot};
 
 use crate::directory::Directory;
 use crate::hub::Hub;
@@ -20,6 +20,8 @@ pub(crate) struct Node {
     pub(crate) cluster: Option<crate::cluster::Link>,
     /// Tells this run of this process from all others.
     pub(crate) name: String,
+    /// Where a core waits, once all its requests are answered, for the others to have come as far.
+    pub(crate) all_answered: Barrier,
     mail: Box<[mpsc::UnboundedSender<Job>]>,
     loads: Box<[Load]>,
     published: AtomicUsize,
@@ -41,6 +43,7 @@ impl Node {
         let loads = (0..plan.threads).map(|_| Load::default()).collect();
         let name = crate::random::key()[..12].to_owned();
         let node = Node {
+            all_answered: Barrier::new(plan.threads),
             plan,
             directory: Directory::new(),
             cluster,

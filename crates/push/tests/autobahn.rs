@@ -6,13 +6,12 @@ mod hub;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-use hub::Hub;
+use hub::{Hub, skipped};
 use serde_json::{Value, json};
 
 /// What of the suite has no verdict, because the standard leaves it open: closing with codes from 5000 on.
@@ -101,15 +100,4 @@ fn wstest() -> Result<PathBuf, String> {
     }
     let errors = String::from_utf8_lossy(&ran.stderr);
     Err(errors.lines().last().unwrap_or("scripts/autobahn says nothing").trim_start_matches("autobahn: ").to_owned())
-}
-
-/// Tells whoever runs the tests that this one was left out, and why.
-#[allow(clippy::print_stderr, reason = "for whoever runs this test alone")]
-fn skipped(name: &str, why: &str) {
-    let line = format!("skipped: {name}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("OROSHI_SKIPPED") {
-        let mut file = fs::OpenOptions::new().append(true).open(path).expect("OROSHI_SKIPPED names a file");
-        file.write_all(line.as_bytes()).expect("a line in OROSHI_SKIPPED");
-    }
 }

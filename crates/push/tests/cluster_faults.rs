@@ -262,9 +262,23 @@ fn a_server_that_wants_tls_has_it() {
     let Some(nats) = Nats::start("a_server_that_wants_tls_has_it", &arguments) else { return };
     let trusting = |name: &str| FarNode::with(&nats, &[("SSL_CERT_FILE", &path(name))]);
     trusting("right.pem").until("a connection", |cluster| cluster["connected"] == true);
+    let insists = nats.url().replace("nats://", "tls://");
+    let insisting = FarNode::with(&nats, &[(NODE, Path::new(&insists)), ("SSL_CERT_FILE", &path("right.pem"))]);
+    insisting.until("a connection", |cluster| cluster["connected"] == true);
     trusting("wrong.pem").until("the reason", |cluster| {
         assert_eq!(cluster["connected"], false);
         cluster["trouble"].as_str().unwrap().contains("certificate")
+    });
+}
+
+#[test]
+fn a_node_that_insists_on_tls_does_not_speak_without_it() {
+    let Some(nats) = Nats::start("a_node_that_insists_on_tls_does_not_speak_without_it", &[]) else { return };
+    let insists = nats.url().replace("nats://", "tls://");
+    let insisting = FarNode::with(&nats, &[(NODE, Path::new(&insists))]);
+    insisting.until("the reason", |cluster| {
+        assert_eq!(cluster["connected"], false);
+        !cluster["trouble"].as_str().unwrap().is_empty()
     });
 }
 

@@ -181,7 +181,7 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     stream
         .write_all(&head("GET", "/connect", &[&old[..], &[("Connection", "upgrade, close")]].concat(), None, false))
         .unwrap();
-    api.check("GET", "/connect", &hub::read_answer(stream));
+    api.check("GET", "/connect", &Answer::read(stream));
 
     // Polling.
     ask(

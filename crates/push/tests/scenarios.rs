@@ -5,7 +5,7 @@ mod hub;
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use hub::{Got, Hub, WebSocket, connect, head, key_of};
+use hub::{Chunks, Got, Hub, WebSocket, key_of};
 use oroshi_push::{GroupRule, Plan, Slow};
 use oroshi_websocket::Kind;
 use serde_json::json;
@@ -14,43 +14,9 @@ fn threads(count: usize) -> impl FnOnce(&mut Plan) {
     move |plan| plan.threads = count
 }
 
-/// Reads lines of a chunked body, as curl shows them.
-struct Lines {
-    stream: std::net::TcpStream,
-    text: String,
-}
-
-impl Lines {
-    fn open(hub: &Hub, headers: &[(&str, &str)]) -> Lines {
-        let mut stream = connect(hub.address);
-        stream.write_all(&head("GET", "/connect", headers, None, false)).unwrap();
-        let mut lines = Lines { stream, text: String::new() };
-        lines.fill(|text| text.contains("\r\n\r\n"));
-        let at = lines.text.find("\r\n\r\n").unwrap() + 4;
-        assert!(lines.text.starts_with("HTTP/1.1 200 "), "{}", lines.text);
-        lines.text.drain(..at);
-        lines
-    }
-
-    fn fill(&mut self, enough: impl Fn(&str) -> bool) {
-        while !enough(&self.text) {
-            let mut buffer = [0; 4096];
-            let count = self.stream.read(&mut buffer).unwrap();
-            assert!(count > 0, "ended after {:?}", self.text);
-            self.text.push_str(str::from_utf8(&buffer[..count]).unwrap());
-        }
-    }
-
-    /// The next chunk: each message is one.
-    fn chunk(&mut self) -> String {
-        self.fill(|text| text.contains("\r\n"));
-        let (size, _) = self.text.split_once("\r\n").unwrap();
-        let (start, length) = (size.len() + 2, usize::from_str_radix(size, 16).unwrap());
-        self.fill(|text| text.len() >= start + length + 2);
-        let chunk = self.text[start..start + length].to_owned();
-        self.text.drain(..start + length + 2);
-        chunk
-    }
+/// A session over a stream of chunks.
+fn chunks(hub: &Hub, headers: &[(&str, &str)]) -> Chunks {
+    Chunks::open(hub::connect(hub.address), "/connect", headers)
 }
 
 #[test]
@@ -74,10 +40,10 @@ fn everybody_gets_everything_once_and_in_order() {
 fn each_transport_carries_the_same_messages() {
     let hub = Hub::start(threads(2));
     let (mut socket, key) = hub.session();
-    let mut lines = Lines::open(&hub, &[]);
-    let line_key = key_of(&lines.chunk());
-    let mut events = Lines::open(&hub, &[("Accept", "text/event-stream")]);
-    let first = events.chunk();
+    let mut lines = chunks(&hub, &[]);
+    let line_key = key_of(&lines.next().unwrap());
+    let mut events = chunks(&hub, &[("Accept", "text/event-stream")]);
+    let first = events.next().unwrap();
     assert!(first.starts_with("event: session\ndata: "), "{first}");
     let polling = hub.request("GET", "/connect?transport=poll", &[], b"").json();
     hub.until("four sessions", |status| status["sessions"]["current"] == 4);
@@ -92,8 +58,8 @@ fn each_transport_carries_the_same_messages() {
     assert_eq!(receipt["written"], 2, "{receipt}");
 
     assert_eq!((socket.next(), socket.next()), (Got::Text("grüße".into()), Got::Binary(vec![0xff])));
-    assert_eq!((lines.chunk(), lines.chunk()), ("grüße\n".into(), "/w==\n".into()));
-    assert_eq!(events.chunk(), "data: grüße\n\n");
+    assert_eq!((lines.next().unwrap(), lines.next().unwrap()), ("grüße\n".into(), "/w==\n".into()));
+    assert_eq!(events.next().unwrap(), "data: grüße\n\n");
     let poll = |after: u64| {
         let (session, token) = (polling["session"].as_str().unwrap(), polling["token"].as_str().unwrap());
         hub.request("GET", &format!("/poll?session={session}&token={token}&after={after}"), &[], b"").json()
@@ -256,8 +222,8 @@ fn an_operator_closes_a_session() {
 fn the_hub_ends_in_good_form() {
     let hub = Hub::start(threads(2));
     let mut sockets: Vec<WebSocket> = (0..50).map(|_| hub.session().0).collect();
-    let mut events = Lines::open(&hub, &[("Accept", "text/event-stream")]);
-    events.chunk();
+    let mut events = chunks(&hub, &[("Accept", "text/event-stream")]);
+    events.next().unwrap();
     hub.publish(json!({ "all": true, "text": "the last" }));
     hub.shutdown.request();
     for socket in &mut sockets {
@@ -269,8 +235,8 @@ fn the_hub_ends_in_good_form() {
         socket.close(1012);
         assert_eq!(socket.next(), Got::End);
     }
-    assert_eq!(events.chunk(), "data: the last\n\n");
-    assert!(events.chunk().starts_with("retry: "));
+    assert_eq!(events.next().unwrap(), "data: the last\n\n");
+    assert!(events.next().unwrap().starts_with("retry: "));
     hub.stop();
 }
 

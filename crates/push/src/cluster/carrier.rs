@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use async_nats::{Client, ConnectOptions, Event};
 use futures_util::StreamExt as _;
 use futures_util::future::{Either, select};
 use oroshi_net::Shutdown;
@@ -26,8 +26,7 @@ use tokio::time::{sleep, timeout};
 use crate::cluster::peers::{HEARTBEAT_MS, LetBe, Peers, SILENCE_MS};
 use crate::cluster::serve::{self, Claim};
 use crate::cluster::wire::{self, Body, Head, Request};
-use crate::cluster::{Order, Progress, Shared, count};
-use crate::http::query;
+use crate::cluster::{Order, Progress, Shared, address, count};
 use crate::node::Node;
 use crate::plan::{Cluster, Secret};
 
@@ -208,12 +207,7 @@ impl Work {
     }
 
     async fn connect(&self, nats: &Secret, lost: &Arc<Notify>) -> Result<Client, String> {
-        let servers: Vec<ServerAddr> = nats
-            .0
-            .split(',')
-            .map(|server| server.trim().parse())
-            .collect::<io::Result<_>>()
-            .map_err(|error| error.to_string())?;
+        let servers = address::servers(nats)?;
         let (lost, shared) = (Arc::clone(lost), Arc::clone(&self.shared));
         let mut options = ConnectOptions::new()
             .name(format!("oroshi push {}", self.node.name))
@@ -231,7 +225,7 @@ impl Work {
                 }
                 std::future::ready(())
             });
-        options = match credentials(&servers) {
+        options = match address::credentials(&servers) {
             Some((user, Some(password))) => options.user_and_password(user, password),
             Some((token, None)) => options.token(token),
             None => options,
@@ -479,13 +473,6 @@ impl Work {
     }
 }
 
-/// User and password, or a token alone, of the first server that has any.
-fn credentials(servers: &[ServerAddr]) -> Option<(String, Option<String>)> {
-    let plain = |text: &str| query::segment(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned);
-    let server = servers.iter().find(|server| server.has_user_pass())?;
-    Some((plain(server.username()?), server.password().map(plain)))
-}
-
 /// An error and what it came from, in one line.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -498,20 +485,4 @@ fn with_causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn credentials_stand_in_the_address_and_are_unescaped() {
-        let of = |addresses: &str| {
-            let servers: Vec<ServerAddr> = addresses.split(',').map(|address| address.parse().unwrap()).collect();
-            credentials(&servers)
-        };
-        assert_eq!(of("nats://h:1"), None);
-        assert_eq!(of("nats://u:p%40ss@h:1"), Some(("u".to_owned(), Some("p@ss".to_owned()))));
-        assert_eq!(of("nats://h:1,nats://s3cret@h:2"), Some(("s3cret".to_owned(), None)));
-    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use oroshi_net::Endpoint;
 
 use super::{Draft, Key, PlanError, is_unix};
+use crate::cluster::address;
 use crate::plan::{Cluster, GroupRule, Limits, Origins, Paths, Secret, Serves};
 
 /// More threads than this are a slip of the finger.
@@ -246,14 +247,8 @@ fn groups(groups: &[GroupRule], problems: &mut Vec<PlanError>) {
 }
 
 fn cluster(cluster: &Cluster, problems: &mut Vec<PlanError>) {
-    for url in cluster.nats.0.split(',') {
-        let authority = url.trim().strip_prefix("nats://").map(|rest| rest.rsplit('@').next().unwrap_or(rest));
-        let is_host = |host: &str| !host.is_empty() && host.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
-        if !authority.is_some_and(is_host) {
-            let expected = "nats://host:4222, several with commas";
-            problems.push(PlanError::Hidden { key: "cluster.nats".into(), why: "is no address of NATS", expected });
-            break;
-        }
+    if let Err(why) = address::servers(&cluster.nats) {
+        problems.push(PlanError::Hidden { key: "cluster.nats".into(), why, expected: address::EXPECTED });
     }
     let is_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
     if cluster.name.is_empty() || !cluster.name.bytes().all(is_name) {

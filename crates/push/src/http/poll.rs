@@ -144,7 +144,9 @@ async fn take(hub: &Rc<Hub>, place: Place, token: &str, after: u64) -> Result<St
     session.wake();
     session.times.heard.set(hub.now());
     if after.checked_add(1) == Some(batch) {
-        return Ok(hand_out(hub, &session, true));
+        let again = hand_out(hub, &session, true);
+        end_with_answer(hub, &session);
+        return Ok(again);
     }
     if after != batch {
         return Err(Refused::Batch(batch));
@@ -169,9 +171,17 @@ async fn take(hub: &Rc<Hub>, place: Place, token: &str, after: u64) -> Result<St
     } else {
         acknowledged
     };
-    match session.state.get() {
-        State::Over(_) => Err(Refused::Gone),
-        _ => Ok(waited),
+    if matches!(session.state.get(), State::Over(_)) {
+        return Err(Refused::Gone);
+    }
+    end_with_answer(hub, &session);
+    Ok(waited)
+}
+
+/// While the hub ends, so does each connection with its answer: nobody can come to acknowledge what is in it, or to ask for more.
+fn end_with_answer(hub: &Rc<Hub>, session: &Rc<Session>) {
+    if hub.draining.get() && !session.outbox.borrow().is_empty() {
+        hub.remove(session, Reason::Drain);
     }
 }
 

@@ -2,8 +2,10 @@
 #![allow(dead_code, unreachable_pub, unused_imports)] // each test file uses a part of it
 
 mod backend;
+mod subscriber;
+mod websocket;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -12,7 +14,8 @@ use std::time::{Duration, Instant};
 pub use backend::{Asked, Backend};
 use oroshi_net::{Peer, Shutdown};
 use oroshi_push::{Bound, Door, Plan, RunError, Serves};
-use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role, encode};
+pub use subscriber::{Chunks, End, Heard, Subscriber, TRANSPORTS, Transport};
+pub use websocket::{Answer, Got, end_of_head, read_more};
 
 /// Longer than anything here takes, on a machine that has other things to do.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,7 +51,10 @@ impl Hub {
     /// Asks it to end, and waits until it has.
     pub fn stop(mut self) {
         self.shutdown.request();
-        self.thread.take().unwrap().join().unwrap().unwrap();
+        let (tell, ended) = mpsc::channel();
+        let thread = self.thread.take().unwrap();
+        std::thread::spawn(move || tell.send(thread.join()));
+        ended.recv_timeout(PATIENCE).expect("the hub ends").unwrap().unwrap();
     }
 
     pub fn websocket(&self, target: &str) -> WebSocket {
@@ -104,36 +110,21 @@ impl Drop for Hub {
     }
 }
 
+/// Tells whoever runs the tests that this one was left out, and why.
+#[allow(clippy::print_stderr, reason = "for whoever runs the test alone")]
+pub fn skipped(name: &str, why: &str) {
+    let line = format!("skipped: {name}: {why}\n");
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("OROSHI_SKIPPED") {
+        let mut file = std::fs::OpenOptions::new().append(true).open(path).expect("OROSHI_SKIPPED names a file");
+        file.write_all(line.as_bytes()).expect("a line in OROSHI_SKIPPED");
+    }
+}
+
 /// The key in a session's first words.
 pub fn key_of(text: &str) -> String {
     let value: serde_json::Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"));
     value["session"].as_str().unwrap().to_owned()
-}
-
-/// An HTTP answer.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: Vec<u8>,
-}
-
-impl Answer {
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.body).into_owned()
-    }
-
-    pub fn json(&self) -> serde_json::Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{}: {error}", self.text()))
-    }
-
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.head
-            .lines()
-            .filter_map(|line| line.split_once(": "))
-            .find(|(n, _)| n.eq_ignore_ascii_case(name))
-            .map(|(_, v)| v)
-    }
 }
 
 /// One request on a connection of its own.
@@ -141,17 +132,7 @@ pub fn request(address: SocketAddr, method: &str, target: &str, headers: &[(&str
     let mut stream = connect(address);
     stream.write_all(&head(method, target, headers, Some(body.len()), true)).unwrap();
     stream.write_all(body).unwrap();
-    read_answer(stream)
-}
-
-/// The answer on a connection that closes behind it.
-pub fn read_answer(mut stream: TcpStream) -> Answer {
-    let mut all = Vec::new();
-    stream.read_to_end(&mut all).unwrap();
-    let end = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or_else(|| panic!("{all:?}"));
-    let head = String::from_utf8(all[..end].to_vec()).unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head, body: all.split_off(end + 4) }
+    Answer::read(stream)
 }
 
 pub fn head(method: &str, target: &str, headers: &[(&str, &str)], length: Option<usize>, close: bool) -> Vec<u8> {
@@ -177,31 +158,17 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What a WebSocket client gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Got {
-    Text(String),
-    Binary(Vec<u8>),
-    Ping(Vec<u8>),
-    Pong(Vec<u8>),
-    Close(Option<u16>, String),
-    /// The connection ended.
-    End,
-}
-
-/// A WebSocket client.
-pub struct WebSocket {
-    pub stream: TcpStream,
-    decoder: Decoder,
-    bytes: Vec<u8>,
-    /// Whether pings are answered, and not told of.
-    pub answers_pings: bool,
-}
+/// A WebSocket client over TCP.
+pub type WebSocket = websocket::WebSocket<TcpStream>;
 
 impl WebSocket {
     /// Opens one, or gives the answer that refuses it.
     pub fn open(address: SocketAddr, target: &str, headers: &[(&str, &str)]) -> Result<WebSocket, Answer> {
-        let mut stream = connect(address);
+        WebSocket::open_on(connect(address), target, headers)
+    }
+
+    /// As [`open`](Self::open), on a connection that is there.
+    pub fn open_on(stream: TcpStream, target: &str, headers: &[(&str, &str)]) -> Result<WebSocket, Answer> {
         let mut all = vec![
             ("Upgrade", "websocket"),
             ("Connection", "Upgrade"),
@@ -209,92 +176,6 @@ impl WebSocket {
             ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
         ];
         all.extend_from_slice(headers);
-        stream.write_all(&head("GET", target, &all, None, false)).unwrap();
-        let (mut got, mut end) = (Vec::new(), None);
-        while end.is_none() {
-            let mut buffer = [0; 4096];
-            let count = stream.read(&mut buffer).unwrap();
-            assert!(count > 0, "{}", String::from_utf8_lossy(&got));
-            got.extend_from_slice(&buffer[..count]);
-            end = got.windows(4).position(|four| four == b"\r\n\r\n");
-        }
-        let end = end.unwrap();
-        let head = String::from_utf8(got[..end].to_vec()).unwrap();
-        let mut bytes = got.split_off(end + 4);
-        let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
-        if status != 101 {
-            let length =
-                head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).map_or(0, |n| n.parse().unwrap());
-            while bytes.len() < length {
-                let mut buffer = [0; 4096];
-                let count = stream.read(&mut buffer).unwrap();
-                assert!(count > 0);
-                bytes.extend_from_slice(&buffer[..count]);
-            }
-            return Err(Answer { status, head, body: bytes });
-        }
-        assert!(head.contains("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
-        Ok(WebSocket { stream, decoder: Decoder::new(Role::Client), bytes, answers_pings: true })
-    }
-
-    /// The next thing to come.
-    pub fn next(&mut self) -> Got {
-        loop {
-            if let Some(got) = self.decode() {
-                match got {
-                    Got::Ping(payload) if self.answers_pings => {
-                        let mut out = Vec::new();
-                        encode::pong(&mut out, &payload, Some([1, 2, 3, 4]));
-                        let _ = self.stream.write_all(&out);
-                        continue;
-                    }
-                    got => return got,
-                }
-            }
-            let mut buffer = [0; 16 * 1024];
-            match self.stream.read(&mut buffer) {
-                Ok(0) => return Got::End,
-                Ok(count) => self.bytes.extend_from_slice(&buffer[..count]),
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Got::End,
-                Err(error) => panic!("nothing came: {error}"),
-            }
-        }
-    }
-
-    fn decode(&mut self) -> Option<Got> {
-        let limits = Limits { message_bytes: 64 << 20 };
-        let mut input = &mut self.bytes[..];
-        let before = input.len();
-        let event = self.decoder.decode(&limits, &mut input).unwrap();
-        let got = event.map(|event| match event {
-            Event::Message { kind: Kind::Text, data } => Got::Text(String::from_utf8(data.into_owned()).unwrap()),
-            Event::Message { kind: Kind::Binary, data } => Got::Binary(data.into_owned()),
-            Event::Ping(payload) => Got::Ping(payload.to_vec()),
-            Event::Pong(payload) => Got::Pong(payload.to_vec()),
-            Event::Close { code, reason } => Got::Close(code.map(|code| code.0), reason.to_owned()),
-        });
-        let left = input.len();
-        self.bytes.drain(..before - left);
-        got
-    }
-
-    /// The next message, which is a text.
-    pub fn text(&mut self) -> String {
-        match self.next() {
-            Got::Text(text) => text,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    pub fn send(&mut self, kind: Kind, data: &[u8]) {
-        let mut out = Vec::new();
-        encode::masked_message(&mut out, kind, data, [9, 8, 7, 6]);
-        self.stream.write_all(&out).unwrap();
-    }
-
-    pub fn close(&mut self, code: u16) {
-        let mut out = Vec::new();
-        encode::masked_close(&mut out, CloseCode(code), "", [9, 8, 7, 6]);
-        self.stream.write_all(&out).unwrap();
+        WebSocket::handshake(stream, &head("GET", target, &all, None, false))
     }
 }

@@ -1,6 +1,5 @@
 //! A NATS server of the test's own, and nodes that meet there.
 #![allow(dead_code, unreachable_pub)] // each test file uses a part of it
-#![allow(clippy::print_stderr)] // what a test has to say when it is skipped
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -12,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::hub::{Hub, PATIENCE};
+use crate::hub::{Hub, PATIENCE, skipped};
 
 /// A NATS server. Dropping it kills it.
 pub struct Nats {
@@ -159,14 +158,4 @@ fn spawn(port: &str, folder: &TempDir, arguments: &[String]) -> Option<Child> {
     let mut command = Command::new("nats-server");
     command.env("PATH", path).args(["--addr", "127.0.0.1", "--port", port, "--ports_file_dir"]).arg(folder.path());
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
-}
-
-/// Tells whoever runs the tests that this one was left out, and why.
-pub fn skipped(name: &str, why: &str) {
-    let line = format!("skipped: {name}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("OROSHI_SKIPPED") {
-        let mut file = std::fs::OpenOptions::new().append(true).open(path).expect("OROSHI_SKIPPED names a file");
-        file.write_all(line.as_bytes()).expect("a line in OROSHI_SKIPPED");
-    }
 }
