@@ -141,10 +141,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         log.tell(Level::Info, &shown(bound));
     }
     let gate = Arc::new(Gate::start(plan, doors, &shutdown)?);
-    Manager::find().tell("READY=1\n");
-    log.tell(Level::Info, "serving");
+    // Before anybody is told that it serves, and so may send one.
     on_hangup(Arc::downgrade(&gate), args.config.clone(), log)
         .map_err(|source| Error::System { what: "cannot take HUP", source })?;
+    Manager::find().tell("READY=1\n");
+    log.tell(Level::Info, "serving");
     gate.join()?;
     log.tell(Level::Info, "ended");
     Ok(ExitCode::SUCCESS)

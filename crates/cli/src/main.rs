@@ -132,6 +132,10 @@ fn main() -> ExitCode {
 fn end_with_a_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
+        // A database that sends garbage makes the client for it panic; the look-up takes that for what it is.
+        if oroshi_lookup::panics_are_contained() {
+            return;
+        }
         tell(panic);
         std::process::abort()
     }));

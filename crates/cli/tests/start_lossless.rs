@@ -63,6 +63,8 @@ const TARGET: Server = Server {
     loses: |_| false,
 };
 
+const GATE: Server = Server { name: "oroshi gate", command: &[OROSHI, "gate", "--config", "gate.toml"], ..TARGET };
+
 /// The oroshi gem, where it is built: `make gem`, and ruby/exe on the PATH.
 const RACK: Server = Server {
     name: "oroshi-rack",
@@ -135,6 +137,7 @@ const STARMAN: Server = Server {
 
 const CONFIG_RU: &str =
     r#"run ->(env) { [200, { "content-type" => "text/plain", "content-length" => "12" }, ["Hello, world"]] }"#;
+const GATE_TOML: &str = "threads = 2\n[[route]]\nanswer = { status = 200, body = \"Hello, world\" }\n";
 const PSGI: &str = r#"sub { [200, ["Content-Type" => "text/plain", "Content-Length" => 12], ["Hello, world"]] }"#;
 const UNICORN_RB: &str = "worker_processes 2\n";
 const PUMA_RB: &str = "quiet\nenvironment 'production'\nthreads 4, 4\nbind_to_activated_sockets 'only'\n";
@@ -149,6 +152,11 @@ const LANES: usize = 3;
 #[test]
 fn a_restart_loses_no_request_of_oroshi_target() {
     nothing_is_lost("a_restart_loses_no_request_of_oroshi_target", &TARGET, 5);
+}
+
+#[test]
+fn a_restart_loses_no_request_of_oroshi_gate() {
+    nothing_is_lost("a_restart_loses_no_request_of_oroshi_gate", &GATE, 5);
 }
 
 #[test]
@@ -214,7 +222,13 @@ impl std::fmt::Display for Run {
 fn under_load(server: &Server, (socket, load): (Socket, Load), restarts: u32) -> Run {
     let mut world = World::new(Kind::Ours);
     let unqueued = format!("{PUMA_RB}queue_requests false\n");
-    let files = [("config.ru", CONFIG_RU), ("app.psgi", PSGI), ("unicorn.rb", UNICORN_RB), ("puma.rb", PUMA_RB)];
+    let files = [
+        ("config.ru", CONFIG_RU),
+        ("gate.toml", GATE_TOML),
+        ("app.psgi", PSGI),
+        ("unicorn.rb", UNICORN_RB),
+        ("puma.rb", PUMA_RB),
+    ];
     for (name, text) in files.into_iter().chain([("puma-unqueued.rb", unqueued.as_str())]) {
         world.write(name, text);
     }

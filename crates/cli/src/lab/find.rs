@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use oroshi_words::nearest;
 
 /// The project's own questions.
-const BUILT_IN: [(&str, &str); 10] = [
+const BUILT_IN: [(&str, &str); 11] = [
     ("concurrency", include_str!("../../../../experiments/concurrency.toml")),
+    ("gate-static", include_str!("../../../../experiments/gate-static.toml")),
     ("generators", include_str!("../../../../experiments/generators.toml")),
     ("http-clients", include_str!("../../../../experiments/http-clients.toml")),
     ("keepalive", include_str!("../../../../experiments/keepalive.toml")),

@@ -1,0 +1,212 @@
+//! The configuration of `oroshi gate`: every key, every kind of mistake, what `--check` shows; and docs/gate.md against both.
+
+mod gate;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use gate::{Ran, oroshi};
+
+const EVERY_KEY: &str = include_str!("gate/every-key.toml");
+const PAGE: &str = include_str!("../../../docs/gate.md");
+
+/// Checks a configuration, with these files beside it.
+fn check(config: &str, files: &[(&str, &str)]) -> Ran {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("gate.toml"), config).unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let mut command = oroshi();
+    command.args(["gate", "--check"]).current_dir(folder.path()).env("GATE_PASSWORD", "hush");
+    Ran::of(command.output().unwrap())
+}
+
+#[test]
+fn every_key_is_taken_and_shown_but_for_secrets() {
+    let checked = check(EVERY_KEY, &[("body.txt", "back soon\n")]);
+    assert_eq!(checked.code, Some(0), "{}", checked.err);
+    assert!(!checked.out.contains("hush") && !checked.out.contains("gate@127.0.0.1"), "{}", checked.out);
+    // What is given comes back, where it is shown at all.
+    let shown: BTreeSet<&str> = checked.out.lines().collect();
+    for line in [
+        "threads = 2",
+        "drain = \"20s\"",
+        "per-host = 100",
+        "body-bytes = 1000000",
+        "format = \"combined\"",
+        "sample = 0.5",
+        "status = 421",
+        "servers = [\"127.0.0.1:11211\", \"unix:/run/memcached.sock\"]",
+        "value-bytes = 4096",
+        "query-timeout = \"300ms\"",
+        "key = \"header X-Tenant\"",
+        "# allowed targets: Allow(10.0.0.0/8, .internal, unix:/run/apps/)",
+        "keys-in-flight = 500",
+        "refresh-ahead = \"off\"",
+        "stale-if-error = \"600s\"",
+        "prefix = \"route:\"",
+        "write-back = false",
+        "balance = \"consistent-hash\"",
+        "hash = \"client\"",
+        "hash = \"header X-User\"",
+        "max-requests = 13",
+        "failures = \"off\"",
+        "targets = [{ to = \"10.0.0.7:8080\", weight = 1 }, { to = \"unix:/run/app.sock\", weight = 3 }]",
+        "max-age = \"off\"",
+        "host-header = \"app.internal\"",
+        "strip-prefix = \"/shop\"",
+        "via = \"gate\"",
+        "tunnel = \"off\"",
+        "# fields of the request are changed",
+        "# redirects with 301",
+        "# answers 503",
+    ] {
+        assert!(shown.contains(line), "{line} is not in\n{}", checked.out);
+    }
+}
+
+#[test]
+fn every_mistake_is_told_with_its_line() {
+    for (config, told) in [
+        ("", "listen.public: there is nowhere to listen"),
+        ("[listen]\npublic = ':1'\n", "route: there is no route"),
+        ("lisen = 1\n", "line 1: lisen: there is no such key: did you mean `listen`?"),
+        ("threads = 'x'\n", "line 1: threads: "),
+        ("[listen]\nadmin = ':81'\n", "line 2: listen.admin: `:81` would let anybody on the network purge and look"),
+        (
+            "[[route]]\nto = 'app'\n",
+            "line 2: route[1].to: there is no upstream `app`: none is configured, or an address such as app:80",
+        ),
+        ("[[route]]\nto = 'a b:1'\n", "line 2: route[1].to: "),
+        ("[[route]]\nlookup = 'x'\n", "line 2: route[1].lookup: there is no look-up `x`: none is configured"),
+        ("[[route]]\n", "line 1: route[1]: expected exactly one of `to`, `lookup`, `redirect` and `answer`"),
+        ("[[route]]\nto = '1.1.1.1'\nanswer = {}\n", "route[1]: expected exactly one of"),
+        ("[[route]]\nto = '1.1.1.1'\nhost = 'a b'\n", "line 3: route[1].host: `a b` is no host"),
+        (
+            "[[route]]\nto = '1.1.1.1'\npath = '/a/../b'\n",
+            "line 3: route[1].path: `/a/../b` is no path in its plain form",
+        ),
+        ("[[route]]\nto = '1.1.1.1'\nmethod = 'get'\n", "line 3: route[1].method: `get` is no method"),
+        ("[[route]]\nto = '1.1.1.1'\nheader = { 'a b' = '' }\n", "route[1].header.a b: `a b` is no field name"),
+        ("[[route]]\nto = '1.1.1.1'\nrequest = { set = { Host = 'x' } }\n", "Host is written by the gateway itself"),
+        ("[[route]]\nto = '1.1.1.1'\nresponse = { remove = ['a:'] }\n", "line 3: route[1].response.remove: "),
+        ("[[route]]\nto = '1.1.1.1'\nhost-header = 'a/b'\n", "host \"a/b\" is not a host"),
+        ("[[route]]\nto = '1.1.1.1'\nstrip-prefix = 'x'\n", "strip_prefix \"x\" is not a path"),
+        ("[[route]]\nredirect = { to = '{port}' }\n", "line 2: route[1].redirect.to: `{port}` is no part of a request"),
+        (
+            "[[route]]\nredirect = { to = '/', status = 200 }\n",
+            "line 2: route[1].redirect.status: 200 sends nobody elsewhere",
+        ),
+        ("[[route]]\nanswer = { status = 199 }\n", "line 2: route[1].answer.status: 199 is no status"),
+        (
+            "[[route]]\nanswer = { status = 204, body = 'x' }\n",
+            "line 2: route[1].answer.body: an answer of 204 has no body",
+        ),
+        ("[[route]]\nanswer = { body-file = 'none' }\n", "line 2: route[1].answer.body-file: cannot read `none`"),
+        ("[upstream.a]\ntargets = []\n", "line 2: upstream.a.targets: there is none"),
+        ("[upstream.a]\ntargets = ['1.1.1.1:0']\n", "line 2: upstream.a.targets: "),
+        ("[upstream.a]\ntargets = [{ to = 'a', weight = 0 }]\n", "the weight of `a` is 0: expected 1 to 1000"),
+        ("[upstream.a]\ntargets = ['a']\nbalance = 'best'\n", "line 3: upstream.a.balance: `best` is no way to choose"),
+        (
+            "[upstream.a]\ntargets = ['a']\nhash = 'x'\n",
+            "line 3: upstream.a.hash: `x` is nothing to divide requests by",
+        ),
+        ("[lookup.a]\nallow = 'any'\n", "lookup.a.tiers: there is no store to look in"),
+        ("[lookup.a]\nsql = { store = 'x', query = 'y' }\n", "lookup.a.allow: no target is allowed"),
+        (
+            "[lookup.a]\nallow = 'any'\nsql = { store = 'x', query = 'y' }\n",
+            "line 3: lookup.a.sql.store: there is no such store `x`",
+        ),
+        ("[lookup.a]\nallow = ['10.0.0.1/8']\n", "line 2: lookup.a.allow: "),
+        ("[lookup.a]\nkey = 'cookie'\n", "line 2: lookup.a.key: `cookie` is nothing to look up"),
+        ("[sql.a]\nurl = 'oracle://x'\n", "line 2: sql.a.url: "),
+        ("[sql.a]\nurl = 'sqlite:x'\nurl-env = 'Y'\n", "line 3: sql.a.url-env: it is given twice"),
+        (
+            "[sql.a]\nurl-env = 'NOT_SET_HERE'\n",
+            "line 2: sql.a.url-env: the environment variable `NOT_SET_HERE` is not set",
+        ),
+        ("[memcached.a]\nservers = ['x y']\n", "line 2: memcached.a.servers: "),
+        ("[limits]\nper-host = 1\n[listen]\npublic = ':1'\n", "limits.per-host: 1 cannot be divided among"),
+        ("[access-log]\nsample = 2\n", "line 2: access-log.sample: 2 is no share"),
+        ("[forwarding]\ntrusted = ['10.0.0.1/8']\n", "line 2: forwarding.trusted: "),
+    ] {
+        // Enough threads that they are too many to share among.
+        let config = if config.contains("per-host") { format!("threads = 2\n{config}") } else { config.to_owned() };
+        let checked = check(&config, &[]);
+        assert_eq!(checked.code, Some(2), "{config}: {}", checked.out);
+        assert!(checked.err.contains(told), "{config}: expected {told}:\n{}", checked.err);
+    }
+}
+
+#[test]
+fn the_page_has_every_key_and_no_other() {
+    let documented: BTreeSet<String> = keys_of_the_page();
+    let known: BTreeSet<String> = keys_of(&EVERY_KEY.parse().unwrap(), "");
+    // In place of a URL, a password.
+    let mut known: BTreeSet<String> = known.into_iter().collect();
+    known.extend(["url-file", "url-env", "password-file"].map(str::to_owned));
+    let missing: Vec<&String> = known.difference(&documented).collect();
+    let unknown: Vec<&String> = documented.difference(&known).collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "not in docs/gate.md: {missing:?}; not known: {unknown:?}");
+}
+
+/// Last names of keys that hold no table.
+fn keys_of(table: &toml::Table, path: &str) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    for (key, value) in table {
+        // Fields of requests and answers are no keys of ours.
+        if matches!(key.as_str(), "header" | "set" | "add") && path.contains("route") {
+            keys.insert(key.clone());
+            continue;
+        }
+        match value {
+            toml::Value::Table(inner) => keys.extend(keys_of(inner, &format!("{path}.{key}"))),
+            toml::Value::Array(elements) if elements.iter().any(toml::Value::is_table) => {
+                let mut is_table_alone = true;
+                for element in elements {
+                    match element {
+                        toml::Value::Table(inner) => keys.extend(keys_of(inner, &format!("{path}.{key}"))),
+                        _ => is_table_alone = false,
+                    }
+                }
+                if !is_table_alone {
+                    keys.insert(key.clone());
+                }
+            }
+            _ => drop(keys.insert(key.clone())),
+        }
+    }
+    keys
+}
+
+/// The last names of what stands in backticks in the first column of the tables of keys.
+fn keys_of_the_page() -> BTreeSet<String> {
+    let mut keys: BTreeSet<String> =
+        ["to", "weight", "set", "add", "remove", "status", "content-type", "body", "body-file", "retry-after"]
+            .into_iter()
+            .filter(|key| PAGE.contains(&format!("`{key}`")) || PAGE.contains(&format!("{key} = ")))
+            .map(str::to_owned)
+            .collect();
+    let mut in_table = false;
+    for line in PAGE.lines() {
+        if line.starts_with("| key |") {
+            in_table = true;
+        } else if !line.starts_with('|') {
+            in_table = false;
+        } else if in_table && !line.starts_with("|---") {
+            let column = line.trim_matches('|').split('|').next().unwrap();
+            for name in column.split('`').skip(1).step_by(2) {
+                let last = name.rsplit('.').next().unwrap();
+                // Those that hold tables: their own keys are listed.
+                if !matches!(
+                    last,
+                    "no-route" | "unknown" | "down" | "invalid" | "request" | "response" | "redirect" | "answer"
+                ) {
+                    keys.insert(last.to_owned());
+                }
+            }
+        }
+    }
+    keys
+}
