@@ -6,7 +6,6 @@ mod ask;
 mod keys;
 mod text;
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub(crate) use args::Args;
 
 use crate::config::document::{Mistake, Mistakes, Node, Table};
-use crate::config::toml;
+use crate::config::{self, ConfigError, toml};
 use crate::log::{Level, Log};
 
 /// Why there was no gateway, or it did not end well.
@@ -32,22 +31,9 @@ pub(crate) enum Error {
     /// The options do not make sense: each line names one, its value, and what was expected. Correct them.
     #[error("{}", .0.join("\n"))]
     Usage(Vec<String>),
-    /// The file cannot be read; the cause says why.
-    #[error("cannot read `{}`", .file.display())]
-    File {
-        /// Which.
-        file: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The configuration does not make sense: each line names a key, its value, and what was expected. Correct them.
-    #[error("{}", told(.file, .mistakes))]
-    Config {
-        /// Which.
-        file: PathBuf,
-        /// All that is wrong.
-        mistakes: Vec<Mistake>,
-    },
+    /// The configuration cannot be read, or does not make sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The sockets that the environment names cannot be used; the cause says which and why.
     #[error("cannot use the inherited sockets")]
     Inherit(#[source] InheritError),
@@ -81,7 +67,7 @@ impl Error {
     /// 2 when the command line or the configuration was wrong, 1 when the work failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Error::Usage(_) | Error::File { .. } | Error::Config { .. } | Error::Stranger { .. } => 2,
+            Error::Usage(_) | Error::Config(_) | Error::Stranger { .. } => 2,
             Error::Run(RunError::Listen { source: ListenError::Address { .. } | ListenError::Unix { .. }, .. }) => 2,
             Error::Run(RunError::Stores(_)) => 2,
             Error::Ask(error) if error.is_usage() => 2,
@@ -95,16 +81,11 @@ impl Error {
             Error::Run(RunError::Listen { source: ListenError::InUse { .. }, .. }) => {
                 Some("see who it is (ss -ltnp, ss -lxp), and end it or listen elsewhere")
             }
-            Error::File { .. } => Some("name the file with --config FILE; docs/gate.md has one to begin with"),
-            Error::Config { .. } => Some("correct the file; docs/gate.md has every key, and --check tries it"),
+            Error::Config(ConfigError::File { .. }) => Some("name the file with --config FILE; docs/gate.md has one to begin with"),
+            Error::Config(ConfigError::Mistakes { .. }) => Some("correct the file; docs/gate.md has every key, and --check tries it"),
             _ => None,
         }
     }
-}
-
-fn told(file: &Path, mistakes: &[Mistake]) -> String {
-    let lines: Vec<String> = mistakes.iter().map(|mistake| format!("{}: {mistake}", file.display())).collect();
-    lines.join("\n")
 }
 
 /// Runs the gateway until it is told to end, or asks one that runs.
@@ -114,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
             let plan = plan(&args.config, true)?;
             Ok(plan.doors.into_iter().find(|door| door.serves == Serves::Admin).map(|door| door.address))
         };
-        return Ok(ask::ask(command, args.admin.as_deref(), admin)?);
+        return ask::ask(command, args.admin.as_deref(), admin);
     }
     // First thing, as other descriptors could take the places of those that are inherited.
     let inherited = inherited().map_err(Error::Inherit)?;
@@ -153,9 +134,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 
 /// Reads the file, and makes a plan of it: every mistake at once. `inherits`: sockets are handed down.
 fn plan(file: &Path, inherits: bool) -> Result<Plan, Error> {
-    let text = fs::read_to_string(file).map_err(|source| Error::File { file: file.to_owned(), source })?;
-    let config = |mistakes| Error::Config { file: file.to_owned(), mistakes };
-    let node = toml::parse(&text).map_err(config)?;
+    let wrong = |mistakes| Error::Config(ConfigError::mistakes(file, mistakes));
+    let node = toml::parse(&config::text_of(file)?).map_err(wrong)?;
     let mistakes = Mistakes::default();
     let draft = Draft { inherits, ..keys::read(Table::root(&node, &mistakes)) };
     let mut mistakes = mistakes.into_inner();
@@ -171,7 +151,7 @@ fn plan(file: &Path, inherits: bool) -> Result<Plan, Error> {
     mistakes.sort();
     match plan {
         Ok(plan) if mistakes.is_empty() => Ok(plan),
-        _ => Err(config(mistakes)),
+        _ => Err(wrong(mistakes)),
     }
 }
 
@@ -227,7 +207,7 @@ fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, log: Log) -> io::Result
             let Some(gate) = gate.upgrade() else { return };
             match reload(&gate, &file) {
                 Ok(generation) => {
-                    log.tell(Level::Info, &format!("reloaded {}: plan {generation} is in force", file.display()))
+                    log.tell(Level::Info, &format!("reloaded {}: plan {generation} is in force", file.display()));
                 }
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();

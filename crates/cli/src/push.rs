@@ -14,7 +14,6 @@ mod text;
 mod yaml;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use oroshi_net::inherit::{InheritError, inherited};
@@ -23,7 +22,7 @@ use oroshi_net::notify::Manager;
 use oroshi_net::{Shutdown, ensure_descriptors};
 use oroshi_push::{Limits, Plan, RunError};
 
-use crate::config::document::Mistake;
+use crate::config::ConfigError;
 use crate::log::{Level, Log};
 pub(crate) use args::{Args, two_dashes};
 
@@ -33,22 +32,9 @@ pub(crate) enum Error {
     /// The options do not make sense: each line names one, its value, and what was expected. Correct them.
     #[error("{}", .0.join("\n"))]
     Usage(Vec<String>),
-    /// The file cannot be read; the cause says why.
-    #[error("cannot read `{}`", .file.display())]
-    File {
-        /// Which.
-        file: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The configuration does not make sense: each line names a key, its value, and what was expected. Correct them.
-    #[error("{}", told(.file, .mistakes))]
-    Config {
-        /// Which.
-        file: PathBuf,
-        /// All that is wrong.
-        mistakes: Vec<Mistake>,
-    },
+    /// The configuration cannot be read, or does not make sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The sockets that the environment names cannot be used; the cause says which and why.
     #[error("cannot use the inherited sockets")]
     Inherit(#[source] InheritError),
@@ -83,7 +69,7 @@ impl Error {
     /// 2 when the command line or the configuration was wrong, 1 when the work failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Error::Usage(_) | Error::File { .. } | Error::Config { .. } | Error::Stranger { .. } => 2,
+            Error::Usage(_) | Error::Config(_) | Error::Stranger { .. } => 2,
             Error::Run(RunError::Listen { source: ListenError::Address { .. } | ListenError::Unix { .. }, .. }) => 2,
             _ => 1,
         }
@@ -95,16 +81,11 @@ impl Error {
             Error::Run(RunError::Listen { source: ListenError::InUse { .. }, .. }) => {
                 Some("see who it is (ss -ltnp, ss -lxp), and end it or listen elsewhere")
             }
-            Error::File { .. } => Some("name the file with --config FILE, or give --port 9180 without one"),
-            Error::Config { .. } => Some("correct the file; docs/push.md has every key, and --check tries it"),
+            Error::Config(ConfigError::File { .. }) => Some("name the file with --config FILE, or give --port 9180 without one"),
+            Error::Config(ConfigError::Mistakes { .. }) => Some("correct the file; docs/push.md has every key, and --check tries it"),
             _ => None,
         }
     }
-}
-
-fn told(file: &std::path::Path, mistakes: &[Mistake]) -> String {
-    let lines: Vec<String> = mistakes.iter().map(|mistake| format!("{}: {mistake}", file.display())).collect();
-    lines.join("\n")
 }
 
 /// Runs the hub until it is told to end.

@@ -137,7 +137,7 @@ fn leave(number: usize, mut stream: UnixStream) -> Option<UnixStream> {
             let mut close = Vec::new();
             encode::masked_close(&mut close, CloseCode::NORMAL, "", [9, 8, 7, 6]);
             stream.write_all(&close).unwrap();
-            if number % 4 != 0 {
+            if !number.is_multiple_of(4) {
                 // What was published, and the answering close frame.
                 stream.read_to_end(&mut Vec::new()).unwrap();
             }

@@ -3,6 +3,7 @@
 mod metrics;
 mod status;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use oroshi_lookup::{Explanation, Held, key};
@@ -203,7 +204,7 @@ async fn purge(site: &Site, query: &str) -> Result<Value, Problem> {
                 }
                 // As requests would spell it.
                 let key = match plan.key {
-                    KeyFrom::Host => key::host(key.as_bytes()).map_or_else(|_| key.clone(), |host| host.into_owned()),
+                    KeyFrom::Host => key::host(key.as_bytes()).map_or_else(|_| key.clone(), Cow::into_owned),
                     _ => key.clone(),
                 };
                 let gone = match everywhere {

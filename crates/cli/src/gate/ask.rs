@@ -130,7 +130,7 @@ fn written(query: &[(&str, &str)]) -> String {
         for byte in value.bytes() {
             match byte {
                 b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                    text.push(char::from(byte))
+                    text.push(char::from(byte));
                 }
                 _ => text.push_str(&format!("%{byte:02X}")),
             }

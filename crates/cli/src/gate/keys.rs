@@ -361,12 +361,10 @@ fn answer(table: Table<'_>, place: &mut Answer) {
     table.set("status", &mut place.status, number);
     table.set("content-type", &mut place.content_type, own);
     table.set("body", &mut place.body, |text| Ok(text.as_bytes().into()));
-    if let Some(file) = table.get("body-file") {
-        if let Some(body) =
-            file.read(|name| std::fs::read(name).map_err(|error| format!("cannot read `{name}`: {error}")))
-        {
-            place.body = body.into();
-        }
+    let file = table.get("body-file");
+    let read = |name: &str| std::fs::read(name).map_err(|error| format!("cannot read `{name}`: {error}"));
+    if let Some(body) = file.and_then(|file| file.read(read)) {
+        place.body = body.into();
     }
     table.set("retry-after", &mut place.retry_after, |text| {
         let time = off_or(text, parse_time)?;

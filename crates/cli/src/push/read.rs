@@ -1,13 +1,12 @@
 //! From what was typed, and the file that it names, to a plan: every mistake at once.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use oroshi_push::{Door, Draft, Plan, PlanError, Serves};
 
 use super::{Args, Error, kuiperbelt, native, template, yaml};
 use crate::config::document::{Mistake, Mistakes, Node, Table, Value};
-use crate::config::toml;
+use crate::config::{self, ConfigError, toml};
 use crate::log::Level;
 
 /// What kuiperbelt reads when no file is named.
@@ -52,8 +51,8 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
     let node = match &file {
         None => nothing,
         Some(file) => {
-            let text = fs::read_to_string(file).map_err(|source| Error::File { file: file.clone(), source })?;
-            parse(&text, language).map_err(|mistakes| Error::Config { file: file.clone(), mistakes })?
+            let text = config::text_of(file)?;
+            parse(&text, language).map_err(|mistakes| ConfigError::mistakes(file, mistakes))?
         }
     };
     let mistakes = Mistakes::default();
@@ -74,7 +73,7 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
     match planned(draft, inherits, &node, language, &mut mistakes) {
         Some(plan) => Ok(Reading { plan, level, file, listens }),
         None => match file {
-            Some(file) => Err(Error::Config { file, mistakes }),
+            Some(file) => Err(ConfigError::mistakes(&file, mistakes).into()),
             None => Err(Error::Usage(mistakes.iter().map(in_flags).collect())),
         },
     }

@@ -1,5 +1,5 @@
 //! What the tests of `oroshi gate` share: the gateway and the servers behind it as processes, and a client.
-#![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
+#![allow(dead_code, unreachable_pub, clippy::print_stderr, reason = "a module of each test file, which uses its part")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -212,7 +212,7 @@ pub fn sqlite(test: &str, file: &Path, statements: &str) -> bool {
 }
 
 fn skip(test: &str, why: &str) {
-    println!("skipped: {test}: {why}");
+    eprintln!("skipped: {test}: {why}");
     if let Some(list) = std::env::var_os("OROSHI_SKIPPED") {
         let mut list = fs::OpenOptions::new().append(true).create(true).open(list).unwrap();
         writeln!(list, "skipped: {test}: {why}").unwrap();

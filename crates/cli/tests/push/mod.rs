@@ -1,5 +1,5 @@
 //! What the tests of `oroshi push` share: the hub as a process, a backend that records its callbacks, clients on a unix socket.
-#![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "a module of each test file, which uses its part")]
 
 #[path = "../../../push/tests/hub/websocket.rs"]
 mod websocket;

@@ -1,5 +1,7 @@
 //! The gateway's numbers for Prometheus.
 
+use std::time::Duration;
+
 use oroshi_lookup::counts::{LATENCY_BOUNDS, LookupCounts, TierCounts};
 use oroshi_lookup::{BreakerState, StoreState};
 use oroshi_words::metrics::{Kind, Metrics};
@@ -123,7 +125,7 @@ fn lookups(metrics: &mut Metrics, all: &[(String, LookupCounts)]) {
     for (lookup, counts) in all {
         for (tier, counts) in [("memcached", &counts.memcached), ("sql", &counts.sql)] {
             let latency = &counts.latency;
-            let within = LATENCY_BOUNDS.iter().map(|bound| bound.as_secs_f64()).zip(latency.buckets);
+            let within = LATENCY_BOUNDS.iter().map(Duration::as_secs_f64).zip(latency.buckets);
             let beyond = latency.buckets[LATENCY_BOUNDS.len()];
             took.histogram(&[("lookup", lookup), ("tier", tier)], within, beyond, latency.sum.as_secs_f64());
         }
