@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use oroshi_words::nearest;
 
 /// The project's own questions.
-const BUILT_IN: [(&str, &str); 11] = [
+const BUILT_IN: [(&str, &str); 12] = [
     ("concurrency", include_str!("../../../../experiments/concurrency.toml")),
     ("gate-static", include_str!("../../../../experiments/gate-static.toml")),
     ("generators", include_str!("../../../../experiments/generators.toml")),
@@ -18,6 +18,7 @@ const BUILT_IN: [(&str, &str); 11] = [
     ("rack-behind-nginx", include_str!("../../../../experiments/rack-behind-nginx.toml")),
     ("rack-requests", include_str!("../../../../experiments/rack-requests.toml")),
     ("rack-servers", include_str!("../../../../experiments/rack-servers.toml")),
+    ("route-reuse", include_str!("../../../../experiments/route-reuse.toml")),
     ("unix-or-tcp", include_str!("../../../../experiments/unix-or-tcp.toml")),
 ];
 /// Where an experiment is looked for by its name.
