@@ -285,6 +285,38 @@ fn one_host_cannot_take_all() {
     drop(stuck);
 }
 
+/// Each has carried a request, and waits for the next.
+#[test]
+fn an_idle_connection_takes_little_memory() {
+    const CONNECTIONS: usize = 5000;
+    oroshi_net::ensure_descriptors(CONNECTIONS as u64 + 100).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_owned();
+    let _server = server(&dir, "one.sock", 11);
+    let gate = Gate::start(folder, "[[route]]\nto = \"unix:{dir}/one.sock\"\n");
+    let resident = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", gate.process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+    };
+    let open = |count: usize| -> Vec<UnixStream> {
+        let connect = |_| {
+            let mut stream = UnixStream::connect(gate.path("public.sock")).unwrap();
+            stream.set_read_timeout(Some(HANG)).unwrap();
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            assert!(stream.read(&mut [0; 512]).unwrap() > 0);
+            stream
+        };
+        (0..count).map(connect).collect()
+    };
+    let some = open(100);
+    let before = resident();
+    let all = open(CONNECTIONS);
+    let each = resident().saturating_sub(before) / CONNECTIONS;
+    assert!(each <= 4096, "{each} bytes for each connection");
+    drop((some, all));
+}
+
 #[test]
 fn the_log_tells_every_request_and_is_opened_anew() {
     let folder = tempfile::tempdir().unwrap();
