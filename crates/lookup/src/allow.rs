@@ -9,14 +9,15 @@ use crate::value::Target;
 
 /// Which targets are allowed. Nothing is, unless a rule says so:
 ///
-/// - `10.0.0.0/8`, `fd00::/8`, `192.0.2.7`: addresses. An IPv4 address that is written as IPv6 (`::ffff:10.0.0.1`) counts as itself.
+/// - `10.0.0.0/8`, `fd00::/8`, `192.0.2.7`: addresses. An IPv4 address that is written as IPv6 (`::ffff:10.0.0.1`)
+///   counts as itself.
 /// - `.internal`, `app.example`: names below a suffix, or one name.
-/// - `unix:/run/apps/`: unix sockets below a folder, or one socket. Paths are compared as they are written, so a link below it leads
-///   wherever it leads; `..` is refused.
+/// - `unix:/run/apps/`: unix sockets below a folder, or one socket. Paths are compared as they are written, so a link
+///   below it leads wherever it leads; `..` is refused.
 /// - `any`: everything.
 ///
-/// A name's addresses are checked as well, once it is resolved ([`Allow::resolved`]). Where there are rules for addresses and none for
-/// names, a name is allowed if what it resolves to is.
+/// A name's addresses are checked as well, once it is resolved ([`Allow::resolved`]). Where there are rules for
+/// addresses and none for names, a name is allowed if what it resolves to is.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Allow {
     any: bool,
@@ -30,8 +31,8 @@ pub struct Allow {
 pub enum AllowError {
     /// Write it in one of the forms of [`Allow`].
     #[error(
-        "`{rule}` is not a place: expected a network (10.0.0.0/8), an address, a name (app.example), a suffix of names (.example), a folder \
-         of unix sockets (unix:/run/apps/) or `any`"
+        "`{rule}` is not a place: expected a network (10.0.0.0/8), an address, a name (app.example), a suffix of names \
+         (.example), a folder of unix sockets (unix:/run/apps/) or `any`"
     )]
     Unknown {
         /// As it was given.
@@ -47,7 +48,8 @@ pub enum AllowError {
     },
     /// Write the path in full, without `.` and `..`.
     #[error(
-        "`{rule}` does not name a place for unix sockets: expected an absolute path without `.` and `..`, such as unix:/run/apps/"
+        "`{rule}` does not name a place for unix sockets: expected an absolute path without `.` and `..`, such as \
+         unix:/run/apps/"
     )]
     Path {
         /// As it was given.
@@ -80,7 +82,8 @@ impl Allow {
         *self == Allow::default()
     }
 
-    /// Whether a target may stand in a value. A name that passes is to be checked again when it is resolved: [`Allow::resolved`].
+    /// Whether a target may stand in a value. A name that passes is to be checked again when it is resolved:
+    /// [`Allow::resolved`].
     pub fn target(&self, target: &Target) -> bool {
         match target {
             Target::V4 { address, .. } => self.address(IpAddr::V4(*address)),

@@ -30,8 +30,8 @@ pub enum Outcome {
     Stale(Targets, StoreError),
     /// The stores cannot say, and nothing is known from before.
     StoreDown(StoreError),
-    /// Something stands under this key that is no target, or none that is allowed; why, for whoever looks after the store. Shows nothing
-    /// secret.
+    /// Something stands under this key that is no target, or none that is allowed; why, for whoever looks after the
+    /// store. Shows nothing secret.
     Invalid(Arc<str>),
     /// Too many keys, or too many who wait for one, are being looked up already.
     Overloaded,

@@ -7,7 +7,8 @@ use std::time::Duration;
 pub struct Breaking {
     /// It opens after so many failures in a row.
     pub failures: u32,
-    /// For how long at first. Each probe that fails doubles it; each pause is up to a quarter shorter or longer than that, by chance.
+    /// For how long at first. Each probe that fails doubles it; each pause is up to a quarter shorter or longer than
+    /// that, by chance.
     pub pause: Duration,
     /// For how long at most.
     pub pause_max: Duration,

@@ -52,8 +52,8 @@ pub fn host(host: &[u8]) -> Result<Cow<'_, str>, KeyError> {
     name_or_ipv4(name.strip_suffix('.').unwrap_or(name))
 }
 
-/// A key that is no host: a header's value, a segment of a path, what a script says. 1 to [`TEXT_BYTES`] bytes of UTF-8 without
-/// control characters.
+/// A key that is no host: a header's value, a segment of a path, what a script says. 1 to [`TEXT_BYTES`] bytes of UTF-8
+/// without control characters.
 ///
 /// # Errors
 /// Whatever is not that.

@@ -34,8 +34,9 @@ pub enum Get {
     Later(Later),
 }
 
-/// An answer that is on its way; there is one in any case, after [`LookupSettings::wait`] at the latest. To be polled on a tokio runtime with
-/// its timer. Dropping it costs nothing: the stores are asked all the same, for those who come later.
+/// An answer that is on its way; there is one in any case, after [`LookupSettings::wait`] at the latest. To be polled
+/// on a tokio runtime with its timer. Dropping it costs nothing: the stores are asked all the same, for those who come
+/// later.
 pub struct Later(Pin<Box<dyn Future<Output = Answer> + Send>>);
 
 impl Lookup {
@@ -85,7 +86,8 @@ impl Lookup {
         })))
     }
 
-    /// Looks a key up; in canonical form, as [`crate::key`] gives it. From any thread. An answer from memory costs no allocation.
+    /// Looks a key up; in canonical form, as [`crate::key`] gives it. From any thread. An answer from memory costs no
+    /// allocation.
     #[inline]
     pub fn get(&self, key: &str) -> Get {
         let mut expired = None;
@@ -105,7 +107,8 @@ impl Lookup {
         self.ask(key, expired)
     }
 
-    /// Puts targets into memory, as if a store had just named them: for a start that is warm. Does nothing where there is no memory tier.
+    /// Puts targets into memory, as if a store had just named them: for a start that is warm. Does nothing where there
+    /// is no memory tier.
     pub fn keep(&self, key: &str, targets: Targets) {
         if let Some(memory) = &self.0.memory {
             let said = Said::Targets(targets);

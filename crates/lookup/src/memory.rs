@@ -1,7 +1,8 @@
-//! The first tier: answers in this process's memory, shared by all cores. Bounded, without I/O; time is an argument, in milliseconds of
-//! any one clock.
+//! The first tier: answers in this process's memory, shared by all cores. Bounded, without I/O; time is an argument, in
+//! milliseconds of any one clock.
 //!
-//! Values and refusals (no such key, an invalid value) stand in separate caches, so that no number of unknown keys pushes a value out.
+//! Values and refusals (no such key, an invalid value) stand in separate caches, so that no number of unknown keys
+//! pushes a value out.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -129,8 +130,8 @@ impl Memory {
         Found::Missing
     }
 
-    /// Keeps what a store has said, unless something was purged since `purges` was read: then it may be older than that. `chance`, between 0
-    /// and 1, decides on the jitter. How long it is kept.
+    /// Keeps what a store has said, unless something was purged since `purges` was read: then it may be older than
+    /// that. `chance`, between 0 and 1, decides on the jitter. How long it is kept.
     pub(crate) fn keep(&self, key: &str, said: &Said, from: Tier, now: u64, chance: f64, purges: u64) -> Duration {
         let (hash, mut shard) = self.shard(key);
         if self.purges() != purges {
@@ -250,8 +251,9 @@ impl HeapBytes for Refusal {
     }
 }
 
-/// When an entry was fetched and how long it counts, in 13 bytes: in ticks of 32 ms, which go round after four years. An entry that nobody
-/// has touched for that long would look young; a process that runs for so long with a cache that is never full is not worth a wider entry.
+/// When an entry was fetched and how long it counts, in 13 bytes: in ticks of 32 ms, which go round after four years.
+/// An entry that nobody has touched for that long would look young; a process that runs for so long with a cache that
+/// is never full is not worth a wider entry.
 #[derive(Clone, Copy)]
 #[repr(Rust, packed)]
 struct Times {
@@ -263,6 +265,8 @@ struct Times {
 }
 
 const TICK_MS: u64 = 32;
+/// Entries may be from so far in the future, in ticks: half a minute.
+const FUTURE: u32 = 1000;
 
 impl Times {
     fn new(now: u64, ttl: Duration, ask_at: Duration, from: Tier) -> Self {
@@ -271,7 +275,9 @@ impl Times {
 
     #[inline]
     fn age(&self, now: u64) -> Duration {
-        duration(((now / TICK_MS) as u32).wrapping_sub(self.since))
+        let age = ((now / TICK_MS) as u32).wrapping_sub(self.since);
+        // Whoever asks may have looked at the clock just before the entry was made.
+        duration(if age > u32::MAX - FUTURE { 0 } else { age })
     }
 
     fn ttl(&self) -> Duration {

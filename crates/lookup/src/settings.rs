@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::allow::Allow;
 use crate::breaker::Breaking;
 
-/// A way from keys to targets: tiers, asked in the order memory, memcached, SQL. Each may be left out, but not both stores.
+/// A way from keys to targets: tiers, asked in the order memory, memcached, SQL. Each may be left out, but not both
+/// stores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LookupSettings {
     /// What it is called, in messages and metrics.
@@ -59,10 +60,11 @@ pub struct MemoryTier {
     pub ttl: Duration,
     /// How long a refusal counts. 5 s by default.
     pub negative_ttl: Duration,
-    /// By which share each of these is made longer or shorter, by chance, so that what came together does not end together; 0 to 0.5. 0.1 by
-    /// default.
+    /// By which share each of these is made longer or shorter, by chance, so that what came together does not end
+    /// together; 0 to 0.5. 0.1 by default.
     pub jitter: f64,
-    /// From which share of its TTL on a value that is asked for is fetched anew in the background; `None`: never. 0.8 by default.
+    /// From which share of its TTL on a value that is asked for is fetched anew in the background; `None`: never. 0.8
+    /// by default.
     pub refresh_ahead: Option<f64>,
     /// For how long after its TTL a value is still used if the stores are down. 1 h by default.
     pub stale_if_error: Duration,
@@ -84,8 +86,8 @@ impl Default for MemoryTier {
     }
 }
 
-/// The memcached tier. What SQL says is written back to it, with a TTL; reading never makes that longer, so what memory has is at most as
-/// old as both TTLs together.
+/// The memcached tier. What SQL says is written back to it, with a TTL; reading never makes that longer, so what memory
+/// has is at most as old as both TTLs together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemcachedTier {
     /// The store's name.
@@ -118,8 +120,8 @@ impl MemcachedTier {
 pub struct SqlTier {
     /// The store's name.
     pub store: String,
-    /// A query with one parameter, the key as text: `SELECT host FROM domain WHERE domain = ?`, for PostgreSQL `... = $1`. The first column
-    /// of the first row is the value; no row, or NULL, is none.
+    /// A query with one parameter, the key as text: `SELECT host FROM domain WHERE domain = ?`, for PostgreSQL `... =
+    /// $1`. The first column of the first row is the value; no row, or NULL, is none.
     pub query: String,
 }
 
@@ -144,7 +146,8 @@ pub enum StoreKind {
 /// Servers of memcached, among which keys are divided. One connection to each serves all cores and all requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemcachedSettings {
-    /// `host:port`, `unix:/path`; without a port it is 11211. A key's server depends on these texts alone, not on their order.
+    /// `host:port`, `unix:/path`; without a port it is 11211. A key's server depends on these texts alone, not on their
+    /// order.
     pub servers: Vec<String>,
     /// How long an answer may take. 250 ms by default.
     pub timeout: Duration,
@@ -175,8 +178,9 @@ impl MemcachedSettings {
 /// A database, with a few connections for all cores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SqlSettings {
-    /// `sqlite:/path/file.db`, `mysql://user@host/database`, `mysql://user@localhost/database?socket=/path`, `postgres://user@host/database`,
-    /// `postgres://user@localhost/database?host=/folder/of/the/socket`. Options behind `?` are sqlx's. Never shown in full.
+    /// `sqlite:/path/file.db`, `mysql://user@host/database`, `mysql://user@localhost/database?socket=/path`,
+    /// `postgres://user@host/database`, `postgres://user@localhost/database?host=/folder/of/the/socket`. Options behind
+    /// `?` are sqlx's. Never shown in full.
     pub url: Secret,
     /// The password, which is better kept out of the URL.
     pub password: Option<Secret>,
@@ -280,7 +284,9 @@ impl LookupSettings {
             "there is no store to look in: expected memcached, sql or both".to_owned()
         });
         check.that(!self.allow.is_empty(), "allow", || {
-            "no target is allowed: expected networks (10.0.0.0/8), names (.internal), folders of unix sockets (unix:/run/apps/) or `any`".to_owned()
+            "no target is allowed: expected networks (10.0.0.0/8), names (.internal), folders of unix sockets \
+             (unix:/run/apps/) or `any`"
+                .to_owned()
         });
         check.positive("wait", self.wait);
         check.count("keys-in-flight", self.keys_in_flight);
@@ -293,7 +299,9 @@ impl LookupSettings {
         }
         if let Some(sql) = &self.sql {
             check.that(!sql.query.trim().is_empty(), "sql.query", || {
-                "there is no query: expected one with one parameter, such as SELECT host FROM domain WHERE domain = ?".to_owned()
+                "there is no query: expected one with one parameter, such as \
+                 SELECT host FROM domain WHERE domain = ?"
+                    .to_owned()
             });
         }
         check.0

@@ -20,7 +20,8 @@ use crate::memcached::{Memcached, ServerState};
 use crate::settings::{SettingError, StoreKind, StoreSettings};
 use crate::sql::{Rows, Sql, SqlState, Value};
 
-/// The stores, by name. Clones are the same stores; the thread ends when the last of them, and of what was made with them, is gone.
+/// The stores, by name. Clones are the same stores; the thread ends when the last of them, and of what was made with
+/// them, is gone.
 #[derive(Clone)]
 pub struct Stores {
     jobs: mpsc::UnboundedSender<Job>,
@@ -102,7 +103,8 @@ impl Stores {
         Ok(started)
     }
 
-    /// Takes up other settings. Stores whose settings are as they were keep their connections; what is under way with another is ended.
+    /// Takes up other settings. Stores whose settings are as they were keep their connections; what is under way with
+    /// another is ended.
     ///
     /// # Errors
     /// All that is wrong with the settings; then nothing changes.
@@ -150,7 +152,8 @@ impl Stores {
         let _ = self.jobs.send(Box::new(job)); // the thread lives for as long as this does, unless it has panicked
     }
 
-    /// Has something done there that takes time. It is carried on with when the future is dropped; `None` if the thread has ended.
+    /// Has something done there that takes time. It is carried on with when the future is dropped; `None` if the thread
+    /// has ended.
     fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
         &self,
         work: impl FnOnce(Rc<World>) -> F + Send + 'static,
@@ -238,8 +241,8 @@ pub struct SqlStore {
 }
 
 impl SqlStore {
-    /// Sends a query with its parameters (`?`, in PostgreSQL `$1`...), and takes its rows, within the bounds of the settings. A query that
-    /// begins with `SELECT` may be sent twice, if the connection broke; any other is sent once.
+    /// Sends a query with its parameters (`?`, in PostgreSQL `$1`...), and takes its rows, within the bounds of the
+    /// settings. A query that begins with `SELECT` may be sent twice, if the connection broke; any other is sent once.
     ///
     /// # Errors
     /// What is wrong with the store, or with the query.

@@ -1,7 +1,7 @@
 //! What stands under a key: one place to send requests to, or several.
 //!
-//! Forms: `host`, `host:port`, `unix:/path`, `http://host[:port][/]`, `{"targets": [{"to": "...", "weight": 3}, ...]}`, `["...", ...]`.
-//! A host is a name, an IPv4 address, or an IPv6 address in brackets; without a port it is 80.
+//! Forms: `host`, `host:port`, `unix:/path`, `http://host[:port][/]`, `{"targets": [{"to": "...", "weight": 3}, ...]}`,
+//! `["...", ...]`. A host is a name, an IPv4 address, or an IPv6 address in brackets; without a port it is 80.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -63,7 +63,8 @@ impl fmt::Display for Target {
     }
 }
 
-/// The targets of a key, at least one. Cloning them allocates nothing; one alone takes 24 bytes, and what a name or a path needs.
+/// The targets of a key, at least one. Cloning them allocates nothing; one alone takes 24 bytes, and what a name or a
+/// path needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Targets {
     /// One.

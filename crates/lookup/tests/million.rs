@@ -1,4 +1,5 @@
-//! Two million keys in memory: what they take, by the process's own account. A file of its own, so that nothing else is in the process.
+//! Two million keys in memory: what they take, by the process's own account. A file of its own, so that nothing else is
+//! in the process.
 
 mod peers;
 

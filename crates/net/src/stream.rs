@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -84,11 +83,17 @@ impl Stream {
     /// reported something since the last read. What happened after the runtime last looked at its sockets is not seen. What it reads to
     /// find out is lost: after `false` the connection is of no more use.
     pub fn seems_quiet(&mut self) -> bool {
-        let mut byte = [MaybeUninit::uninit(); 1];
-        let mut buffer = ReadBuf::uninit(&mut byte);
-        // The poll that waits for the next message brings its own waker.
-        let mut context = Context::from_waker(Waker::noop());
-        Pin::new(self).poll_read(&mut context, &mut buffer).is_pending()
+        let mut byte = [0; 1];
+        let read = match self {
+            Stream::Tcp(stream) => stream.try_read(&mut byte),
+            Stream::Unix(stream) => stream.try_read(&mut byte),
+            Stream::Tls(stream) => {
+                // The poll that waits for the next message brings its own waker.
+                let mut context = Context::from_waker(Waker::noop());
+                return Pin::new(&mut stream.0).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending();
+            }
+        };
+        matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// The protocol agreed on by ALPN, for example `h2`; None without TLS or without agreement.

@@ -36,6 +36,34 @@ async fn talk(mut client: Stream, mut server: Stream) {
 }
 
 #[test]
+fn a_connection_that_is_kept_tells_when_it_is_not_to_be_used_again() {
+    let (_folder, unix) = unix_address();
+    for address in ["127.0.0.1:0", &unix] {
+        for closes in [true, false] {
+            on_a_core(async {
+                let listener = listener(address).into_listener().unwrap();
+                let mut client = connect(&listener.local_address().peer()).await.unwrap().stream;
+                let mut server = listener.accept().await.unwrap();
+                // Some use, after which it is known to be drained.
+                server.write_all(b"hello").await.unwrap();
+                assert_eq!(client.read(&mut [0; 16]).await.unwrap(), 5);
+                assert!(client.seems_quiet() && client.seems_quiet() && client.is_quiet());
+                if closes {
+                    drop(server);
+                } else {
+                    server.write_all(b"x").await.unwrap();
+                }
+                assert!(!client.is_quiet());
+                // The runtime looks at its sockets some time; until then nothing is seen.
+                while client.seems_quiet() {
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+    }
+}
+
+#[test]
 fn connections_over_tcp_unix_and_abstract_sockets_carry_bytes() {
     let (_folder, unix) = unix_address();
     for address in ["127.0.0.1:0", "[::1]:0", &unix, &abstract_address()] {

@@ -65,6 +65,8 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     /// When its head had come.
     pub(crate) head_at: u64,
+    /// Whether the head and all of the body that has come so far were one read.
+    pub(crate) came_at_once: bool,
     /// Bytes of its body so far.
     pub(crate) bytes: u64,
     /// Whether the connection can be used for another request.
@@ -85,6 +87,7 @@ impl Answer {
             kept: None,
             status: 0,
             head_at: 0,
+            came_at_once: true,
             bytes: 0,
             keep_alive: false,
             keep: None,
@@ -130,8 +133,11 @@ impl Answer {
             if let Some(ending) = step? {
                 return Poll::Ready(Ok(ending));
             }
-            if self.status != 0 && course.waiting.phase() != Phase::Send {
-                course.waiting.enter(Phase::Body, monotonic_ns());
+            if self.status != 0 {
+                self.came_at_once = false;
+                if course.waiting.phase() != Phase::Send {
+                    course.waiting.enter(Phase::Body, monotonic_ns());
+                }
             }
         }
     }

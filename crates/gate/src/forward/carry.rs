@@ -52,7 +52,7 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
     let (mut place, mut pool) = call.to.pick(call.key, &[], now).ok_or_else(no_target)?;
     let engine = Rc::clone(pool.engine());
     let waiting = Waiting::new(engine.clock.seat(), &call.rules.settings.timeouts, now);
-    let mut message = compose(exchange, call, &engine, &pool, outcome).map_err(Stop::Client)?;
+    let mut message = compose(exchange, call, &engine, pool, outcome).map_err(Stop::Client)?;
     let mut tried = Tried::default();
     loop {
         outcome.target = Some(Rc::clone(pool));
@@ -245,7 +245,8 @@ async fn attempt(
     let mut answer = Answer::new(message.expect);
     let Exchange { body, reply, .. } = exchange;
     let ending = if sent == message.bytes.len() && message.whole {
-        waiting.enter(Phase::Head, if outcome.reused { began } else { monotonic_ns() });
+        let is_at_once = outcome.reused && outcome.retries == 0;
+        waiting.enter(Phase::Head, if is_at_once { began } else { monotonic_ns() });
         poll_fn(|context| answer.poll(context, &course, connection, reply)).await.map(|ending| (ending, true))
     } else {
         let rest = &message.bytes[sent..];
@@ -254,8 +255,11 @@ async fn attempt(
     take_note(&answer, pool, outcome);
     match ending? {
         (Ending::Whole, all_sent) => {
+            // The clock is not read again for what came in one read.
+            let now = if answer.came_at_once { answer.head_at } else { monotonic_ns() };
+            outcome.total = (now - began).max(1);
             if answer.keep_alive && all_sent {
-                lease.give_back(answer.keep, answer.head_at);
+                lease.give_back(answer.keep, now);
             }
             Ok(())
         }

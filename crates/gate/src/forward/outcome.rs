@@ -54,8 +54,11 @@ impl Outcome {
         self.began = monotonic_ns();
     }
 
+    /// It has ended, now or when it is known to have.
     pub(super) fn end(&mut self) {
-        self.total = (monotonic_ns() - self.began).max(1);
+        if self.total == 0 {
+            self.total = (monotonic_ns() - self.began).max(1);
+        }
     }
 
     pub(super) fn fail(&mut self, failure: Failure, detail: String) {

@@ -100,7 +100,10 @@ impl Request<'_> {
             return;
         }
         let begins_segment = |rest: &&str| rest.is_empty() || rest.starts_with(['/', '?']);
-        let rest = target.strip_prefix(&*settings.strip_prefix).filter(begins_segment).unwrap_or(target);
+        let rest = match &*settings.strip_prefix {
+            "" => target,
+            prefix => target.strip_prefix(prefix).filter(begins_segment).unwrap_or(target),
+        };
         out.extend_from_slice(settings.add_prefix.as_bytes());
         if settings.add_prefix.is_empty() && !rest.starts_with('/') {
             out.push(b'/');
@@ -329,5 +332,4 @@ pub(crate) fn is_left_out_of_trailers(name: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "request_head_tests.rs"]
 mod tests;

@@ -170,7 +170,8 @@ impl Rules {
         }
         for (name, prefix) in [("strip_prefix", &mut settings.strip_prefix), ("add_prefix", &mut settings.add_prefix)] {
             let sound = |byte: u8| byte > b' ' && byte != 0x7f && byte != b'?' && byte != b'#';
-            if !prefix.is_empty() && !(prefix.starts_with('/') && prefix.bytes().all(sound)) {
+            let is_path = prefix.starts_with('/') && prefix.bytes().all(sound);
+            if !prefix.is_empty() && !is_path {
                 wrong.push(RuleError::Prefix { name, value: prefix.clone() });
             }
             // `/api/` and `/api` mean the same.

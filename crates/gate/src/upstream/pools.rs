@@ -43,7 +43,10 @@ struct Inner {
     settings: Settings,
     engine: Rc<Engine>,
     registry: Arc<Registry>,
-    map: RefCell<HashMap<(Target, u32), Rc<Pool>>>,
+    /// By class and target: nothing has to be put together for a look-up.
+    map: RefCell<HashMap<u32, HashMap<Target, Rc<Pool>>>>,
+    /// How many there are in it.
+    count: Cell<usize>,
     /// The pause between two looks at idle connections, and the time of the next.
     pause: Cell<Duration>,
     look_at: Cell<u64>,
@@ -58,6 +61,7 @@ impl Pools {
             engine: Rc::new(Engine::new()),
             registry,
             map: RefCell::default(),
+            count: Cell::new(0),
             pause: Cell::new(LOOKS.1),
             look_at: Cell::new(u64::MAX),
             sweeper: RefCell::default(),
@@ -71,24 +75,23 @@ impl Pools {
     pub fn pool(&self, target: &Target, settings: &Rc<PoolSettings>) -> Rc<Pool> {
         let inner = &*self.0;
         let now = monotonic_ns();
-        let key = (target.clone(), settings.class);
-        if let Some(pool) = inner.map.borrow().get(&key) {
+        if let Some(pool) = inner.map.borrow().get(&settings.class).and_then(|class| class.get(target)) {
             pool.used.set(now);
             pool.configure(settings);
             return Rc::clone(pool);
         }
         self.start_sweeper();
         let pool = Rc::new(Pool::new(target.clone(), Rc::clone(settings), Rc::clone(&inner.engine)));
-        let mut map = inner.map.borrow_mut();
-        if map.len() >= inner.settings.pools {
+        if inner.count.get() >= inner.settings.pools {
             // Those that nothing depends on. Where all are in use, this one is kept by nobody.
-            map.retain(|_, pool| Rc::strong_count(pool) > 1 || pool.sweep(now));
-            if map.len() >= inner.settings.pools {
+            inner.retain(|pool| Rc::strong_count(pool) > 1 || pool.sweep(now));
+            if inner.count.get() >= inner.settings.pools {
                 return pool;
             }
         }
+        inner.map.borrow_mut().entry(settings.class).or_default().insert(target.clone(), Rc::clone(&pool));
+        inner.count.set(inner.count.get() + 1);
         inner.registry.enter(target, settings.class, &pool.counters);
-        map.insert(key, Rc::clone(&pool));
         let pause = (settings.idle_timeout / 8).clamp(LOOKS.0, LOOKS.1);
         inner.pause.set(inner.pause.get().min(pause));
         let next = after(now, inner.pause.get());
@@ -101,7 +104,7 @@ impl Pools {
 
     /// How many pools there are.
     pub fn len(&self) -> usize {
-        self.0.map.borrow().len()
+        self.0.count.get()
     }
 
     /// Whether there is none.
@@ -125,15 +128,24 @@ impl fmt::Debug for Pools {
 }
 
 impl Inner {
+    /// Lets those pools go for which `keep` says no.
+    fn retain(&self, keep: impl Fn(&Rc<Pool>) -> bool) {
+        let mut map = self.map.borrow_mut();
+        map.retain(|_, class| {
+            class.retain(|_, pool| keep(pool));
+            !class.is_empty()
+        });
+        self.count.set(map.values().map(HashMap::len).sum());
+    }
+
     fn sweep(&self, now: u64) {
         if self.look_at.get() <= now {
             let unused = |pool: &Rc<Pool>| {
                 let alone = Rc::strong_count(pool) == 1;
                 alone && now.saturating_sub(pool.used.get()) > after(0, self.settings.unused)
             };
-            let mut map = self.map.borrow_mut();
-            map.retain(|_, pool| pool.sweep(now) || !unused(pool));
-            self.look_at.set(if map.is_empty() { u64::MAX } else { after(now, self.pause.get()) });
+            self.retain(|pool| pool.sweep(now) || !unused(pool));
+            self.look_at.set(if self.count.get() == 0 { u64::MAX } else { after(now, self.pause.get()) });
         }
         self.engine.clock.sweep(now, self.look_at.get());
     }
@@ -221,5 +233,95 @@ impl Registry {
             entries.retain(|entry| entry.counters.strong_count() > 0);
         }
         entries.push(Entry { target: target.to_string().into(), class, counters: Arc::downgrade(counters) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_a_core(test: impl FnOnce(&Pools)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default());
+        runtime.unwrap().block_on(async {
+            let settings = Settings { pools: 3, unused: Duration::from_secs(600) };
+            test(&Pools::new(settings, Arc::default()));
+        });
+    }
+
+    fn target(number: usize) -> Target {
+        format!("10.0.0.{number}:80").parse().unwrap()
+    }
+
+    fn of_class(class: u32) -> Rc<PoolSettings> {
+        Rc::new(PoolSettings { class, ..PoolSettings::default() })
+    }
+
+    #[test]
+    fn a_target_has_one_pool_in_each_class() {
+        on_a_core(|pools| {
+            let first = pools.pool(&target(1), &of_class(0));
+            assert!(Rc::ptr_eq(&first, &pools.pool(&target(1), &of_class(0))));
+            assert!(!Rc::ptr_eq(&first, &pools.pool(&target(1), &of_class(1))));
+            assert!(!Rc::ptr_eq(&first, &pools.pool(&target(2), &of_class(0))));
+            assert_eq!(pools.len(), 3);
+        });
+    }
+
+    #[test]
+    fn pools_that_nobody_holds_make_room_and_those_in_use_stay() {
+        on_a_core(|pools| {
+            let held: Vec<Rc<Pool>> = (0..2).map(|number| pools.pool(&target(number), &of_class(0))).collect();
+            for number in 2..100 {
+                pools.pool(&target(number), &of_class(0));
+                assert!(pools.len() <= 3);
+            }
+            for (number, pool) in held.iter().enumerate() {
+                assert!(Rc::ptr_eq(pool, &pools.pool(&target(number), &of_class(0))));
+            }
+            // With all in use, one more is its user's alone.
+            let third = pools.pool(&target(2), &of_class(0));
+            let beyond = pools.pool(&target(3), &of_class(0));
+            assert!(!Rc::ptr_eq(&beyond, &pools.pool(&target(3), &of_class(0))));
+            assert!(Rc::ptr_eq(&third, &pools.pool(&target(2), &of_class(0))));
+        });
+    }
+
+    #[test]
+    fn pools_that_are_not_asked_for_are_forgotten() {
+        on_a_core(|pools| {
+            let held = pools.pool(&target(1), &of_class(0));
+            pools.pool(&target(2), &of_class(0));
+            let later = monotonic_ns() + after(0, Duration::from_secs(601));
+            pools.0.sweep(later);
+            assert_eq!(pools.len(), 1);
+            drop(held);
+            // The next look is a second away.
+            pools.0.sweep(later + after(0, Duration::from_secs(1)));
+            assert!(pools.is_empty());
+            assert_eq!(pools.0.engine.clock.next_look(), u64::MAX);
+        });
+    }
+
+    #[test]
+    fn figures_of_all_cores_add_up_until_their_pools_are_gone() {
+        let registry: Arc<Registry> = Arc::default();
+        let core = |requests| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default());
+            runtime.unwrap().block_on(async {
+                let pools = Pools::new(Settings::default(), Arc::clone(&registry));
+                let pool = pools.pool(&target(1), &of_class(0));
+                pool.counters.requests.add(requests);
+                pools.pool(&target(2), &of_class(0));
+                (pools, pool)
+            })
+        };
+        let (one, other) = (core(1), core(2));
+        let counts = registry.counts();
+        let found: Vec<(&str, u64)> = counts.iter().map(|target| (&*target.target, target.counts.requests)).collect();
+        assert_eq!(found, [("10.0.0.1:80", 3), ("10.0.0.2:80", 0)]);
+        drop(one);
+        assert_eq!(registry.counts()[0].counts.requests, 2);
+        drop(other);
+        assert!(registry.counts().is_empty());
     }
 }

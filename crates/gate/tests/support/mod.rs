@@ -17,6 +17,7 @@ use oroshi_gate::forward::{self, Call, Failure, Outcome, Rules, To};
 use oroshi_gate::upstream::{self, Balancer, Counts, Policy, PoolSettings, Pools, Registry, Target};
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, Shutdown};
 use oroshi_server::{Exchange, Server};
+#[allow(unused_imports)] // as above
 pub use server::{Answer, Client, HANG, SHORT, patient};
 
 /// What a test's gateway is made of.

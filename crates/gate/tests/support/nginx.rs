@@ -59,7 +59,7 @@ impl Nginx {
         Some(nginx)
     }
 
-    /// What it has logged where it was told to: one line for each request, with its method, target and length.
+    /// What it has logged where it was told to: one line for each request, with its `X-Case`, method, target and length.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("access")).unwrap_or_default()
     }
@@ -89,7 +89,7 @@ fn configuration(folder: &Path, address: SocketAddr, unix: &Path, server: &str) 
         http {{
           client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
           fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-          log_format case '$request_method $request_uri $content_length';
+          log_format case '$http_x_case $request_method $request_uri $content_length';
           access_log off; client_max_body_size 200m;
           server {{ listen {address}; listen unix:{unix}; root {folder}; {server} }}
         }}"

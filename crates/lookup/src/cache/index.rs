@@ -1,10 +1,11 @@
 //! From hashes to places in a list: open addressing in one flat array, so that a look-up touches one cache line of it.
 
-/// Where entries are, by 32 bits of their keys' hashes. What a place holds is the caller's to know, and so is whether two keys that share a
-/// hash are the same.
+/// Where entries are, by 32 bits of their keys' hashes. What a place holds is the caller's to know, and so is whether
+/// two keys that share a hash are the same.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// A power of two of cells; an empty one is 0, any other has the hash in its upper half, and in its lower one the place plus 1.
+    /// A power of two of cells; an empty one is 0, any other has the hash in its upper half, and in its lower one the
+    /// place plus 1.
     cells: Vec<u64>,
     len: usize,
 }

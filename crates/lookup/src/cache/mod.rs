@@ -1,8 +1,9 @@
 //! A bounded map that keeps what is asked for again: S3-FIFO (Yang et al., SOSP 2023).
 //!
-//! What is new goes through a small queue, and into the main one only if it was asked for again meanwhile; so a scan of keys that nobody
-//! asks for twice passes through the small queue, and pushes nothing else out. What was pushed out is remembered by its hash for a while,
-//! and goes into the main queue at once when it comes back. A hit changes two bits, and moves nothing.
+//! What is new goes through a small queue, and into the main one only if it was asked for again meanwhile; so a scan of
+//! keys that nobody asks for twice passes through the small queue, and pushes nothing else out. What was pushed out is
+//! remembered by its hash for a while, and goes into the main queue at once when it comes back. A hit changes two bits,
+//! and moves nothing.
 
 mod index;
 mod slab;
@@ -53,7 +54,8 @@ pub(crate) struct Cache<V, M> {
     free: Vec<u32>,
     small: VecDeque<u32>,
     main: VecDeque<u32>,
-    /// Hashes of what was pushed out, each at the place that it picks: what comes later takes the place of what was before.
+    /// Hashes of what was pushed out, each at the place that it picks: what comes later takes the place of what was
+    /// before.
     ghosts: Vec<u32>,
     live: usize,
     heap_bytes: usize,
@@ -420,10 +422,12 @@ mod tests {
                         model.retain(|&key, _| !name(key).starts_with(&start));
                     }
                 }
-                let kept: Vec<u8> = model.keys().copied().filter(|&key| cache.peek(hash(&cache, &name(key)), name(key).as_bytes()).is_some()).collect();
+                let is_kept = |&key: &u8| cache.peek(hash(&cache, &name(key)), name(key).as_bytes()).is_some();
+                let kept: Vec<u8> = model.keys().copied().filter(is_kept).collect();
                 prop_assert_eq!(kept.len(), cache.len());
                 prop_assert!(cache.len() <= entries);
-                let held: usize = kept.iter().map(|&key| model[&key] as usize + Key::new(name(key).as_bytes()).heap_bytes()).sum();
+                let key_bytes = |key: u8| Key::new(name(key).as_bytes()).heap_bytes();
+                let held: usize = kept.iter().map(|&key| model[&key] as usize + key_bytes(key)).sum();
                 prop_assert_eq!(held, cache.heap_bytes);
                 prop_assert_eq!(cache.queued() + cache.free.len(), cache.slots.len());
             }

@@ -1,6 +1,8 @@
-//! One connection to one server for all requests: what has gathered goes out in one write, and answers are matched in order.
+//! One connection to one server for all requests: what has gathered goes out in one write, and answers are matched in
+//! order.
 //!
-//! An answer that does not come in time, or that is none, ends the connection: what came after it could be taken for another's.
+//! An answer that does not come in time, or that is none, ends the connection: what came after it could be taken for
+//! another's.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! memcached: several servers, one connection to each.
 //!
-//! No maintained crate keeps more than one request under way on a connection, so this is our own: `wire` the protocol without I/O, `ring`
-//! which server has a key, `connection` a connection at work.
+//! No maintained crate keeps more than one request under way on a connection, so this is our own: `wire` the protocol
+//! without I/O, `ring` which server has a key, `connection` a connection at work.
 
 mod connection;
 mod ring;
@@ -103,7 +103,8 @@ pub(crate) fn parse_server(text: &str) -> Result<(), String> {
     }
 }
 
-/// What a key of a look-up is called in memcached: with the prefix in front, and by its digest where the protocol could not carry it.
+/// What a key of a look-up is called in memcached: with the prefix in front, and by its digest where the protocol could
+/// not carry it.
 pub(crate) fn key_of(prefix: &str, key: &str) -> Vec<u8> {
     let plain = [prefix.as_bytes(), key.as_bytes()].concat();
     // What looks like a digest is made one as well, so that no key can stand for another.

@@ -1,4 +1,5 @@
-//! Which server a key belongs to: consistent hashing, so that one server more or less moves only that server's share of the keys.
+//! Which server a key belongs to: consistent hashing, so that one server more or less moves only that server's share of
+//! the keys.
 
 use sha2::{Digest as _, Sha256};
 

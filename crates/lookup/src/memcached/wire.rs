@@ -56,6 +56,9 @@ pub enum Garbage {
     /// A value that does not end where it should.
     #[error("a value without its end")]
     ValueEnd,
+    /// Raise memcached's option -c, or let fewer connect.
+    #[error("the server has too many open connections")]
+    TooManyConnections,
     /// The server says that it did not understand.
     #[error("the server did not understand a {0}")]
     NotUnderstood(&'static str),
@@ -95,6 +98,8 @@ pub fn decode(bytes: &[u8], asked: Request, value_limit: usize) -> Result<Option
             let whole = seen == AFTER.len();
             return Ok(whole.then_some((Reply::Value { key, flags, data }, taken + length + AFTER.len())));
         }
+        // Said to whoever connects then, whatever is asked (memcached.c, drive_machine).
+        (_, b"ERROR Too many open connections") => return Err(Garbage::TooManyConnections),
         _ if line == b"ERROR" || line.starts_with(b"CLIENT_ERROR") => return Err(Garbage::NotUnderstood(name)),
         _ => return Err(Garbage::Line(name)),
     };
@@ -191,7 +196,8 @@ mod tests {
     #[test]
     fn garbage_is_none() {
         let long = vec![b'a'; LINE_BYTES];
-        let cases: [(&[u8], Request); 18] = [
+        let cases: [(&[u8], Request); 19] = [
+            (b"ERROR Too many open connections\r\n", Request::Get),
             (b"STORED\r\n", Request::Get),
             (b"END\r\n", Request::Set),
             (b"END\r\n", Request::Delete),

@@ -67,6 +67,13 @@ fn a_clock_that_goes_round_changes_nothing() {
 }
 
 #[test]
+fn who_has_an_older_clock_finds_what_is_new() {
+    let memory = memory(|_| {});
+    keep(&memory, "a", 10 * SECOND);
+    assert_eq!(find(&memory, "a", 10 * SECOND - TICK_MS), "hit");
+}
+
+#[test]
 fn refusals_have_their_own_ttl_and_reason() {
     let memory = memory(|_| {});
     refuse(&memory, "a", 0);

@@ -123,8 +123,8 @@ pub(crate) fn parse_url(settings: &SqlSettings) -> Result<Database, String> {
 }
 
 impl Database {
-    /// Connects, and asks the server to give up by itself what has taken longer than `limit`: a query that nobody waits for any more would go on
-    /// there otherwise, and take one of its connections.
+    /// Connects, and asks the server to give up by itself what has taken longer than `limit`: a query that nobody waits
+    /// for any more would go on there otherwise, and take one of its connections.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, Failure> {
         let connected = match self {
             Database::Sqlite(options) => options.connect().await.map(Connection::Sqlite),
@@ -359,8 +359,8 @@ fn failure(error: sqlx::Error) -> Failure {
             match error.code().as_deref() {
                 // SQLite: SQLITE_BUSY and SQLITE_LOCKED with their extended codes: somebody held a lock for too long.
                 Some("5" | "6" | "261" | "262" | "517" | "773") => Failure::Timeout,
-                // PostgreSQL (its appendix A): query_canceled, which the server's own limit causes; connection exceptions; the server ends the
-                // session.
+                // PostgreSQL (its appendix A): query_canceled, which the server's own limit causes; connection
+                // exceptions; the server ends the session.
                 Some("57014") => Failure::Timeout,
                 Some(code) if code.starts_with("08") || code.starts_with("57P") => Failure::Lost(message),
                 _ => Failure::Refused(message),

@@ -12,13 +12,14 @@ thread_local! {
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic on this thread is caught and becomes a failure of a store, as one in a database's protocol does. A panic hook that ends the
-/// process asks this first.
+/// Whether a panic on this thread is caught and becomes a failure of a store, as one in a database's protocol does. A
+/// panic hook that ends the process asks this first.
 pub fn panics_are_contained() -> bool {
     CONTAINED.get()
 }
 
-/// Carries out what may panic over what the network brings. The connection is of no use after that, as after other garbage.
+/// Carries out what may panic over what the network brings. The connection is of no use after that, as after other
+/// garbage.
 pub(super) async fn contained<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let mut work = pin!(work);
     poll_fn(|cx| {

@@ -1,7 +1,7 @@
 //! A database: a few connections, made when they are needed, each used by one query at a time.
 //!
-//! sqlx speaks the protocols. Its pool is not used: it gives a connection back after a query that took too long by reading what is left of
-//! the answer, however long that takes. Here such a connection is dropped.
+//! sqlx speaks the protocols. Its pool is not used: it gives a connection back after a query that took too long by
+//! reading what is left of the answer, however long that takes. Here such a connection is dropped.
 
 mod connection;
 mod contained;
@@ -67,7 +67,8 @@ pub struct SqlState {
     pub queries: u64,
 }
 
-/// A connection that was idle for so long may have been closed by the server. What may not be sent twice is sent after a look.
+/// A connection that was idle for so long may have been closed by the server. What may not be sent twice is sent after
+/// a look.
 const LOOK_AFTER_MS: u64 = 1000;
 
 impl Sql {
@@ -87,7 +88,8 @@ impl Sql {
         }
     }
 
-    /// The first column of a query's first row, as bytes; `None`: no row, or NULL. The query only reads, so that it may be sent twice.
+    /// The first column of a query's first row, as bytes; `None`: no row, or NULL. The query only reads, so that it may
+    /// be sent twice.
     pub(crate) async fn look_up(&self, query: &Arc<str>, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         // One row more than is looked at: what comes after it is left where it is.
         let bounds = Bounds { rows: 1, bytes: self.settings.row_bytes, first_only: true };

@@ -89,7 +89,8 @@ impl Peer {
         self.signal(Signal::STOP);
         for process in self.processes() {
             let (file, start) = (format!("/proc/{}/stat", process.as_raw_pid()), Instant::now());
-            // The state stands behind the name, which is in parentheses. Some may have ended, and nobody buries them now.
+            // The state stands behind the name, which is in parentheses. Some may have ended, and nobody buries them
+            // now.
             let moves = |stat: String| !stat.rsplit(") ").next().unwrap().starts_with(['T', 'Z', 'X']);
             while std::fs::read_to_string(&file).is_ok_and(moves) {
                 assert!(start.elapsed() < PATIENCE);
@@ -120,8 +121,11 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // Its number is its own for as long as it has not been waited for. Frozen children would outlive it.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.signal(Signal::KILL);
+            let _ = self.child.wait();
+        }
     }
 }
 

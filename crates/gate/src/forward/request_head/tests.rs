@@ -1,6 +1,7 @@
 //! What goes to the server behind, field by field.
 
 use oroshi_http1::{Limits, RequestDecoder, RequestEvent};
+use proptest::prelude::*;
 
 use super::*;
 use crate::forward::Settings;
@@ -229,5 +230,78 @@ fn addresses_are_spelled_as_usual() {
         let mut out = Vec::new();
         write_address(&mut out, address.parse().unwrap());
         assert_eq!(out, address.as_bytes());
+    }
+}
+
+/// Names that mean something to the gateway, and some that do not; in any case.
+fn name() -> impl Strategy<Value = String> {
+    const KNOWN: [&str; 20] = [
+        "Connection",
+        "Keep-Alive",
+        "TE",
+        "Upgrade",
+        "Proxy-Connection",
+        "Proxy",
+        "Proxy-Authorization",
+        "X-Forwarded-For",
+        "X-Forwarded-Proto",
+        "X-Forwarded-Host",
+        "X-Forwarded-Port",
+        "X-Real-IP",
+        "Forwarded",
+        "X-Request-Id",
+        "Via",
+        "Cookie",
+        "X-Hop",
+        "X-Other",
+        "Accept",
+        "HTTP2-Settings",
+    ];
+    (proptest::sample::select(&KNOWN[..]), any::<u32>()).prop_map(|(name, upper)| {
+        let flip = |(place, letter): (usize, char)| match upper >> (place % 32) & 1 {
+            0 => letter.to_ascii_lowercase(),
+            _ => letter.to_ascii_uppercase(),
+        };
+        name.chars().enumerate().map(flip).collect()
+    })
+}
+
+proptest! {
+    /// Whatever a client sends that is not trusted: what comes out reads as the same request, nothing of its connection is left, and
+    /// nobody but the gateway says where it comes from.
+    #[test]
+    fn whatever_comes_in_only_the_gateway_speaks_for_its_connection(
+        fields in proptest::collection::vec((name(), "[ -~]{0,12}"), 0..12),
+        named in proptest::collection::vec(name(), 0..3),
+        length in proptest::option::of(0..1000_u32),
+    ) {
+        let mut text = "POST /x HTTP/1.1\r\nHost: a\r\n".to_owned();
+        for (name, value) in &fields {
+            text += &format!("{name}: {value}\r\n");
+        }
+        text += &format!("Connection: {}\r\n", named.join(","));
+        text += &length.map(|length| format!("Content-Length: {length}\r\n")).unwrap_or_default();
+        text += "\r\n";
+        let out = written(&text, "1.2.3.4", Settings::default());
+        let mut input = out.as_bytes();
+        let Ok(Some(RequestEvent::Head(head))) = RequestDecoder::default().decode(&Limits::default(), &mut input) else {
+            panic!("{out}")
+        };
+        prop_assert_eq!((head.method, head.target, head.host), ("POST", "/x", Some(&b"a"[..])));
+        prop_assert_eq!(head.framing, length.map_or(Framing::None, |length| Framing::Length(length.into())));
+        for gone in ["keep-alive", "proxy-connection", "proxy", "proxy-authorization", "http2-settings", "x-real-ip", "forwarded"] {
+            prop_assert!(head.headers.get(gone).is_none(), "{}", out);
+        }
+        for (own, value) in [("x-forwarded-for", "1.2.3.4"), ("x-forwarded-proto", "http"), ("x-forwarded-host", "a")] {
+            prop_assert_eq!(head.headers.get_all(own).collect::<Vec<_>>(), [value.as_bytes()]);
+        }
+        let connection: Vec<&[u8]> = head.headers.get_all("connection").collect();
+        prop_assert!(connection.iter().all(|value| [&b"upgrade"[..], b"TE", b"upgrade, TE"].contains(value)), "{}", out);
+        if named.iter().any(|name| name.eq_ignore_ascii_case("x-hop")) {
+            prop_assert!(head.headers.get("x-hop").is_none(), "{}", out);
+        }
+        // What belongs to nobody's connection is there as often as it came.
+        let accepts = |name: &str| name.eq_ignore_ascii_case("cookie");
+        prop_assert_eq!(head.headers.get_all("cookie").count(), fields.iter().filter(|(name, _)| accepts(name)).count());
     }
 }

@@ -1,0 +1,6 @@
+#![no_main]
+
+#[path = "../lookup_checks.rs"]
+mod lookup_checks;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| lookup_checks::memcached_reply(data));
