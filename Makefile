@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO_RELEASE := cargo build --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-push soak gem floor setup fmt clean
+.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push soak gem floor setup fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -38,6 +38,10 @@ bench-rack: build gem ## the gem beside Unicorn, Puma and nginx; takes up to an 
 bench-client: build gem ## HTTP clients beside each other, Rust's and Ruby's of this project among them; ten minutes, writes docs/benchmarks/
 	scripts/setup bench || true
 	scripts/bench-client
+
+bench-gate: build ## the gateway beside nginx, HAProxy and nginx with Lua; twenty minutes, writes docs/benchmarks/
+	scripts/setup bench || true
+	scripts/bench-gate
 
 bench-push: build floor ## the push hub beside nginx's nchan; half an hour, writes docs/benchmarks/
 	scripts/setup bench || true
