@@ -65,7 +65,7 @@ def heading(result, load="client", served="server"):
     day = datetime.datetime.fromtimestamp(result["started_unix_s"], datetime.timezone.utc).date()
     machine = result["environment"]
     cpu, kernel = machine["cpu"], machine["kernel"]
-    least, most = (end(cell["blocks"] for cell in result["cells"]) for end in (min, max))
+    least, most = (end(cell["blocks"] for cell in result["cells"] if cell["blocks"]) for end in (min, max))
     runs = f"{least} to {most}" if least < most else least
     return (
         f"{day}, Linux {kernel}, {cpu['model']}; {load} on CPU {result['load_cpus']}, {served} on CPU "

@@ -420,7 +420,8 @@ mod tests {
         log.finish();
         let count = |name: &str| {
             let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
-            text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()).count()
+            let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            lines.len()
         };
         assert_eq!((count("access.log.1"), count("access.log")), (2000, 20));
         assert_eq!(log.counts(), Counts::default());

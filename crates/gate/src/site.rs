@@ -5,16 +5,15 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
 
-use oroshi_http1::Version;
 use oroshi_lookup::{Get, Outcome as Found, Targets, key};
-use oroshi_net::{Peer, UnixAddress, monotonic_ns};
+use oroshi_net::{Peer, UnixAddress};
 use oroshi_server::{Error, Exchange};
 
-use crate::access::{Line, Sink};
-use crate::forward::{Call, Outcome, To, forward};
-use crate::plan::{Action, Answer, Filling, HashBy, KeyFrom, Lookup, Route};
+use crate::access::Sink;
+use crate::forward::{Call, To, forward};
+use crate::plan::{Action, Answer, Filling, HashBy, KeyFrom, Lookup};
+use crate::record::Record;
 use crate::route::{Asked, plain_path};
 use crate::upstream::{Balancer, Pool, PoolSettings, Pools, Target, hash};
 use crate::works::{RouteCounters, Works};
@@ -33,6 +32,8 @@ pub(crate) struct Site {
     /// One for each of the plan's routes, and one for requests that take none.
     counters: Vec<Arc<RouteCounters>>,
     hosts: Option<Rc<Hosts>>,
+    /// What is answered beyond the limit for a host.
+    too_many: Answer,
     sink: Option<Sink>,
 }
 
@@ -48,17 +49,6 @@ struct Finder {
 enum Way {
     One(Rc<Pool>),
     Many(Rc<Balancer>),
-}
-
-/// What is told of a request afterwards.
-#[derive(Default)]
-struct Told {
-    outcome: Outcome,
-    /// Of an answer that is the gateway's own.
-    status: u16,
-    bytes: u64,
-    /// What kept it from being forwarded, by name.
-    why: &'static str,
 }
 
 impl Site {
@@ -83,6 +73,10 @@ impl Site {
             lookups: plan.lookups.iter().map(finder).collect(),
             counters: names.map(|name| works.ledger.route(name, core)).collect(),
             hosts: limit.map(|_| hosts),
+            too_many: Answer {
+                retry_after: Some(1),
+                ..Answer::text(503, "too many requests for this host are under way")
+            },
             sink: works.log.as_ref().map(|log| log.sink()),
             works,
             pools,
@@ -98,8 +92,8 @@ impl Site {
 
     /// Answers a request from outside.
     pub(crate) async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
-        let began = monotonic_ns();
         let plan = &self.works.plan;
+        let mut record = Record::new(exchange, self.sink.as_ref(), &self.counters[plan.routes.len()]);
         let (path, query) = parts(exchange.head.target);
         let host = key::host(exchange.head.host.unwrap_or_default());
         let plain = plain_path(path);
@@ -108,38 +102,35 @@ impl Site {
             // An empty Host is what HTTP/1.1 says where there is none (RFC 9112, section 3.2).
             (Err(_), Ok(plain)) if exchange.head.host.is_none_or(<[u8]>::is_empty) => ("", &**plain),
             (Err(error), _) => {
-                return self.refuse(exchange, began, 400, &format!("the Host cannot be understood: {error}")).await;
+                let why = format!("the Host cannot be understood: {error}");
+                return Box::pin(refuse(exchange, &why, &mut record)).await;
             }
-            (_, Err(error)) => return self.refuse(exchange, began, 400, &error.to_string()).await,
+            (_, Err(error)) => return Box::pin(refuse(exchange, &error.to_string(), &mut record)).await,
         };
         let asked = Asked { host, path: plain, method: exchange.head.method, headers: exchange.head.headers };
-        let place = plan.table.find(&asked);
-        let counters = &self.counters[place.unwrap_or(plan.routes.len())];
-        let route = place.map(|place| &plan.routes[place]);
-        let mut told = Told::default();
+        let Some(place) = plan.table.find(&asked) else {
+            record.why = "no-route";
+            return Box::pin(say(exchange, &plan.no_route, &mut record)).await;
+        };
+        let route = &plan.routes[place];
+        (record.route, record.counters) = (&route.name, &self.counters[place]);
         let _seat = match self.hosts.as_ref().map(|hosts| hosts.enter(host)) {
             None => None,
             Some(Some(seat)) => Some(seat),
             Some(None) => {
-                counters.count_limited();
-                told.why = "host-limit";
-                let answer = Answer {
-                    retry_after: Some(1),
-                    ..Answer::text(503, "too many requests for this host are under way")
-                };
-                let result = Box::pin(say(exchange, &answer, &mut told)).await;
-                self.tell(exchange, route, counters, began, &told);
-                return result;
+                record.counters.count_limited();
+                record.why = "host-limit";
+                return Box::pin(say(exchange, &self.too_many, &mut record)).await;
             }
         };
-        let result = match route.map(|route| (route, &route.action)) {
-            Some((route, Action::Forward(upstream))) => {
-                let upstream_plan = &plan.upstreams[*upstream];
+        match &route.action {
+            Action::Forward(upstream) => {
                 let to = To::Any(&self.upstreams[*upstream]);
-                let key = hash_by(&upstream_plan.hash, upstream_plan.policy, exchange, host);
-                forward(exchange, &Call { key, ..Call::new(&route.rules, to) }, &mut told.outcome).await
+                let upstream = &plan.upstreams[*upstream];
+                let key = hash_by(&upstream.hash, upstream.policy, exchange, host);
+                forward(exchange, &Call { key, ..Call::new(&route.rules, to) }, &mut record.outcome).await
             }
-            Some((route, Action::Lookup(lookup))) => match self.look_up(*lookup, exchange, host, plain).await {
+            Action::Lookup(lookup) => match self.look_up(*lookup, exchange, host, plain).await {
                 Ok(way) => {
                     let found = &plan.lookups[*lookup];
                     let key = hash_by(&found.hash, found.policy, exchange, host);
@@ -147,27 +138,21 @@ impl Site {
                         Way::One(pool) => To::One(pool),
                         Way::Many(balancer) => To::Any(balancer),
                     };
-                    forward(exchange, &Call { key, ..Call::new(&route.rules, to) }, &mut told.outcome).await
+                    forward(exchange, &Call { key, ..Call::new(&route.rules, to) }, &mut record.outcome).await
                 }
                 Err((answer, why)) => {
-                    told.why = why;
-                    Box::pin(say(exchange, answer, &mut told)).await
+                    record.why = why;
+                    Box::pin(say(exchange, answer, &mut record)).await
                 }
             },
-            Some((_, Action::Redirect { status, to })) => {
+            Action::Redirect { status, to } => {
                 let host = String::from_utf8_lossy(exchange.head.host.unwrap_or_default());
                 let scheme = if exchange.is_tls() { "https" } else { "http" };
                 let place = to.fill(&Filling { host: &host, path, query, scheme });
-                Box::pin(redirect(exchange, *status, &place, &mut told)).await
+                Box::pin(redirect(exchange, *status, &place, &mut record)).await
             }
-            Some((_, Action::Answer(answer))) => Box::pin(say(exchange, answer, &mut told)).await,
-            None => {
-                told.why = "no-route";
-                Box::pin(say(exchange, &plan.no_route, &mut told)).await
-            }
-        };
-        self.tell(exchange, route, counters, began, &told);
-        result
+            Action::Answer(answer) => Box::pin(say(exchange, answer, &mut record)).await,
+        }
     }
 
     /// Where a request goes, or what it is answered in place of that, and why by name.
@@ -233,45 +218,6 @@ impl Site {
             }
         }
     }
-
-    #[cold]
-    async fn refuse(&self, exchange: &mut Exchange<'_>, began: u64, status: u16, why: &str) -> Result<(), Error> {
-        let mut told = Told { why: "bad-request", ..Told::default() };
-        let result = Box::pin(say(exchange, &Answer::text(status, why), &mut told)).await;
-        self.tell(exchange, None, &self.counters[self.works.plan.routes.len()], began, &told);
-        result
-    }
-
-    /// Counts a request that is over, and tells it to the log.
-    fn tell(&self, exchange: &Exchange<'_>, route: Option<&Route>, counters: &RouteCounters, began: u64, told: &Told) {
-        let outcome = &told.outcome;
-        let (status, bytes) = if told.status > 0 { (told.status, told.bytes) } else { (outcome.status, outcome.bytes) };
-        counters.count(status, bytes);
-        let Some(sink) = self.sink.as_ref().filter(|sink| sink.wants(status)) else { return };
-        let head = &exchange.head;
-        let target = outcome.target.as_ref().map(|pool| pool.target().to_string());
-        let field = |name: &str| head.headers.get(name).unwrap_or_default();
-        let nanoseconds = |ns: u64| Duration::from_nanos(ns);
-        sink.tell(&Line {
-            client: client(exchange).map(|address| address.ip()),
-            method: head.method,
-            target: head.target,
-            version: if head.version == Version::Http10 { "1.0" } else { "1.1" },
-            host: head.host.unwrap_or_default(),
-            status,
-            bytes,
-            took: nanoseconds(monotonic_ns() - began),
-            route: route.map_or("", |route| &route.name),
-            upstream: target.as_deref().unwrap_or_default(),
-            upstream_took: (outcome.head > 0).then(|| nanoseconds(outcome.head)),
-            retries: outcome.retries,
-            failure: outcome.failure.map_or(told.why, |failure| failure.name()),
-            detail: &outcome.detail,
-            request_id: outcome.request_id.as_ref().map_or(field("x-request-id"), |id| id.as_str().as_bytes()),
-            referrer: field("referer"),
-            agent: field("user-agent"),
-        });
-    }
 }
 
 /// How many requests are under way for each host, on one core.
@@ -315,8 +261,14 @@ impl Drop for Seat {
     }
 }
 
+#[cold]
+async fn refuse(exchange: &mut Exchange<'_>, why: &str, record: &mut Record<'_, '_>) -> Result<(), Error> {
+    record.why = "bad-request";
+    say(exchange, &Answer::text(400, why), record).await
+}
+
 /// Gives an answer that is the gateway's own.
-async fn say(exchange: &mut Exchange<'_>, answer: &Answer, told: &mut Told) -> Result<(), Error> {
+async fn say(exchange: &mut Exchange<'_>, answer: &Answer, record: &mut Record<'_, '_>) -> Result<(), Error> {
     let after = answer.retry_after.map(|seconds| seconds.to_string());
     let mut fields = Vec::with_capacity(2);
     if !answer.body.is_empty() {
@@ -325,12 +277,17 @@ async fn say(exchange: &mut Exchange<'_>, answer: &Answer, told: &mut Told) -> R
     if let Some(after) = &after {
         fields.push(("Retry-After", after.as_bytes()));
     }
-    (told.status, told.bytes) = (answer.status, answer.body.len() as u64);
+    record.own = Some((answer.status, answer.body.len() as u64));
     exchange.reply.send(answer.status, fields, &answer.body).await
 }
 
-async fn redirect(exchange: &mut Exchange<'_>, status: u16, place: &str, told: &mut Told) -> Result<(), Error> {
-    told.status = status;
+async fn redirect(
+    exchange: &mut Exchange<'_>,
+    status: u16,
+    place: &str,
+    record: &mut Record<'_, '_>,
+) -> Result<(), Error> {
+    record.own = Some((status, 0));
     exchange.reply.send(status, [("Location", place.as_bytes())], b"").await
 }
 
@@ -368,10 +325,7 @@ fn hash_by(by: &HashBy, policy: crate::upstream::Policy, exchange: &Exchange<'_>
 }
 
 fn client(exchange: &Exchange<'_>) -> Option<SocketAddr> {
-    match exchange.peer_address() {
-        Some(Peer::Tcp(address)) => Some(address),
-        _ => None,
-    }
+    exchange.remote()
 }
 
 /// A target as pools know it.

@@ -1,0 +1,84 @@
+//! What is known of a request while it is under way. It is counted, and told to the log, when this is dropped: at its end, or when its client
+//! has gone before it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use oroshi_http1::{RequestHead, Version};
+use oroshi_net::monotonic_ns;
+use oroshi_server::Exchange;
+
+use crate::access::{Line, Sink};
+use crate::forward::Outcome;
+use crate::works::RouteCounters;
+
+/// What is known of a request.
+pub(crate) struct Record<'s, 'h> {
+    head: RequestHead<'h>,
+    sink: Option<&'s Sink>,
+    client: Option<SocketAddr>,
+    began: u64,
+    /// Its route's name; empty for none.
+    pub(crate) route: &'s str,
+    pub(crate) counters: &'s RouteCounters,
+    /// What became of it behind the gateway.
+    pub(crate) outcome: Outcome,
+    /// The status and the body's bytes of an answer that is the gateway's own.
+    pub(crate) own: Option<(u16, u64)>,
+    /// What kept it from being forwarded, by name.
+    pub(crate) why: &'static str,
+}
+
+impl<'s, 'h> Record<'s, 'h> {
+    /// Of a request that begins, and takes no route yet.
+    pub(crate) fn new(exchange: &Exchange<'h>, sink: Option<&'s Sink>, counters: &'s RouteCounters) -> Self {
+        Record {
+            head: exchange.head,
+            sink,
+            client: sink.and_then(|_| exchange.remote()),
+            began: monotonic_ns(),
+            route: "",
+            counters,
+            outcome: Outcome::default(),
+            own: None,
+            why: "",
+        }
+    }
+}
+
+impl Drop for Record<'_, '_> {
+    fn drop(&mut self) {
+        let outcome = &self.outcome;
+        let (status, bytes) = self.own.unwrap_or((outcome.status, outcome.bytes));
+        self.counters.count(status, bytes);
+        let Some(sink) = self.sink.filter(|sink| sink.wants(status)) else { return };
+        let gone = if self.own.is_none() && !outcome.is_ended() { "client-gone" } else { "" };
+        let failure = match outcome.failure {
+            Some(failure) => failure.name(),
+            None if self.why.is_empty() => gone,
+            None => self.why,
+        };
+        let head = &self.head;
+        let target = outcome.target.as_ref().map(|pool| pool.target().to_string());
+        let field = |name: &str| head.headers.get(name).unwrap_or_default();
+        sink.tell(&Line {
+            client: self.client.map(|address| address.ip().to_canonical()),
+            method: head.method,
+            target: head.target,
+            version: if head.version == Version::Http10 { "1.0" } else { "1.1" },
+            host: head.host.unwrap_or_default(),
+            status,
+            bytes,
+            took: Duration::from_nanos(monotonic_ns() - self.began),
+            route: self.route,
+            upstream: target.as_deref().unwrap_or_default(),
+            upstream_took: (outcome.head > 0).then(|| Duration::from_nanos(outcome.head)),
+            retries: outcome.retries,
+            failure,
+            detail: &outcome.detail,
+            request_id: outcome.request_id.as_ref().map_or(field("x-request-id"), |id| id.as_str().as_bytes()),
+            referrer: field("referer"),
+            agent: field("user-agent"),
+        });
+    }
+}
