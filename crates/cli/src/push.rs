@@ -81,8 +81,12 @@ impl Error {
             Error::Run(RunError::Listen { source: ListenError::InUse { .. }, .. }) => {
                 Some("see who it is (ss -ltnp, ss -lxp), and end it or listen elsewhere")
             }
-            Error::Config(ConfigError::File { .. }) => Some("name the file with --config FILE, or give --port 9180 without one"),
-            Error::Config(ConfigError::Mistakes { .. }) => Some("correct the file; docs/push.md has every key, and --check tries it"),
+            Error::Config(ConfigError::File { .. }) => {
+                Some("name the file with --config FILE, or give --port 9180 without one")
+            }
+            Error::Config(ConfigError::Mistakes { .. }) => {
+                Some("correct the file; docs/push.md has every key, and --check tries it")
+            }
             _ => None,
         }
     }
