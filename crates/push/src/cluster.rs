@@ -17,7 +17,7 @@ mod wire;
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use oroshi_websocket::CloseCode;
@@ -36,6 +36,9 @@ pub(crate) use carrier::Carrier;
 
 /// What may wait to be handed to NATS, KiB. Each request counts as one at least.
 const WAITING_KIB: usize = 64 * 1024;
+
+/// So many different troubles are told from new ones.
+const TOLD: usize = 8;
 
 /// The way to the other nodes, as the cores have it.
 #[derive(Debug)]
@@ -59,8 +62,17 @@ struct Shared {
     /// The largest message that NATS takes, bytes.
     max_payload: AtomicUsize,
     counters: Counters,
-    /// What went wrong last.
-    trouble: Mutex<String>,
+    trouble: Mutex<Trouble>,
+}
+
+/// What went wrong.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// Last, since NATS was connected to; empty if nothing has.
+    last: String,
+    /// What the log has of it since NATS was reached, the latest last. A connection on which nothing comes back changes nothing here: the
+    /// next one would tell the same again.
+    told: Vec<String>,
 }
 
 #[derive(Debug, Default)]
@@ -152,10 +164,13 @@ impl Link {
     /// Publishes here, and on the other nodes if they may have sessions that it is for.
     pub(crate) async fn publish(&self, hub: &Rc<Hub>, publish: &Arc<Publish>) -> Receipt {
         let to = &publish.to;
+        // As it is when the others are asked, or not.
+        let connected = Some(self.shared.connected.load(Ordering::Relaxed));
         let elsewhere: Vec<Box<str>> =
             to.sessions.iter().filter(|key| hub.node.directory.find(key).is_none()).cloned().collect();
         if !to.all && to.groups.is_empty() && elsewhere.is_empty() {
-            return Receipt { nodes: Nodes { known: 1, answered: 1 }, ..hub.publish_here(publish).await };
+            let nodes = Nodes { known: 1, answered: 1, connected };
+            return Receipt { nodes, ..hub.publish_here(publish).await };
         }
         let known = self.shared.known.load(Ordering::Relaxed);
         let to = Targets { sessions: elsewhere.clone(), ..to.clone() };
@@ -175,7 +190,7 @@ impl Link {
             receipt.refused.extend(part.refused);
         }
         receipt.unknown.retain(|key| !found.contains(key));
-        receipt.nodes = Nodes { known: answered.max(known + 1), answered };
+        receipt.nodes = Nodes { known: answered.max(known + 1), answered, connected };
         if receipt.nodes.known > answered {
             count(&self.shared.counters.incomplete, 1);
         }
@@ -235,7 +250,7 @@ impl Link {
     }
 
     pub(crate) fn counts(&self) -> LinkCounts {
-        let Shared { connected, known, counters, trouble, .. } = &*self.shared;
+        let Shared { connected, known, counters, .. } = &*self.shared;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         LinkCounts {
             connected: connected.load(Ordering::Relaxed),
@@ -250,7 +265,7 @@ impl Link {
             repeated: read(&counters.repeated),
             missed: read(&counters.missed),
             refused: read(&counters.refused),
-            trouble: trouble.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            trouble: self.shared.lock_trouble().last.clone(),
         }
     }
 
@@ -303,16 +318,52 @@ impl Shared {
         self.connected.load(Ordering::Relaxed) && self.known.load(Ordering::Relaxed) > 0
     }
 
+    /// Something goes wrong: `/status` says it, and the log if it has not yet.
     fn trouble(&self, what: String) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = what;
+        let is_new = {
+            let mut trouble = self.lock_trouble();
+            trouble.last.clone_from(&what);
+            trouble.tell(&what)
+        };
+        if is_new {
+            tracing::warn!("cluster: {what}");
+        }
     }
 
     /// What is known already says more.
     fn trouble_if_none(&self, what: &str) {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        if trouble.is_empty() {
-            what.clone_into(&mut trouble);
+        if self.lock_trouble().last.is_empty() {
+            self.trouble(what.to_owned());
         }
+    }
+
+    /// NATS is connected to; whether anything comes back is still to be seen.
+    fn trouble_passed(&self) {
+        self.lock_trouble().last.clear();
+    }
+
+    /// What this node says comes back to it: whatever goes wrong from here on is new.
+    fn reached(&self) {
+        self.lock_trouble().told.clear();
+        tracing::info!("cluster: NATS is reached");
+    }
+
+    fn lock_trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Trouble {
+    /// Whether the log is to have this. Servers that refuse in turn would otherwise fill it.
+    fn tell(&mut self, what: &str) -> bool {
+        if self.told.iter().any(|told| told == what) {
+            return false;
+        }
+        if self.told.len() == TOLD {
+            self.told.remove(0);
+        }
+        self.told.push(what.to_owned());
+        true
     }
 }
 

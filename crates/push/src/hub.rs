@@ -322,14 +322,14 @@ impl Hub {
         let mut outbox = session.outbox.borrow_mut();
         let before = outbox.bytes();
         // Where memory is short, those who do not keep up get none of it.
-        let short = before > 0 && self.queued.get() >= limits.total_queue_bytes / usize::from(self.node.cores());
+        let short = before > 0 && self.node.queued_bytes() >= limits.total_queue_bytes;
         let bounds = match (always, short) {
             (true, _) => Bounds { bytes: usize::MAX, messages: usize::MAX },
             (false, true) => Bounds { bytes: 0, messages: 0 },
             (false, false) => Bounds { bytes: limits.session_queue_bytes, messages: limits.session_queue_messages },
         };
         let pushed = outbox.push(delivery, session.framing, slow, bounds);
-        self.queued.set(self.queued.get() + outbox.bytes() - before);
+        self.set_queued(self.queued.get() + outbox.bytes() - before);
         if session.listed.get().blocked || session.framing == Framing::Poll || session.stream.borrow().is_none() {
             outbox.tried();
             if session.framing == Framing::Poll {
@@ -390,8 +390,7 @@ impl Hub {
 
     /// A session's queue went from `before` bytes to `after`.
     pub(crate) fn unqueue(&self, before: usize, after: usize) {
-        self.queued.set((self.queued.get() + after).saturating_sub(before));
-        self.node.set_queued_bytes(self.core, self.queued.get());
+        self.set_queued((self.queued.get() + after).saturating_sub(before));
         if after < before {
             self.made_room();
         }
@@ -468,8 +467,13 @@ impl Hub {
         self.now.set(self.now.get().saturating_add(1));
     }
 
+    /// Tells the other cores at once: all of them share what may wait.
+    fn set_queued(&self, bytes: usize) {
+        self.queued.set(bytes);
+        self.node.set_queued_bytes(self.core, bytes);
+    }
+
     fn tell_load(&self) {
-        self.node.set_queued_bytes(self.core, self.queued.get());
         self.node.set_sessions(self.core, self.len());
     }
 }

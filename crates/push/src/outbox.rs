@@ -73,14 +73,10 @@ impl Outbox {
                 match slow {
                     Slow::Refuse => return Pushed::Full,
                     Slow::Disconnect => return Pushed::TooSlow,
+                    // Where all that is left cannot be taken back, the newest waits behind it, beyond the bound: it is what such a session
+                    // is to have. The next message takes its place, so there is never more than one.
                     Slow::DropOldest | Slow::KeepLatest => {
                         while !self.has_room(length, bounds) && self.drop_oldest(framing) {}
-                        if !self.has_room(length, bounds) {
-                            // What is left cannot be taken back, so the newest is the one to go.
-                            self.lost += 1;
-                            delivery.settle(Outcome::Dropped);
-                            return Pushed::Queued;
-                        }
                     }
                 }
             }
@@ -339,17 +335,50 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_any_length_fits_where_nothing_waits_and_is_lost_behind_one_that_is_halfway_out() {
+    fn a_message_of_any_length_fits_where_nothing_waits() {
         let bounds = Bounds { bytes: 8, messages: 9 };
         let mut outbox = Outbox::default();
         let large = "longer than this queue";
-        let all: Vec<_> = (0..2).map(|_| delivery(large, None)).collect();
-        assert_eq!(outbox.push(&all[0], LINES, Slow::Disconnect, bounds), Pushed::Queued);
-        assert_eq!(takes(&mut outbox, 1), Flushed::Blocked);
-        assert_eq!(outbox.push(&all[1], LINES, Slow::DropOldest, bounds), Pushed::Queued);
-        assert_eq!(all[1].tally().dropped, 1);
-        assert_eq!(drained(&mut outbox), format!("{}\n{{\"gap\":1}}\n", &large[1..]));
-        assert_eq!(all[0].tally().written, 1);
+        assert_eq!(outbox.push(&delivery(large, None), LINES, Slow::Disconnect, bounds), Pushed::Queued);
+        assert_eq!(outbox.push(&delivery("", None), LINES, Slow::Disconnect, bounds), Pushed::TooSlow);
+        assert_eq!(drained(&mut outbox), format!("{large}\n"));
+    }
+
+    #[test]
+    fn the_newest_fits_behind_one_that_is_halfway_out_and_fills_the_queue() {
+        for slow in [Slow::DropOldest, Slow::KeepLatest] {
+            let bounds = Bounds { bytes: 8, messages: 9 };
+            let mut outbox = Outbox::default();
+            let all = ["longer 1", "longer 2", "longer 3", "longer 4"].map(|text| delivery(text, Some("key")));
+            outbox.push(&all[0], LINES, slow, bounds);
+            assert_eq!(takes(&mut outbox, 1), Flushed::Blocked);
+            // The hub's own words are not taken back either.
+            let own = Rc::new(Delivery::new(Arc::new(Message::comment(false))));
+            outbox.push(&own, LINES, slow, bounds);
+            for one in &all[1..] {
+                assert_eq!(outbox.push(one, LINES, slow, bounds), Pushed::Queued);
+                assert_eq!(outbox.len(), 3, "what is on its way, the comment, and the newest");
+            }
+            assert_eq!(drained(&mut outbox), "onger 1\n{\"gap\":2}\n:\n\nlonger 4\n");
+            let ends: Vec<_> = all.iter().map(|one| (one.tally().written, one.tally().dropped)).collect();
+            assert_eq!(ends, [(1, 0), (0, 1), (0, 1), (1, 0)]);
+        }
+    }
+
+    #[test]
+    fn the_newest_fits_behind_a_batch_that_is_not_acknowledged_and_fills_the_queue() {
+        for slow in [Slow::DropOldest, Slow::KeepLatest] {
+            let bounds = Bounds { bytes: 1000, messages: 2 };
+            let mut outbox = Outbox::default();
+            let all = ["1", "2", "3", "4", "5"].map(|text| delivery(text, None));
+            all[..2].iter().for_each(|one| assert_eq!(outbox.push(one, Framing::Poll, slow, bounds), Pushed::Queued));
+            assert_eq!(outbox.hand_out(false).count(), 2);
+            all[2..].iter().for_each(|one| assert_eq!(outbox.push(one, Framing::Poll, slow, bounds), Pushed::Queued));
+            let next: Vec<_> = outbox.hand_out(false).map(|message| message.frame(Framing::Poll).to_vec()).collect();
+            assert_eq!(next, [&b"{\"gap\":2}"[..], b"{\"text\":\"5\"}"]);
+            let ends: Vec<_> = all.iter().map(|one| (one.tally().written, one.tally().dropped)).collect();
+            assert_eq!(ends, [(1, 0), (1, 0), (0, 1), (0, 1), (0, 0)]);
+        }
     }
 
     #[test]

@@ -194,7 +194,8 @@ pub struct Limits {
     pub message_bytes: usize,
     /// The largest message to sessions, bytes.
     pub publish_bytes: u64,
-    /// What may wait for one session, bytes. Where nothing waits, one message of any length may.
+    /// What may wait for one session, bytes. Where nothing waits, one message of any length may; with [`Slow::DropOldest`] and
+    /// [`Slow::KeepLatest`] also where nothing waits that can be dropped.
     pub session_queue_bytes: usize,
     /// What may wait for one session, messages.
     pub session_queue_messages: usize,

@@ -64,6 +64,8 @@ pub(crate) struct Nodes {
     pub(crate) known: u32,
     /// This one, and the others whose receipts are in this one.
     pub(crate) answered: u32,
+    /// Whether this one reached the others, known or not; `None` without a cluster.
+    pub(crate) connected: Option<bool>,
 }
 
 /// More waits for sessions than may. Try again in a second.
@@ -94,7 +96,10 @@ impl Hub {
         let publish = Arc::new(publish);
         let mut receipt = match &self.node.cluster {
             Some(link) => link.publish(self, &publish).await,
-            None => Receipt { nodes: Nodes { known: 1, answered: 1 }, ..self.publish_here(&publish).await },
+            None => {
+                let nodes = Nodes { known: 1, answered: 1, connected: None };
+                Receipt { nodes, ..self.publish_here(&publish).await }
+            }
         };
         receipt.id = format!("{}-{number}", self.node.name);
         Ok(receipt)

@@ -73,6 +73,7 @@ fn sessions_are_reached_from_any_node() {
     assert_eq!((here.text(), there.text()), ("both".to_owned(), "both".to_owned()));
     let receipt = hubs[0].publish(json!({ "sessions": [here_key], "text": "near" }));
     assert_eq!(nodes(&receipt), (1, 1), "it concerns no other node: {receipt}");
+    assert_eq!(receipt["nodes"]["connected"], true, "{receipt}");
     let receipt = hubs[0].publish(json!({ "all": true, "except": [there_key, here_key], "text": "nobody's" }));
     assert_eq!((&receipt["matched"], nodes(&receipt)), (&json!(0), (2, 2)), "{receipt}");
 

@@ -1,13 +1,15 @@
 //! NATS that dies, freezes and comes back, and nodes that do: what still reaches whom, and that nothing comes twice or late.
-#![allow(clippy::print_stdout)] // a node of its own says where it listens
+#![allow(clippy::print_stdout, clippy::print_stderr)] // a node of its own says where it listens, and has a log
 
 mod hub;
 mod nats;
 
+use std::fmt::Debug;
 use std::io::{BufRead as _, BufReader};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use hub::{Hub, PATIENCE, WebSocket};
@@ -16,6 +18,9 @@ use oroshi_push::Plan;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tracing::field::Field;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 /// Says in whose environment this program is a node, and where its NATS is.
 const NODE: &str = "OROSHI_TEST_NODE";
@@ -77,11 +82,12 @@ fn nats_is_killed_and_comes_back() {
     assert_eq!(hubs[0].request("GET", &format!("/sessions/{there}"), &[], b"").status, 404);
     assert_eq!(counter(&hubs[0], "incomplete"), MESSAGES as u64 + 1);
 
-    // A node that never saw NATS serves what it has.
+    // A node that never saw NATS serves what it has, and does not claim to know of all.
     hubs.push(nats.node(2, |_| {}));
     sessions.push(hubs[2].session());
     let receipt = broadcast(&hubs[2], "alone");
     assert_eq!((&receipt["written"], nodes(&receipt)), (&json!(1), (1, 1)), "{receipt}");
+    assert_eq!(receipt["nodes"]["connected"], false, "{receipt}");
 
     nats.restart();
     hubs.iter().for_each(|hub| knows(hub, 2));
@@ -89,6 +95,7 @@ fn nats_is_killed_and_comes_back() {
         for (publisher, hub) in hubs.iter().enumerate() {
             let receipt = broadcast(hub, &format!("{publisher} after {number}"));
             assert_eq!((&receipt["written"], nodes(&receipt)), (&json!(3), (3, 3)), "{receipt}");
+            assert_eq!(receipt["nodes"]["connected"], true, "{receipt}");
         }
     }
     broadcast(&hubs[1], "end");
@@ -247,6 +254,34 @@ fn a_node_freezes() {
     assert!(!got.iter().any(|text| text.starts_with("frozen")), "{got:?}");
 }
 
+/// The log has each trouble once and not at each try, and has it again after NATS was reached.
+#[test]
+fn the_log_says_when_nats_is_away_and_when_it_is_back() {
+    let Some(mut nats) = Nats::start("the_log_says_when_nats_is_away_and_when_it_is_back", &[]) else { return };
+    nats.kill();
+    // In its place somebody who hangs up.
+    let nobody = TcpListener::bind(("127.0.0.1", nats.port)).unwrap();
+    let node = FarNode::start(&nats);
+    for _ in 0..4 {
+        drop(nobody.accept().unwrap());
+    }
+    drop(nobody);
+    nats.restart();
+    let reached = "INFO cluster: NATS is reached";
+    let mut said = vec![node.logged()];
+    while said[said.len() - 1] != reached {
+        let next = node.logged();
+        assert!(!said.contains(&next), "{next}, twice: {said:?}");
+        said.push(next);
+    }
+    assert!(said[0].starts_with("WARN cluster: cannot connect to NATS: "), "{said:?}");
+    nats.kill();
+    let away = node.logged();
+    assert!(away.starts_with("WARN cluster: cannot connect to NATS: "), "{away}");
+    nats.restart();
+    assert_eq!(node.logged(), reached);
+}
+
 /// By the certificates that the machine trusts, which are of a process.
 #[test]
 fn a_server_that_wants_tls_has_it() {
@@ -286,6 +321,7 @@ fn a_node_that_insists_on_tls_does_not_speak_without_it() {
 struct FarNode {
     child: Child,
     address: SocketAddr,
+    log: mpsc::Receiver<String>,
 }
 
 impl FarNode {
@@ -298,10 +334,26 @@ impl FarNode {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "a_node_for_other_tests", "--ignored", "--nocapture"]).env(NODE, nats.url());
         command.envs(variables.iter().copied());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (tell, log) = mpsc::channel();
+        let errors = BufReader::new(child.stderr.take().unwrap()).lines();
+        std::thread::spawn(move || {
+            for line in errors.map_while(Result::ok) {
+                match line.strip_prefix(Log::PREFIX) {
+                    // Most tests do not listen.
+                    Some(event) => drop(tell.send(event.to_owned())),
+                    None => eprintln!("{line}"),
+                }
+            }
+        });
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let address = lines.map_while(Result::ok).find_map(|line| line.split_once("listens on ")?.1.parse().ok());
-        FarNode { child, address: address.expect("the node says where it listens") }
+        FarNode { child, address: address.expect("the node says where it listens"), log }
+    }
+
+    /// The next thing that it tells the operator.
+    fn logged(&self) -> String {
+        self.log.recv_timeout(PATIENCE).expect("the node logs something")
     }
 
     /// Waits until what its `/status` says of the cluster is as `is` wants it.
@@ -330,6 +382,7 @@ impl Drop for FarNode {
 #[ignore = "not a test: a node in a process of its own, for other tests"]
 fn a_node_for_other_tests() {
     let Ok(url) = std::env::var(NODE) else { return };
+    tracing::subscriber::set_global_default(Log).unwrap();
     let hub = Hub::start(|plan| {
         plan.cluster = Some(nats::cluster(&url));
         quick(plan);
@@ -337,4 +390,35 @@ fn a_node_for_other_tests() {
     println!("listens on {}", hub.address);
     let mut rest = String::new();
     let _ = std::io::stdin().read_line(&mut rest);
+}
+
+/// Puts the hub's events on standard error, for [`FarNode::logged`].
+struct Log;
+
+impl Log {
+    const PREFIX: &str = "log: ";
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("oroshi_push")
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = String::new();
+        event.record(&mut |_: &Field, value: &dyn Debug| text.push_str(&format!("{value:?}")));
+        eprintln!("{}{} {text}", Log::PREFIX, event.metadata().level());
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
 }

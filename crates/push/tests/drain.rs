@@ -120,6 +120,31 @@ fn a_poll_while_the_hub_ends_acknowledges_and_takes_what_waits() {
     }
 }
 
+/// A poll that only acknowledges is answered at once, and not when the last may come: another session is still there then.
+#[test]
+fn a_poll_that_leaves_nothing_is_told_of_the_end_at_once() {
+    for threads in [1, 4] {
+        let hub = hub(threads, Duration::from_secs(8));
+        let [mut acknowledges, mut takes] = [(); 2].map(|()| Subscriber::open(&hub, Transport::Poll, ""));
+        hub.publish(json!({ "sessions": [acknowledges.key, takes.key], "text": "one" }));
+        assert_eq!(acknowledges.text(), "one");
+        for session in [&mut acknowledges, &mut takes] {
+            let request = session.poller().request();
+            session.poller().send(&request[..request.len() - 1]);
+        }
+        hub.shutdown.request();
+        until_closed(&hub);
+        let finish = |session: &mut Subscriber| {
+            session.poller().send(b"\n");
+            session.poller().receive();
+            session.next()
+        };
+        assert_eq!(finish(&mut acknowledges), Heard::End(End::Clean { retry_ms: None }), "{threads} threads");
+        assert_eq!(finish(&mut takes), Heard::Text("one".into()), "{threads} threads");
+        hub.stop();
+    }
+}
+
 #[test]
 fn a_poll_that_waits_is_told_of_the_end() {
     let hub = hub(2, Duration::from_secs(8));

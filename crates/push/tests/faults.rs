@@ -53,6 +53,33 @@ fn a_key_goes_to_whoever_came_last_and_stays_there() {
 }
 
 #[test]
+fn a_request_with_a_body_is_refused_before_it_takes_a_key() {
+    let backend = Backend::start(by_key);
+    let hub = Hub::start(with(&backend, 1));
+    let mut socket = hub.websocket("/connect?key=k");
+    assert_eq!(socket.text(), "hello k");
+    assert!(backend.next().target.starts_with("/connect"));
+    for (name, value, body) in [("Content-Length", "1", "x"), ("Transfer-Encoding", "chunked", "0\r\n\r\n")] {
+        for transport in ["websocket", "sse", "stream", "poll"] {
+            let target = format!("/connect?transport={transport}&key=k");
+            let answer = hub.request("GET", &target, &[(name, value)], body.as_bytes());
+            assert_eq!((answer.status, &answer.json()["error"]), (400, &json!("bad-request")), "{transport}: {name}");
+        }
+        let answer = WebSocket::open(hub.address, "/connect?key=k", &[(name, value)]).err().unwrap();
+        assert_eq!((answer.status, &answer.json()["error"]), (400, &json!("bad-request")), "{name}");
+    }
+    // Nobody was asked in between, and the key is where it was.
+    socket.send(Kind::Text, b"still here");
+    assert_eq!(backend.next().target, "/receive");
+    assert_eq!(hub.publish(json!({ "sessions": ["k"], "text": "so it is" }))["written"], 1);
+    assert_eq!(socket.text(), "so it is");
+    // A body of no length is none.
+    let mut now = WebSocket::open(hub.address, "/connect?key=k", &[("Content-Length", "0")])
+        .unwrap_or_else(|answer| panic!("{answer:?}"));
+    assert_eq!(now.text(), "hello k");
+}
+
+#[test]
 fn what_a_session_says_reaches_the_backend_in_order_and_before_its_end() {
     let backend = Backend::start(by_key);
     let hub = Hub::start(with(&backend, 1));
@@ -242,6 +269,53 @@ fn publishing_goes_on_once_what_waited_was_taken() {
         }
         assert_eq!(waiting.join().unwrap()["next"], 2);
     });
+}
+
+/// Opens a session that polls, for as long as it may stay away, and gives its key.
+fn polls(hub: &Hub) -> String {
+    hub.request("GET", "/connect?transport=poll", &[], b"").json()["session"].as_str().unwrap().to_owned()
+}
+
+/// Bytes of a message as a session that polls has it: `{"text":"..."}`.
+const FRAME: usize = 1000;
+
+/// Publishes a message of [`FRAME`] bytes to these sessions, and gives the receipt.
+fn publish_frame(hub: &Hub, sessions: &[&str]) -> serde_json::Value {
+    hub.publish(json!({ "sessions": sessions, "text": "x".repeat(FRAME - 11), "deadline": "1ms" }))
+}
+
+#[test]
+fn what_may_wait_in_total_may_wait_on_one_core() {
+    for threads in [1, 4] {
+        let hub = Hub::start(|plan| {
+            plan.threads = threads;
+            plan.limits.total_queue_bytes = 100 * FRAME;
+        });
+        let [one, other, fresh] = [(); 3].map(|()| polls(&hub));
+        for (key, count) in [(&one, 60), (&other, 40)] {
+            for number in 0..count {
+                assert_eq!(publish_frame(&hub, &[key])["queued"], 1, "{threads} threads, message {number}");
+            }
+        }
+        assert_eq!(hub.status()["queues"]["bytes"], 100 * FRAME);
+        for key in [&one, &other] {
+            assert_eq!(publish_frame(&hub, &[key])["refused"], json!([key]), "{threads} threads");
+        }
+        // There is room for whoever has nothing waiting, and with that it is too much.
+        assert_eq!(publish_frame(&hub, &[&fresh])["queued"], 1);
+        assert_eq!(hub.request("POST", "/publish/raw?all=1", &[], b"x").status, 429);
+    }
+}
+
+#[test]
+fn a_publish_to_many_stops_where_the_total_is_full() {
+    let hub = Hub::start(|plan| plan.limits.total_queue_bytes = 6 * FRAME);
+    let keys = [(); 4].map(|()| polls(&hub));
+    let keys = keys.each_ref().map(String::as_str);
+    let first = publish_frame(&hub, &keys);
+    assert_eq!((&first["queued"], &first["dropped"]), (&json!(4), &json!(0)), "{first}");
+    let second = publish_frame(&hub, &keys);
+    assert_eq!((&second["queued"], &second["dropped"]), (&json!(2), &json!(2)), "{second}");
 }
 
 #[test]

@@ -171,6 +171,7 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     api.check("GET", "/connect", &begun);
     assert_eq!(ask("GET", "/connect", "/connect", &[], b"").status, 503, "three sessions are as many as there may be");
     ask("GET", "/connect", "/connect?transport=pigeon", &[], b"");
+    assert_eq!(ask("GET", "/connect", "/connect", &[("Content-Length", "1")], b"x").status, 400);
     ask("GET", "/connect", "/connect", &[("Origin", "https://example.com")], b"");
     ask("GET", "/connect", "/connect?group=closed", &[], b"");
     let old =
@@ -202,6 +203,7 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
         "base64": "AP8=", "key": "k", "wait": "written", "deadline": "5s" });
     let receipt = ask("POST", "/publish", "/publish", &[JSON], envelope.to_string().as_bytes()).json();
     assert_eq!((&receipt["matched"], &receipt["unknown"]), (&json!(2), &json!(["nobody"])), "{receipt}");
+    assert_eq!(receipt["nodes"], json!({ "known": 1, "answered": 1 }));
     assert_eq!(session.next(), hub::Got::Binary(vec![0, 255]));
     let null = json!({ "sessions": [key], "json": null });
     ask("POST", "/publish", "/publish", &[JSON], null.to_string().as_bytes());
@@ -379,6 +381,9 @@ fn a_node_of_a_cluster_says_how_its_link_is() {
     let status = hub.request("GET", "/status", &[], b"");
     api.check("GET", "/status", &status);
     assert_eq!(status.json()["cluster"]["connected"], false);
+    let receipt = hub.request("POST", "/publish/raw?all=1", &[], b"x");
+    api.check("POST", "/publish/raw", &receipt);
+    assert_eq!(receipt.json()["nodes"], json!({ "known": 1, "answered": 1, "connected": false }));
     assert!(hub.request("GET", "/metrics", &[], b"").text().contains("oroshi_push_cluster_"));
 }
 

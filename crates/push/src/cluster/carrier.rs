@@ -189,7 +189,7 @@ impl Work {
                 Either::Right(_) => return End::Stopped,
             }
         };
-        self.shared.trouble(String::new());
+        self.shared.trouble_passed();
         self.shared.max_payload.store(client.max_payload(), Ordering::Relaxed);
         let (hear, speak) = (pin!(self.hear(&client)), pin!(self.speak(&client, orders)));
         let (beat, broken) = (pin!(self.beat(&client)), pin!(lost.notified()));
@@ -281,6 +281,7 @@ impl Work {
             self.peers.borrow_mut().resume(self.shared.now_ms());
             self.pause.set(Duration::ZERO);
             count(&self.shared.counters.connects, 1);
+            self.shared.reached();
         }
     }
 

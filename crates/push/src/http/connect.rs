@@ -131,6 +131,11 @@ impl<'b> Asked<'b> {
         if head.method != "GET" {
             return Err(Problem::method(head.method, "GET"));
         }
+        // Such a connection cannot be handed to a session. To find that out later would cost whoever has the key theirs.
+        if !matches!(head.framing, oroshi_http1::Framing::None | oroshi_http1::Framing::Length(0)) {
+            let message = "the request has a body: expected none, so no Content-Length and no Transfer-Encoding";
+            return Err(Problem::bad(message));
+        }
         let (mut wanted, mut groups) = (None, Vec::new());
         // What else stands there is the backend's.
         for pair in query::pairs(query::split(head.target).1) {

@@ -275,12 +275,14 @@ struct Answer {
 struct Nodes {
     known: u32,
     answered: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connected: Option<bool>,
 }
 
 impl From<Receipt> for Answer {
     fn from(receipt: Receipt) -> Self {
         let Receipt { id, matched, written, queued, dropped, closed, unknown, refused, nodes } = receipt;
-        let nodes = Nodes { known: nodes.known, answered: nodes.answered };
+        let nodes = Nodes { known: nodes.known, answered: nodes.answered, connected: nodes.connected };
         Answer { id, matched, written, queued, dropped, closed, unknown, refused, nodes }
     }
 }

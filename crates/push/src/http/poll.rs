@@ -152,9 +152,13 @@ async fn take(hub: &Rc<Hub>, place: Place, token: &str, after: u64) -> Result<St
         return Err(Refused::Batch(batch));
     }
     let acknowledged = hand_out(hub, &session, false);
-    if session.state.get() == State::Ending && session.outbox.borrow().is_empty() {
+    if session.outbox.borrow().is_empty() {
         // It has everything that was for it.
-        session.cut_off(Reason::Client);
+        if session.state.get() == State::Ending {
+            session.cut_off(Reason::Client);
+        } else if hub.draining.get() {
+            hub.remove(&session, Reason::Drain);
+        }
     }
     let waited = if session.outbox.borrow().is_empty() {
         let _waiting = Waiting::new(hub, &session);
