@@ -104,7 +104,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     // First thing, as other descriptors could take the places of those that are inherited.
     let inherited = inherited().map_err(Error::Inherit)?;
     let level = Level::parse(&args.log_level).map_err(|why| Error::Usage(vec![format!("--log-level: {why}")]))?;
-    let plan = plan(&args.config, !inherited.is_empty())?;
+    let inherits = !inherited.is_empty();
+    let plan = plan(&args.config, inherits)?;
     if args.check {
         let mut out = io::stdout().lock();
         let printed = out.write_all(text::config(&plan).as_bytes()).and_then(|()| out.flush());
@@ -127,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     let gate = Arc::new(Gate::start(plan, doors, &shutdown)?);
     // Before anybody is told that it serves, and so may send one.
-    on_hangup(Arc::downgrade(&gate), args.config.clone(), log)
+    on_hangup(Arc::downgrade(&gate), args.config.clone(), inherits, log)
         .map_err(|source| Error::System { what: "cannot take HUP", source })?;
     Manager::find().tell("READY=1\n");
     log.tell(Level::Info, "serving");
@@ -201,7 +202,7 @@ fn shown(bound: &Bound) -> String {
 }
 
 /// Has a thread read the file again at each HUP, and put it in force; what is wrong with it is told, and nothing changes.
-fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, log: Log) -> io::Result<()> {
+fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, inherits: bool, log: Log) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();
     let mut hangup = signal(SignalKind::hangup())?;
@@ -209,7 +210,7 @@ fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, log: Log) -> io::Result
     thread::Builder::new().name("reload".to_owned()).spawn(move || {
         while runtime.block_on(hangup.recv()).is_some() {
             let Some(gate) = gate.upgrade() else { return };
-            match reload(&gate, &file) {
+            match reload(&gate, &file, inherits) {
                 Ok(generation) => {
                     log.tell(Level::Info, &format!("reloaded {}: plan {generation} is in force", file.display()));
                 }
@@ -225,10 +226,9 @@ fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, log: Log) -> io::Result
     Ok(())
 }
 
-fn reload(gate: &Gate, file: &Path) -> Result<u64, Error> {
+fn reload(gate: &Gate, file: &Path, inherits: bool) -> Result<u64, Error> {
     let open = gate.doors();
-    // Inherited sockets stay doors without being in the file.
-    let plan = plan(file, true)?;
+    let plan = plan(file, inherits)?;
     let opened = Bound::bind(&plan, &open)?;
     Ok(gate.reload(plan, opened)?)
 }

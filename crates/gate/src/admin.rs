@@ -12,7 +12,7 @@ use oroshi_words::query;
 use serde_json::{Value, json};
 
 use crate::plan::{Action, KeyFrom};
-use crate::route::{Asked, plain_path};
+use crate::route::{Asked, readings};
 use crate::site::Site;
 
 /// What is at the admin's doors.
@@ -84,11 +84,16 @@ async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
         "" => String::new(),
         host => key::host(host.as_bytes()).map_err(|error| format!("`{host}` is no host: {error}"))?.into_owned(),
     };
-    let plain = plain_path(&path).map_err(|error| format!("`{path}`: {error}"))?.into_owned();
+    let read = readings(&path).map_err(|error| format!("`{path}`: {error}"))?;
+    let plain = read.plain.clone().into_owned();
     let plan = &site.works.plan;
     // Conditions on header fields are taken for unmet: a query has none.
     let asked = Asked { host: &canonical, path: &plain, method: &method, headers: Default::default() };
-    let Some(place) = plan.table.find(&asked) else {
+    let found = plan.table.find(&asked);
+    if plan.table.find(&Asked { path: &read.literal, ..asked }) != found {
+        return Err(format!("`{path}` can be read in two ways, which take different routes: it is answered 400").into());
+    }
+    let Some(place) = found else {
         return Ok(json!({ "host": canonical, "path": plain, "route": null, "answer": plan.no_route.status }));
     };
     let route = &plan.routes[place];

@@ -172,16 +172,14 @@ impl Draft {
         self.check_limits(threads, &mut wrong);
         self.check_stores(&mut wrong);
         let mut upstreams = Vec::new();
-        // Each has pools of its own, as their settings differ.
-        let mut class = 0;
+        let mut classes = Classes::default();
         for upstream in &self.upstreams {
-            class += 1;
-            upstreams.push(upstream.plan(class, &mut wrong));
+            upstreams.push(upstream.plan(classes.of("upstream", &upstream.name), &mut wrong));
         }
         repeated("upstream", upstreams.iter().map(|upstream| &*upstream.name), &mut wrong);
         let mut lookups = Vec::new();
         for lookup in self.lookups {
-            class += 1;
+            let class = classes.of("lookup", &lookup.settings.name);
             lookups.push(lookup.plan(&self.stores, class, &mut wrong));
         }
         repeated("lookup", lookups.iter().map(|lookup| &*lookup.settings.name), &mut wrong);
@@ -198,7 +196,7 @@ impl Draft {
                     let known =
                         upstreams.iter().position(|upstream| upstream.name == to).or_else(|| direct.get(&to).copied());
                     Action::Forward(known.unwrap_or_else(|| {
-                        class += 1;
+                        let class = classes.of("to", &to);
                         let upstream = only(&to, class, &format!("{at}.to"), &self.upstreams, &mut wrong);
                         upstreams.push(upstream);
                         direct.insert(to, upstreams.len() - 1);
@@ -529,6 +527,21 @@ fn is_local(address: &str) -> bool {
     }
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Numbers for the pools of upstreams and look-ups, whose settings differ. They are made of the names, so that a reload that puts another one before
+/// leaves each its pools and what was counted.
+#[derive(Default)]
+struct Classes(HashSet<u32>);
+
+impl Classes {
+    fn of(&mut self, kind: &str, name: &str) -> u32 {
+        let mut class = crate::upstream::hash(format!("{kind} {name}").as_bytes()) as u32;
+        while !self.0.insert(class) {
+            class = class.wrapping_add(1);
+        }
+        class
+    }
 }
 
 /// Gathers what is wrong.

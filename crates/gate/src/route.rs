@@ -45,7 +45,7 @@ pub struct HeaderPattern {
 pub struct Asked<'a> {
     /// The host, in canonical form; empty: the request names none.
     pub host: &'a str,
-    /// The path, as [`plain_path`] makes it.
+    /// The path, in one of its [`readings`].
     pub path: &'a str,
     /// The method.
     pub method: &'a str,
@@ -153,41 +153,67 @@ pub enum PathError {
     Above,
 }
 
-/// The path by which a route is chosen, from a request target's path (without its query): escapes of printable ASCII undone, empty segments and `.` left
-/// out, `..` carried out. So a route cannot be walked around by another spelling of its path. What goes to the upstream is
-/// spelled as it came.
+/// The two readings of a path. A server behind may carry `..` and `//` out or take them as they stand, so a route counts only if both readings take
+/// it; otherwise a rule could be walked around by spelling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readings<'a> {
+    /// Escapes of printable ASCII undone, empty segments and `.` left out, `..` carried out.
+    pub plain: Cow<'a, str>,
+    /// Only those escapes undone that mean nothing by themselves (RFC 3986, section 6.2.2.2).
+    pub literal: Cow<'a, str>,
+}
+
+/// Reads a request target's path (without its query). What goes to the server behind is spelled as it came.
 ///
 /// # Errors
-/// [`PathError`]: no route is to be looked for, as the upstream might find another resource than the route's rules are about.
-pub fn plain_path(path: &str) -> Result<Cow<'_, str>, PathError> {
+/// [`PathError`]: no route is to be looked for, as the server behind might find another resource than the route's rules are about.
+pub fn readings(path: &str) -> Result<Readings<'_>, PathError> {
     let bytes = path.as_bytes();
     let is_plain = memchr::memchr(b'%', bytes).is_none()
         && !bytes.windows(2).any(|pair| pair[0] == b'/' && matches!(pair[1], b'/' | b'.'));
-    if is_plain { Ok(Cow::Borrowed(path)) } else { unfold(path).map(Cow::Owned) }
+    if is_plain {
+        return Ok(Readings { plain: Cow::Borrowed(path), literal: Cow::Borrowed(path) });
+    }
+    Ok(Readings { plain: Cow::Owned(fold(&decoded(path, true)?)?), literal: Cow::Owned(decoded(path, false)?) })
 }
 
-fn unfold(path: &str) -> Result<String, PathError> {
-    let mut plain = String::with_capacity(path.len());
+/// The plain reading alone, for paths that a configuration has.
+///
+/// # Errors
+/// As [`readings`].
+pub fn plain_path(path: &str) -> Result<Cow<'_, str>, PathError> {
+    readings(path).map(|readings| readings.plain)
+}
+
+/// Undoes escapes of printable ASCII; unless `all`, those of letters, digits and `-._~` alone.
+fn decoded(path: &str, all: bool) -> Result<String, PathError> {
+    let mut text = String::with_capacity(path.len());
     let mut rest = path;
     while let Some((before, behind)) = rest.split_once('%') {
-        plain.push_str(before);
+        text.push_str(before);
         let byte = behind.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
         let byte = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok()).ok_or(PathError::Escape)?;
         match byte {
             0 => return Err(PathError::Nul),
+            _ if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => text.push(char::from(byte)),
             // `%25` stays: undone, it would make another escape. So does what is no character by itself.
-            b' '..=b'~' if byte != b'%' => plain.push(char::from(byte)),
+            b' '..=b'~' if all && byte != b'%' => text.push(char::from(byte)),
             _ => {
-                plain.push('%');
-                plain.push_str(&behind[..2].to_ascii_uppercase());
+                text.push('%');
+                text.push_str(&behind[..2].to_ascii_uppercase());
             }
         }
         rest = &behind[2..];
     }
-    plain.push_str(rest);
+    text.push_str(rest);
+    Ok(text)
+}
+
+/// Carries `.` and `..` out, and leaves empty segments out.
+fn fold(path: &str) -> Result<String, PathError> {
     let mut segments: Vec<&str> = Vec::new();
     let mut ends_open = false;
-    for segment in plain.split('/') {
+    for segment in path.split('/') {
         ends_open = matches!(segment, "" | "." | "..");
         match segment {
             "" | "." => {}
@@ -195,15 +221,15 @@ fn unfold(path: &str) -> Result<String, PathError> {
             _ => segments.push(segment),
         }
     }
-    let mut path = String::with_capacity(plain.len());
+    let mut folded = String::with_capacity(path.len());
     for segment in &segments {
-        path.push('/');
-        path.push_str(segment);
+        folded.push('/');
+        folded.push_str(segment);
     }
     if ends_open || segments.is_empty() {
-        path.push('/');
+        folded.push('/');
     }
-    Ok(path)
+    Ok(folded)
 }
 
 #[cfg(test)]
@@ -310,6 +336,20 @@ mod tests {
             ("/%00", PathError::Nul),
         ] {
             assert_eq!(plain_path(path), Err(error), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_literal_reading_keeps_what_servers_may_take_as_it_stands() {
+        for (path, literal) in [
+            ("/a/b", "/a/b"),
+            ("/%61dmin", "/admin"),
+            ("/internal/../x", "/internal/../x"),
+            ("/internal/%2e%2E/x", "/internal/../x"),
+            ("//api", "//api"),
+            ("/a%2fb%3b", "/a%2Fb%3B"),
+        ] {
+            assert_eq!(readings(path).unwrap().literal, literal, "{path}");
         }
     }
 

@@ -14,9 +14,12 @@ use crate::access::Sink;
 use crate::forward::{Call, To, forward};
 use crate::plan::{Action, Answer, Filling, HashBy, KeyFrom, Lookup};
 use crate::record::Record;
-use crate::route::{Asked, plain_path};
+use crate::route::{Asked, Readings, readings};
 use crate::upstream::{Balancer, Pool, PoolSettings, Pools, Target, hash};
 use crate::works::{RouteCounters, Works};
+
+/// What is said of a path that takes two routes.
+const TWO_WAYS: &str = "the path can be read in two ways (`..`, `//`, escapes), which lead to different places";
 
 /// So many targets that were looked up have their pool at hand; beyond that all are forgotten, and found again.
 const AT_HAND: usize = 16_384;
@@ -55,12 +58,12 @@ impl Site {
     pub(crate) fn new(works: Arc<Works>, core: usize, pools: Pools, hosts: Rc<Hosts>) -> Self {
         let plan = &works.plan;
         let upstreams = plan.upstreams.iter().map(|upstream| {
-            let settings = Rc::new(upstream.pool.clone());
+            let settings = Rc::new(PoolSettings { version: works.generation, ..upstream.pool.clone() });
             let members = upstream.targets.iter().map(|(target, weight)| (pools.pool(target, &settings), *weight));
             Balancer::new(members, upstream.policy)
         });
         let finder = |lookup: &Lookup| Finder {
-            settings: Rc::new(lookup.pool.clone()),
+            settings: Rc::new(PoolSettings { version: works.generation, ..lookup.pool.clone() }),
             one: RefCell::default(),
             many: RefCell::default(),
         };
@@ -96,19 +99,23 @@ impl Site {
         let mut record = Record::new(exchange, self.sink.as_ref(), &self.counters[plan.routes.len()]);
         let (path, query) = parts(exchange.head.target);
         let host = key::host(exchange.head.host.unwrap_or_default());
-        let plain = plain_path(path);
-        let (host, plain) = match (&host, &plain) {
-            (Ok(host), Ok(plain)) => (&**host, &**plain),
+        let read = readings(path);
+        let (host, read) = match (&host, &read) {
+            (Ok(host), Ok(read)) => (&**host, read),
             // An empty Host is what HTTP/1.1 says where there is none (RFC 9112, section 3.2).
-            (Err(_), Ok(plain)) if exchange.head.host.is_none_or(<[u8]>::is_empty) => ("", &**plain),
+            (Err(_), Ok(read)) if exchange.head.host.is_none_or(<[u8]>::is_empty) => ("", read),
             (Err(error), _) => {
                 let why = format!("the Host cannot be understood: {error}");
                 return Box::pin(refuse(exchange, &why, &mut record)).await;
             }
             (_, Err(error)) => return Box::pin(refuse(exchange, &error.to_string(), &mut record)).await,
         };
-        let asked = Asked { host, path: plain, method: exchange.head.method, headers: exchange.head.headers };
-        let Some(place) = plan.table.find(&asked) else {
+        let asked = Asked { host, path: &read.plain, method: exchange.head.method, headers: exchange.head.headers };
+        let found = plan.table.find(&asked);
+        if read.literal != read.plain && plan.table.find(&Asked { path: &read.literal, ..asked }) != found {
+            return Box::pin(refuse(exchange, TWO_WAYS, &mut record)).await;
+        }
+        let Some(place) = found else {
             record.why = "no-route";
             return Box::pin(say(exchange, &plan.no_route, &mut record)).await;
         };
@@ -130,7 +137,7 @@ impl Site {
                 let key = hash_by(&upstream.hash, upstream.policy, exchange, host);
                 forward(exchange, &Call { key, ..Call::new(&route.rules, to) }, &mut record.outcome).await
             }
-            Action::Lookup(lookup) => match self.look_up(*lookup, exchange, host, plain).await {
+            Action::Lookup(lookup) => match self.look_up(*lookup, exchange, host, read).await {
                 Ok(way) => {
                     let found = &plan.lookups[*lookup];
                     let key = hash_by(&found.hash, found.policy, exchange, host);
@@ -161,13 +168,17 @@ impl Site {
         place: usize,
         exchange: &Exchange<'_>,
         host: &str,
-        path: &str,
+        path: &Readings<'_>,
     ) -> Result<Way, (&Answer, &'static str)> {
         let plan = &self.works.plan.lookups[place];
         let key = match &plan.key {
             KeyFrom::Host => Some(host),
             KeyFrom::Header(name) => exchange.head.headers.get(name).and_then(|value| str::from_utf8(value).ok()),
-            KeyFrom::Segment(number) => path.split('/').nth(*number),
+            // Where the two readings have different segments, neither is a key.
+            KeyFrom::Segment(number) => {
+                let key = path.plain.split('/').nth(*number);
+                key.filter(|key| path.literal.split('/').nth(*number) == Some(key))
+            }
         };
         let Some(key) = key.filter(|key| is_key(key)) else { return Err((&plan.unknown, "no-key")) };
         let answer = match self.works.lookups[place].get(key) {
@@ -210,7 +221,7 @@ impl Site {
                 let members: Option<Vec<_>> = targets.iter().map(member).collect();
                 let balancer = Rc::new(Balancer::new(members?, self.works.plan.lookups[place].policy));
                 let mut many = finder.many.borrow_mut();
-                if many.len() >= AT_HAND / 16 {
+                if many.len() >= AT_HAND / 64 {
                     many.clear();
                 }
                 many.insert(targets.clone(), Rc::clone(&balancer));

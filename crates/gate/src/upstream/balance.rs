@@ -42,6 +42,9 @@ impl fmt::Display for Policy {
     }
 }
 
+/// How many points a ring has at most: targets and weights may come from a database, and a ring is made while a request waits.
+const MOST_POINTS: u32 = 16_384;
+
 /// How many points of the ring a weight of 1 is. More spread keys more evenly, and cost memory.
 const POINTS: u32 = 160;
 
@@ -180,9 +183,13 @@ pub fn hash(key: &[u8]) -> u64 {
 }
 
 fn ring(members: impl Iterator<Item = (String, u32)>) -> Vec<(u64, u16)> {
+    let members: Vec<(String, u32)> = members.collect();
     // A weight makes more points; beyond a hundred it makes no finer difference.
-    let points = |weight: u32| POINTS * weight.min(100);
+    let wanted: u32 = members.iter().map(|(_, weight)| POINTS * (*weight).min(100)).fold(0, u32::saturating_add);
+    let share = wanted.div_ceil(MOST_POINTS).max(1);
+    let points = |weight: u32| (POINTS * weight.min(100) / share).max(1);
     let mut ring: Vec<(u64, u16)> = members
+        .into_iter()
         .enumerate()
         .flat_map(|(place, (name, weight))| {
             (0..points(weight)).map(move |point| (hash(format!("{name}#{point}").as_bytes()), place as u16))
@@ -197,6 +204,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn a_ring_is_bounded_whatever_its_members() {
+        let members = |count: u32, weight: u32| (0..count).map(move |number| (number.to_string(), weight));
+        assert_eq!(ring(members(3, 2)).len(), 3 * 2 * POINTS as usize);
+        for (count, weight) in [(64, 1000), (1000, 1), (65_535, 100)] {
+            let points = ring(members(count, weight)).len();
+            assert!(points <= MOST_POINTS.max(count) as usize, "{count} members of {weight}: {points}");
+            assert!(points >= count as usize);
+        }
+    }
     use crate::upstream::{Ejection, PoolSettings, Pools, Settings, Target};
 
     /// A runtime around, as pools have a task that looks after them.

@@ -27,6 +27,9 @@ pub type Allow = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 pub struct PoolSettings {
     /// Targets with the same address but another number here have pools of their own: for routes whose settings differ.
     pub class: u32,
+    /// Of two settings for one pool the one with the greater number counts, whichever is given later: a request that goes by an earlier
+    /// configuration does not bring that back.
+    pub version: u64,
     /// Connections at most, idle ones and upgraded ones included. Further requests wait in line. Default 1,024.
     pub connections: usize,
     /// Connections that are kept for further requests at most. Default 256.
@@ -53,6 +56,7 @@ impl Default for PoolSettings {
     fn default() -> Self {
         PoolSettings {
             class: 0,
+            version: 0,
             connections: 1024,
             idle_connections: 256,
             queue: 1024,
@@ -357,7 +361,11 @@ impl Pool {
 
     /// Takes other settings from here on.
     pub(super) fn configure(&self, settings: &Rc<PoolSettings>) {
-        if !Rc::ptr_eq(&self.settings.borrow(), settings) {
+        let is_newer = {
+            let known = self.settings.borrow();
+            !Rc::ptr_eq(&known, settings) && settings.version >= known.version
+        };
+        if is_newer {
             *self.settings.borrow_mut() = Rc::clone(settings);
             self.slots.borrow_mut().set_caps(settings.caps());
         }
