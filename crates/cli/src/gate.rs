@@ -16,7 +16,7 @@ use oroshi_gate::{Bound, Door, Draft, DraftError, Gate, Plan, RunError, Serves};
 use oroshi_net::inherit::{InheritError, Inherited, inherited};
 use oroshi_net::listen::ListenError;
 use oroshi_net::notify::Manager;
-use oroshi_net::{Shutdown, ensure_descriptors};
+use oroshi_net::{Peer, Shutdown, ensure_descriptors};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use args::Args;
@@ -182,6 +182,14 @@ fn taken(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
             (None, _) if !listens => serves(Serves::Public),
             (None, _) => return Err(Error::Stranger { name: socket.name, variable: socket.variable }),
         };
+        if let (Serves::Admin, Peer::Tcp(address)) = (door.serves, socket.listener.local_address().peer())
+            && !address.ip().is_loopback()
+        {
+            return Err(Error::Usage(vec![format!(
+                "{} hands down an admin socket at {address}, which would let others purge and look: expected one of this machine alone",
+                socket.variable
+            )]));
+        }
         let clones = (1..plan.threads).map(|_| socket.listener.try_clone());
         let listeners: io::Result<Vec<_>> = clones.collect();
         let mut listeners = listeners

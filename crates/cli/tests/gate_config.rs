@@ -69,11 +69,12 @@ fn every_key_is_taken_and_shown_but_for_secrets() {
 #[test]
 fn every_mistake_is_told_with_its_line() {
     for (config, told) in [
+        ("[listen]\nadmin = 'unix:@gate'\n", "line 2: listen.admin: `unix:@gate` would let others"),
         ("", "listen.public: there is nowhere to listen"),
         ("[listen]\npublic = ':1'\n", "route: there is no route"),
         ("lisen = 1\n", "line 1: lisen: there is no such key: did you mean `listen`?"),
         ("threads = 'x'\n", "line 1: threads: "),
-        ("[listen]\nadmin = ':81'\n", "line 2: listen.admin: `:81` would let anybody on the network purge and look"),
+        ("[listen]\nadmin = ':81'\n", "line 2: listen.admin: `:81` would let others purge and look"),
         (
             "[[route]]\nto = 'app'\n",
             "line 2: route[1].to: there is no upstream `app`: none is configured, or an address such as app:80",

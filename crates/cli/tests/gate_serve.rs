@@ -183,12 +183,22 @@ redirect = { to = "https://example.org{target}", status = 308 }
     stream.write_all(b"DELETE /api/1 HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n").unwrap();
     let answer = Answer::read(stream);
     assert_eq!((answer.status, &*answer.body), (403, "no\n"));
+    // These two are carried nowhere, whatever the route.
+    for request in
+        ["CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n", "TRACE / HTTP/1.1\r\nHost: example.org\r\n"]
+    {
+        let mut stream = UnixStream::connect(gate.path("public.sock")).unwrap();
+        write!(stream, "{request}Connection: close\r\n\r\n").unwrap();
+        let answer = Answer::read(stream);
+        assert_eq!(answer.status, 405, "{request}: {answer:?}");
+        assert!(answer.field("Allow").is_some());
+    }
     let explained = gate.ask(&["explain", "example.org", "--path", "/api/1", "--method", "DELETE"]).out;
     assert!(explained.contains("route-3") && explained.contains("403"), "{explained}");
     // What was asked is counted by route.
     let status = gate.status();
     assert_eq!(status["routes"]["route-2"]["requests"], 3);
-    assert_eq!(status["routes"]["-"]["by_status"]["4xx"], 6);
+    assert_eq!(status["routes"]["-"]["by_status"]["4xx"], 8);
 }
 
 #[test]
@@ -390,6 +400,11 @@ fn prometheus_reads_its_metrics() {
     for (target, status) in [("/purge", 405), ("/none", 404), ("/explain?hots=a", 400), ("/explain?host=..", 400)] {
         assert_eq!(gate.get_at("admin.sock", "a", target).status, status, "{target}");
     }
+    // A page in a browser on this machine may ask for nothing.
+    let mut stream = UnixStream::connect(gate.path("admin.sock")).unwrap();
+    write!(stream, "POST /purge?all=1 HTTP/1.1\r\nHost: a\r\nOrigin: http://evil.example\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    assert_eq!(Answer::read(stream).status, 403);
     // What is for operators is not there for clients.
     assert_eq!(gate.get("a", "/metrics").body.len(), 11);
 }

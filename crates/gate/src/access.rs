@@ -9,9 +9,9 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oroshi_words::Date;
@@ -96,7 +96,8 @@ pub struct Log {
     shared: Arc<Shared>,
     settings: Settings,
     sender: Mutex<Option<SyncSender<Vec<u8>>>>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    /// Ends with the writer.
+    writer: Mutex<Option<Receiver<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -124,12 +125,14 @@ impl Log {
         let file = open(settings.file.as_deref())?;
         let (sender, receiver) = sync_channel(WAITING);
         let shared = Arc::new(Shared::default());
-        let writer = {
+        let (ends, writer) = sync_channel(0);
+        {
             let (shared, path) = (Arc::clone(&shared), settings.file.clone());
-            thread::Builder::new()
-                .name("access-log".into())
-                .spawn(move || write(file, path.as_deref(), &receiver, &shared))?
-        };
+            thread::Builder::new().name("access-log".into()).spawn(move || {
+                write(file, path.as_deref(), &receiver, &shared);
+                drop(ends);
+            })?;
+        }
         Ok(Log { shared, settings, sender: Mutex::new(Some(sender)), writer: Mutex::new(Some(writer)) })
     }
 
@@ -153,13 +156,14 @@ impl Log {
         Counts { dropped: of(&self.shared.dropped), failed: of(&self.shared.failed) }
     }
 
-    /// Waits until everything is written. To be called when all sinks are gone.
-    pub fn finish(&self) {
+    /// Waits until everything is written, but no longer than this: where nobody reads a pipe, or a disk is stuck, nothing ever is. To be
+    /// called when all sinks are gone. Whether everything was written.
+    pub fn finish(&self, patience: Duration) -> bool {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // It panics nowhere, and nothing is left to do if it did.
-            let _ = writer.join();
-        }
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let done = writer.map(|done| done.recv_timeout(patience));
+        // The writer says nothing: it drops its end.
+        !matches!(done, Some(Err(RecvTimeoutError::Timeout)))
     }
 }
 
@@ -417,7 +421,7 @@ mod tests {
         std::fs::rename(&path, folder.path().join("access.log.1")).unwrap();
         log.reopen();
         tell(10);
-        log.finish();
+        assert!(log.finish(Duration::from_secs(30)));
         let count = |name: &str| {
             let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
             let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

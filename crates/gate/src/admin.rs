@@ -39,6 +39,9 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
         Err(Problem(404, format!("there is nothing at `{path}`: expected one of {}", PATHS.join(", "))))
     } else if method != wanted && !(wanted == "GET" && method == "HEAD") {
         Err(Problem(405, format!("{method} is not allowed here: expected {wanted}")))
+    } else if exchange.head.headers.get("origin").is_some() {
+        // A page that a browser on this machine has open is no operator.
+        Err(Problem(403, "pages of browsers are not served here: expected a request without Origin".to_owned()))
     } else {
         match path {
             "/metrics" => {
@@ -90,7 +93,7 @@ async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
     // Conditions on header fields are taken for unmet: a query has none.
     let asked = Asked { host: &canonical, path: &plain, method: &method, headers: Default::default() };
     let found = plan.table.find(&asked);
-    if plan.table.find(&Asked { path: &read.literal, ..asked }) != found {
+    if read.others().any(|path| plan.table.find(&Asked { path, ..asked }) != found) {
         return Err(format!("`{path}` can be read in two ways, which take different routes: it is answered 400").into());
     }
     let Some(place) = found else {
@@ -190,6 +193,11 @@ fn tiers(explanation: &Explanation) -> Value {
 /// Forgets what is known of a key, of all that begin so, or of all.
 async fn purge(site: &Site, query: &str) -> Result<Value, Problem> {
     let [name, key, prefix, all, everywhere] = parameters(query, ["lookup", "key", "prefix", "all", "everywhere"])?;
+    for (name, value) in [("all", &all), ("everywhere", &everywhere)] {
+        if let Some(value) = value.as_ref().filter(|value| *value != "1") {
+            return Err(format!("{name}=`{value}` is not understood: expected {name}=1, or none").into());
+        }
+    }
     let works = &site.works;
     let names: Vec<&str> = works.lookups.iter().map(|lookup| &*lookup.settings().name).collect();
     let chosen: Vec<_> = match &name {

@@ -292,7 +292,7 @@ impl Draft {
                 wrong.add(
                     "listen.admin",
                     format!(
-                        "`{}` would let anybody on the network purge and look: expected an address of this machine alone, such as \
+                        "`{}` would let others purge and look: expected an address of this machine alone, such as \
                          127.0.0.1:8081 or unix:/run/gate-admin.sock",
                         door.address
                     ),
@@ -523,7 +523,8 @@ fn expected(names: &[&str]) -> String {
 /// Whether only this machine can connect there.
 fn is_local(address: &str) -> bool {
     if address.starts_with("unix:") || address.starts_with(['/', '@']) {
-        return true;
+        // An abstract socket has no owner and no mode: whoever is on this machine may connect.
+        return !address.trim_start_matches("unix:").starts_with('@');
     }
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())

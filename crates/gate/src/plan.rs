@@ -287,8 +287,8 @@ impl Template {
         let text = |(place, part): (usize, &'_ Part)| match part {
             Part::Text(text) => text.clone(),
             Part::Host => filling.host.to_owned(),
-            // `//name` in the place of a URL is another host (RFC 3986, section 4.2).
-            Part::Path if place == 0 => format!("/{}", filling.path.trim_start_matches('/')),
+            // `//name` in the place of a URL is another host (RFC 3986, section 4.2), and to browsers so is `/\name`.
+            Part::Path if place == 0 => format!("/{}", filling.path.trim_start_matches(['/', '\\'])),
             Part::Path => filling.path.to_owned(),
             Part::Query => filling.query.to_owned(),
             Part::Scheme => filling.scheme.to_owned(),
@@ -314,6 +314,8 @@ mod tests {
         }
         let elsewhere = Filling { path: "//evil.example/", ..filling };
         assert_eq!(Template::parse("{target}").unwrap().fill(&elsewhere), "/evil.example/?y=1");
+        let elsewhere = Filling { path: "/\\/evil.example", ..filling };
+        assert_eq!(Template::parse("{path}").unwrap().fill(&elsewhere), "/evil.example");
         for bad in ["", "https://{host", "{port}", "/a b", "/\r\nX: y", "/é"] {
             assert!(Template::parse(bad).is_err(), "{bad}");
         }

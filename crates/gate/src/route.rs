@@ -153,14 +153,22 @@ pub enum PathError {
     Above,
 }
 
-/// The two readings of a path. A server behind may carry `..` and `//` out or take them as they stand, so a route counts only if both readings take
-/// it; otherwise a rule could be walked around by spelling.
+/// The readings of a path. A server behind may carry `..` and `//` out or take them as they stand, and take `%2F` for a slash or not, so a route
+/// counts only if all readings take it; otherwise a rule could be walked around by spelling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readings<'a> {
     /// Escapes of printable ASCII undone, empty segments and `.` left out, `..` carried out.
     pub plain: Cow<'a, str>,
-    /// Only those escapes undone that mean nothing by themselves (RFC 3986, section 6.2.2.2).
-    pub literal: Cow<'a, str>,
+    /// The others, where they are not the same: only those escapes undone that mean nothing by themselves (RFC 3986, section 6.2.2.2); and all
+    /// of them undone, with nothing carried out.
+    others: Option<[String; 2]>,
+}
+
+impl Readings<'_> {
+    /// The readings beside the plain one, where they are not the same.
+    pub fn others(&self) -> impl Iterator<Item = &str> {
+        self.others.iter().flatten().map(String::as_str)
+    }
 }
 
 /// Reads a request target's path (without its query). What goes to the server behind is spelled as it came.
@@ -172,9 +180,10 @@ pub fn readings(path: &str) -> Result<Readings<'_>, PathError> {
     let is_plain = memchr::memchr(b'%', bytes).is_none()
         && !bytes.windows(2).any(|pair| pair[0] == b'/' && matches!(pair[1], b'/' | b'.'));
     if is_plain {
-        return Ok(Readings { plain: Cow::Borrowed(path), literal: Cow::Borrowed(path) });
+        return Ok(Readings { plain: Cow::Borrowed(path), others: None });
     }
-    Ok(Readings { plain: Cow::Owned(fold(&decoded(path, true)?)?), literal: Cow::Owned(decoded(path, false)?) })
+    let all = decoded(path, true)?;
+    Ok(Readings { plain: Cow::Owned(fold(&all)?), others: Some([decoded(path, false)?, all]) })
 }
 
 /// The plain reading alone, for paths that a configuration has.
@@ -340,17 +349,17 @@ mod tests {
     }
 
     #[test]
-    fn the_literal_reading_keeps_what_servers_may_take_as_it_stands() {
-        for (path, literal) in [
-            ("/a/b", "/a/b"),
-            ("/%61dmin", "/admin"),
-            ("/internal/../x", "/internal/../x"),
-            ("/internal/%2e%2E/x", "/internal/../x"),
-            ("//api", "//api"),
-            ("/a%2fb%3b", "/a%2Fb%3B"),
+    fn other_readings_keep_what_servers_may_take_as_it_stands() {
+        for (path, literal, undone) in [
+            ("/%61dmin", "/admin", "/admin"),
+            ("/internal/../x", "/internal/../x", "/internal/../x"),
+            ("/internal/%2e%2E/x", "/internal/../x", "/internal/../x"),
+            ("//api", "//api", "//api"),
+            ("/a%2fb%3b", "/a%2Fb%3B", "/a/b;"),
         ] {
-            assert_eq!(readings(path).unwrap().literal, literal, "{path}");
+            assert_eq!(readings(path).unwrap().others().collect::<Vec<_>>(), [literal, undone], "{path}");
         }
+        assert_eq!(readings("/a/b").unwrap().others().count(), 0);
     }
 
     proptest::proptest! {

@@ -22,6 +22,9 @@ use crate::site::{Hosts, Site};
 use crate::upstream::{Pools, Settings as PoolsSettings};
 use crate::works::{Ledger, Works};
 
+/// How long the end waits for the log to be written.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
 /// How often the log is handed over.
 const FLUSH: Duration = Duration::from_millis(500);
 
@@ -230,8 +233,10 @@ impl Gate {
         let cores = self.cores.lock().unwrap_or_else(PoisonError::into_inner).take();
         let joined = cores.map_or(Ok(()), |cores| cores.join().map(drop));
         let works = Arc::clone(&self.state.lock().unwrap_or_else(PoisonError::into_inner).works);
-        if let Some(log) = &works.log {
-            log.finish();
+        if let Some(log) = &works.log
+            && !log.finish(LAST_LINES)
+        {
+            tracing::warn!("the access log takes nothing: what was told last is lost");
         }
         joined.map_err(RunError::Cores)
     }
@@ -262,7 +267,11 @@ fn deliver(mail: &[UnboundedSender<Job>], works: &Arc<Works>, opened: Vec<Bound>
 async fn work(core: usize, works: Arc<Works>, mut mail: UnboundedReceiver<Job>, shutdown: Shutdown) {
     let pools = Pools::new(PoolsSettings::default(), Arc::clone(&works.ledger.targets));
     let hosts = Rc::new(Hosts::default());
-    let site = Rc::new(RefCell::new(Rc::new(Site::new(works, core, pools.clone(), Rc::clone(&hosts)))));
+    // One for as long as the log is the same, so that a request which began before a reload is told no later than others.
+    let mut sink = works.log.as_ref().map(|log| (Arc::clone(log), Rc::new(log.sink())));
+    let of = |sink: &Option<(Arc<access::Log>, Rc<access::Sink>)>| sink.as_ref().map(|(_, sink)| Rc::clone(sink));
+    let first = Site::new(works, core, pools.clone(), Rc::clone(&hosts), of(&sink));
+    let site = Rc::new(RefCell::new(Rc::new(first)));
     let mut serving = JoinSet::new();
     let mut open: HashMap<String, Shutdown> = HashMap::new();
     let mut flushing = JoinSet::new();
@@ -287,8 +296,12 @@ async fn work(core: usize, works: Arc<Works>, mut mail: UnboundedReceiver<Job>, 
             }
         }
         let settings = settings(&works);
-        let changed = Rc::new(Site::new(Arc::clone(&works), core, pools.clone(), Rc::clone(&hosts)));
         site.borrow().flush();
+        let same = matches!((&sink, &works.log), (Some((known, _)), Some(log)) if Arc::ptr_eq(known, log));
+        if !same {
+            sink = works.log.as_ref().map(|log| (Arc::clone(log), Rc::new(log.sink())));
+        }
+        let changed = Rc::new(Site::new(Arc::clone(&works), core, pools.clone(), Rc::clone(&hosts), of(&sink)));
         site.replace(changed);
         for (door, listener) in opened {
             let Ok(listener) = listener.into_listener() else { continue };

@@ -37,7 +37,7 @@ pub(crate) struct Site {
     hosts: Option<Rc<Hosts>>,
     /// What is answered beyond the limit for a host.
     too_many: Answer,
-    sink: Option<Sink>,
+    sink: Option<Rc<Sink>>,
 }
 
 /// From what a look-up says to pools.
@@ -55,7 +55,7 @@ enum Way {
 }
 
 impl Site {
-    pub(crate) fn new(works: Arc<Works>, core: usize, pools: Pools, hosts: Rc<Hosts>) -> Self {
+    pub(crate) fn new(works: Arc<Works>, core: usize, pools: Pools, hosts: Rc<Hosts>, sink: Option<Rc<Sink>>) -> Self {
         let plan = &works.plan;
         let upstreams = plan.upstreams.iter().map(|upstream| {
             let settings = Rc::new(PoolSettings { version: works.generation, ..upstream.pool.clone() });
@@ -80,7 +80,7 @@ impl Site {
                 retry_after: Some(1),
                 ..Answer::text(503, "too many requests for this host are under way")
             },
-            sink: works.log.as_ref().map(|log| log.sink()),
+            sink,
             works,
             pools,
         }
@@ -96,7 +96,25 @@ impl Site {
     /// Answers a request from outside.
     pub(crate) async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
         let plan = &self.works.plan;
-        let mut record = Record::new(exchange, self.sink.as_ref(), &self.counters[plan.routes.len()]);
+        let mut record = Record::new(exchange, self.sink.as_deref(), &self.counters[plan.routes.len()]);
+        let result = self.take_route(exchange, &mut record).await;
+        if let Err(error) = &result
+            && let Some(status) = error.status()
+            && !exchange.reply.is_begun()
+        {
+            // The server gives this answer: a body that is too long, or too slow.
+            record.own = Some((status, 0));
+        }
+        result
+    }
+
+    async fn take_route<'s>(&'s self, exchange: &mut Exchange<'_>, record: &mut Record<'s, '_>) -> Result<(), Error> {
+        let plan = &self.works.plan;
+        if matches!(exchange.head.method, "CONNECT" | "TRACE") {
+            // No proxy for clients to choose; and what TRACE would show is nobody's business.
+            record.why = "method";
+            return Box::pin(not_allowed(exchange, record)).await;
+        }
         let (path, query) = parts(exchange.head.target);
         let host = key::host(exchange.head.host.unwrap_or_default());
         let read = readings(path);
@@ -106,18 +124,18 @@ impl Site {
             (Err(_), Ok(read)) if exchange.head.host.is_none_or(<[u8]>::is_empty) => ("", read),
             (Err(error), _) => {
                 let why = format!("the Host cannot be understood: {error}");
-                return Box::pin(refuse(exchange, &why, &mut record)).await;
+                return Box::pin(refuse(exchange, &why, record)).await;
             }
-            (_, Err(error)) => return Box::pin(refuse(exchange, &error.to_string(), &mut record)).await,
+            (_, Err(error)) => return Box::pin(refuse(exchange, &error.to_string(), record)).await,
         };
         let asked = Asked { host, path: &read.plain, method: exchange.head.method, headers: exchange.head.headers };
         let found = plan.table.find(&asked);
-        if read.literal != read.plain && plan.table.find(&Asked { path: &read.literal, ..asked }) != found {
-            return Box::pin(refuse(exchange, TWO_WAYS, &mut record)).await;
+        if read.others().any(|path| plan.table.find(&Asked { path, ..asked }) != found) {
+            return Box::pin(refuse(exchange, TWO_WAYS, record)).await;
         }
         let Some(place) = found else {
             record.why = "no-route";
-            return Box::pin(say(exchange, &plan.no_route, &mut record)).await;
+            return Box::pin(say(exchange, &plan.no_route, record)).await;
         };
         let route = &plan.routes[place];
         (record.route, record.counters) = (&route.name, &self.counters[place]);
@@ -127,7 +145,7 @@ impl Site {
             Some(None) => {
                 record.counters.count_limited();
                 record.why = "host-limit";
-                return Box::pin(say(exchange, &self.too_many, &mut record)).await;
+                return Box::pin(say(exchange, &self.too_many, record)).await;
             }
         };
         match &route.action {
@@ -149,16 +167,16 @@ impl Site {
                 }
                 Err((answer, why)) => {
                     record.why = why;
-                    Box::pin(say(exchange, answer, &mut record)).await
+                    Box::pin(say(exchange, answer, record)).await
                 }
             },
             Action::Redirect { status, to } => {
                 let host = String::from_utf8_lossy(exchange.head.host.unwrap_or_default());
                 let scheme = if exchange.is_tls() { "https" } else { "http" };
                 let place = to.fill(&Filling { host: &host, path, query, scheme });
-                Box::pin(redirect(exchange, *status, &place, &mut record)).await
+                Box::pin(redirect(exchange, *status, &place, record)).await
             }
-            Action::Answer(answer) => Box::pin(say(exchange, answer, &mut record)).await,
+            Action::Answer(answer) => Box::pin(say(exchange, answer, record)).await,
         }
     }
 
@@ -174,10 +192,10 @@ impl Site {
         let key = match &plan.key {
             KeyFrom::Host => Some(host),
             KeyFrom::Header(name) => exchange.head.headers.get(name).and_then(|value| str::from_utf8(value).ok()),
-            // Where the two readings have different segments, neither is a key.
+            // Where the readings have different segments, none is a key.
             KeyFrom::Segment(number) => {
                 let key = path.plain.split('/').nth(*number);
-                key.filter(|key| path.literal.split('/').nth(*number) == Some(key))
+                key.filter(|key| path.others().all(|other| other.split('/').nth(*number) == Some(key)))
             }
         };
         let Some(key) = key.filter(|key| is_key(key)) else { return Err((&plan.unknown, "no-key")) };
@@ -292,6 +310,14 @@ async fn say(exchange: &mut Exchange<'_>, answer: &Answer, record: &mut Record<'
     exchange.reply.send(answer.status, fields, &answer.body).await
 }
 
+async fn not_allowed(exchange: &mut Exchange<'_>, record: &mut Record<'_, '_>) -> Result<(), Error> {
+    const TEXT: &[u8] = b"this gateway does not carry requests with this method\n";
+    let fields: [(&str, &[u8]); 2] =
+        [("Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"), ("Content-Type", b"text/plain; charset=utf-8")];
+    record.own = Some((405, TEXT.len() as u64));
+    exchange.reply.send(405, fields, TEXT).await
+}
+
 async fn redirect(
     exchange: &mut Exchange<'_>,
     status: u16,
@@ -310,6 +336,8 @@ fn parts(target: &str) -> (&str, &str) {
         _ => target,
     };
     match target.find('?') {
+        // `OPTIONS *` is about the server as a whole.
+        None if target == "*" => ("/", ""),
         Some(0) => ("/", target),
         Some(at) => target.split_at(at),
         None => (target, ""),

@@ -10,7 +10,7 @@ use oroshi_server::{Error, Exchange, Wait};
 
 use super::answer::{Answer, Course, Ending, Stop, Switch};
 use super::failure::{Failure, Trouble};
-use super::fields::holds;
+use super::fields::{holds, is_websocket};
 use super::link::{Phase, Waiting};
 use super::outcome::{Outcome, RequestId};
 use super::request_head::{Peer, Request, is_trusted};
@@ -161,7 +161,8 @@ fn compose(
         framing: head.framing,
         expect: match head.method {
             "HEAD" => Expect::Head,
-            _ if settings.upgrade && head.upgrade.is_some() => Expect::Upgrade,
+            // Any other protocol would go past every rule: h2c, most of all.
+            _ if settings.upgrade && is_websocket(head.upgrade) => Expect::Upgrade,
             _ => Expect::Body,
         },
         idempotent: matches!(head.method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS"),

@@ -54,3 +54,7 @@ pub(super) fn holds(value: &[u8], element: &[u8]) -> bool {
         name.trim_ascii().eq_ignore_ascii_case(element)
     })
 }
+/// Whether the protocol that a request asks to switch to is the one that may be switched to.
+pub(crate) fn is_websocket(upgrade: Option<&[u8]>) -> bool {
+    upgrade.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
+}

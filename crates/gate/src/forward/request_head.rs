@@ -163,6 +163,8 @@ impl Request<'_> {
             }
             // Meant for the next proxy that asked for it (RFC 9110, section 11.7.2): nobody behind this gateway did.
             19 if is("proxy-authorization") => return false,
+            // To CGI, WSGI and Rack `X_Forwarded_For` is `X-Forwarded-For`: whoever writes it speaks for the gateway, or for a field that it sets.
+            _ if memchr::memchr(b'_', name.as_bytes()).is_some() => false,
             _ => named.is_empty() || is_own(name) || !is_named(name, named),
         };
         kept && !self.rules.settings.request.drops(name) && !self.edits.drops(name)

@@ -22,7 +22,7 @@ fn written_with(request: &str, from: &str, settings: Settings, target: Option<&s
         rules: &rules,
         edits: &edits,
         authority: "behind:81",
-        upgrade: head.upgrade.is_some() && rules.settings.upgrade,
+        upgrade: crate::forward::fields::is_websocket(head.upgrade) && rules.settings.upgrade,
         id,
     };
     let mut out = Vec::new();
