@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Check the configuration, and print what is in force
     #[arg(long)]
     pub(super) check: bool,
-    /// Where to ask: an admin address of the gateway [default: the first of [listen] admin in the configuration]
+    /// Where to ask: an admin address of the gateway [default: the first of listen.admin in the configuration]
     #[arg(long, value_name = "ADDRESS", global = true)]
     pub(super) admin: Option<String>,
     #[command(subcommand)]
