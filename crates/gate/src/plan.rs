@@ -61,7 +61,7 @@ pub enum Serves {
 /// What clients may do. Each limit is answered with the status that says which.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Client connections in all; further ones wait to be accepted.
+    /// Client connections at each address; further ones wait to be accepted.
     pub connections: usize,
     /// Requests under way for one host in all, answered 503 beyond; `None`: as many as come. Each thread has its share of them.
     pub per_host: Option<usize>,

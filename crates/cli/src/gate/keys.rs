@@ -126,8 +126,6 @@ fn sql(table: Table<'_>) -> SqlSettings {
     table.set("query-timeout", &mut settings.query_timeout, parse_time);
     table.set("connect-timeout", &mut settings.connect_timeout, parse_time);
     table.set("pending", &mut settings.pending, number);
-    table.set("rows", &mut settings.rows, number);
-    table.set("row-bytes", &mut settings.row_bytes, number);
     breaker(&table, &mut settings.breaker);
     table.finish();
     settings

@@ -104,8 +104,6 @@ fn stores(out: &mut Toml, plan: &Plan) {
                 out.time("query-timeout", sql.query_timeout);
                 out.time("connect-timeout", sql.connect_timeout);
                 out.bare("pending", sql.pending);
-                out.bare("rows", sql.rows);
-                out.bare("row-bytes", sql.row_bytes);
                 breaker(out, &name, &sql.breaker);
             }
         }
