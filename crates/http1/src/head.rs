@@ -110,13 +110,21 @@ impl<'b> Headers<'b> {
 
     /// The fields in the order they came, each with its whole line: for whoever passes most of them on as they are.
     pub fn lines(&self) -> impl Iterator<Item = (Header<'b>, &'b [u8])> + use<'b> {
-        let mut rest = self.lines;
+        let lines = self.lines;
+        // Looked at as a whole, which is faster than name by name; values need not be text.
+        let text = str::from_utf8(lines).ok();
+        let mut start = 0;
         std::iter::from_fn(move || {
-            let (line, after) = rest.split_at(memchr::memchr(b'\n', rest)? + 1);
-            rest = after;
+            let rest = &lines[start..];
+            let line = &rest[..=memchr::memchr(b'\n', rest)?];
             let colon = memchr::memchr(b':', line)?;
+            let name = match text {
+                Some(text) => text.get(start..start + colon)?,
+                None => str::from_utf8(&line[..colon]).ok()?,
+            };
+            start += line.len();
             let value = trim(&line[colon + 1..line.len().saturating_sub(2)]);
-            Some((Header { name: str::from_utf8(&line[..colon]).ok()?, value }, line))
+            Some((Header { name, value }, line))
         })
     }
 

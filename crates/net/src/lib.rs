@@ -14,7 +14,8 @@
 //! - [`listen`]: being connected to; [`inherit`]: sockets that a supervisor hands down; [`handover`]: handing them down;
 //! - [`cores`]: a runtime per thread, pinned or not; [`signal`]: asking them to end;
 //!   [`notify`]: telling whoever started this one; [`process`]: other processes, and signals by name; [`diag`]: what the kernel knows about a socket;
-//! - [`clock`] and [`timer`]: time in nanoseconds; [`limits`] and [`ports`]: what the machine has room for.
+//! - [`clock`] and [`timer`]: time in nanoseconds; [`limits`] and [`ports`]: what the machine has room for;
+//!   [`pages`]: memory in huge pages.
 
 pub mod address;
 pub mod clock;
@@ -27,6 +28,8 @@ pub mod inherit;
 pub mod limits;
 pub mod listen;
 pub mod notify;
+pub mod pages;
+mod plain;
 pub mod ports;
 pub mod process;
 pub mod signal;
