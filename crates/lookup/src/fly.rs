@@ -208,13 +208,24 @@ pub(crate) fn read_value(shared: &Shared, value: &[u8]) -> Said {
 
 async fn timed<T>(tally: &Tally, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     let started = Instant::now();
+    let unanswered = Unanswered(tally);
     let result = work.await;
+    std::mem::forget(unanswered);
     match &result {
         Ok(_) => tally.took(started.elapsed()),
         Err(StoreError { failure: Failure::Timeout, .. }) => tally.timeouts.more(),
         Err(_) => tally.errors.more(),
     }
     result
+}
+
+/// A store that has not answered yet. Dropped, it has not in all the time that the look-up has for its stores.
+struct Unanswered<'a>(&'a Tally);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.timeouts.more();
+    }
 }
 
 fn answer(outcome: Outcome, tier: Tier, ttl_left: Duration) -> Answer {

@@ -9,7 +9,8 @@
 //! # How it works
 //!
 //! - Answers stand in memory that all cores share, in shards. A look-up that finds one there takes one uncontended
-//!   lock, allocates nothing, and touches two cache lines of two million entries.
+//!   lock, allocates nothing, and of two million entries touches one cache line, in huge pages; a target that is no IPv4
+//!   address stands elsewhere, once for all its keys.
 //! - What is not there goes by message to one thread, which has all connections to the stores. However many ask for a
 //!   key, it is asked for once; who has gone meanwhile costs nothing.
 //! - Every outcome has its own type ([`Outcome`]): that there is no such key is never mistaken for a store that is

@@ -92,7 +92,7 @@ impl Lookup {
     pub fn get(&self, key: &str) -> Get {
         let mut expired = None;
         if let Some(memory) = &self.0.memory {
-            match memory.find(key, clock::now()) {
+            match memory.find(key, clock::now) {
                 Found::Fresh { answer, refresh } => {
                     if refresh {
                         self.refresh(key);

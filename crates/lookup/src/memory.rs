@@ -5,20 +5,23 @@
 //! pushes a value out.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::answer::{Answer, Outcome, Tier};
-use crate::cache::{Bounds, Cache, HeapBytes, KeyHash};
+use crate::cache::{self, Bounds, Cache, Fingerprint, Hit, KeyHash};
 use crate::counts::MemoryCounts;
 use crate::settings::MemoryTier;
-use crate::value::Targets;
+use crate::value::{Target, Targets};
 
 /// What is kept, and until when.
 #[derive(Debug)]
 pub(crate) struct Memory {
     settings: MemoryTier,
+    /// From which share of its TTL on a value is asked for again, in parts of 2^32.
+    ask_from: u64,
     key_hash: KeyHash,
     shards: Box<[Shard]>,
     /// How often something was purged.
@@ -67,19 +70,22 @@ struct Shard(Mutex<Caches>);
 
 #[derive(Debug)]
 struct Caches {
-    values: Cache<Targets, Times>,
-    refusals: Cache<Refusal, Times>,
+    values: Cache<Targets, Note>,
+    refusals: Cache<Refusal, Note>,
     counts: MemoryCounts,
 }
 
-type Refusal = Option<Arc<str>>;
+/// With the reason, where something stands there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Refusal(Option<Arc<str>>);
 
 /// A shard is worth its overhead from so many entries on.
 const ENTRIES_PER_SHARD: usize = 1024;
-const SHARDS: usize = 64;
+/// As many as [`Fingerprint::choice`] tells apart. With more of them each one's table would be too small for huge pages.
+const SHARDS: usize = 16;
 
-/// After a refresh that came to nothing, or an answer that did not come, how long until the next one.
-const RETRY: Duration = Duration::from_secs(1);
+/// After a refresh that came to nothing, or an answer that did not come, how long until the next one, in ticks.
+const RETRY: u32 = 1000_u32.div_ceil(TICK_MS as u32);
 
 impl Memory {
     pub(crate) fn new(settings: MemoryTier) -> Self {
@@ -94,36 +100,39 @@ impl Memory {
             }))
         };
         let shards = (0..count).map(|_| shard()).collect();
-        Memory { settings, key_hash, shards, purges: AtomicU64::new(0) }
+        let ask_from = (settings.refresh_ahead.unwrap_or(1.0) * (1u64 << 32) as f64) as u64;
+        Memory { settings, ask_from, key_hash, shards, purges: AtomicU64::new(0) }
     }
 
-    /// What is known of a key.
+    /// What is known of a key. The clock is looked at while the entry is still on its way from memory.
     #[inline]
-    pub(crate) fn find(&self, key: &str, now: u64) -> Found {
-        let (hash, mut shard) = self.shard(key);
+    pub(crate) fn find(&self, key: &str, now: impl Fn() -> u64) -> Found {
+        let (key, mut shard) = self.shard(key);
         let shard = &mut *shard;
-        if let Some((targets, times)) = shard.values.get(hash, key.as_bytes()) {
-            let age = times.age(now);
-            let targets = || targets.clone();
-            if age < times.ttl() {
+        if let Some(hit) = shard.values.get(key) {
+            let times = Times::from_word(shard.values.meta(hit));
+            let age = times.age(now());
+            if age < times.ttl {
                 shard.counts.hits += 1;
-                let refresh = age >= times.ask_at();
+                let refresh = age >= self.ask_at(&shard.values, hit, times);
                 if refresh {
-                    times.ask_again_at(age + RETRY);
+                    ask_again_at(&mut shard.values, hit, times, age.saturating_add(RETRY));
                     shard.counts.refreshes += 1;
                 }
-                return Found::Fresh { answer: fresh(Outcome::Hit(targets()), age, times.ttl() - age), refresh };
+                return Found::Fresh { answer: fresh(Outcome::Hit(shard.values.value(hit)), age, times), refresh };
             }
-            if age < times.ttl() + self.settings.stale_if_error {
+            if duration(age) < duration(times.ttl) + self.settings.stale_if_error {
                 shard.counts.expired += 1;
-                return Found::Expired { targets: targets(), age, ask: age >= times.ask_at() };
+                let ask = age >= self.ask_at(&shard.values, hit, times);
+                return Found::Expired { targets: shard.values.value(hit), age: duration(age), ask };
             }
-        } else if let Some((refusal, times)) = shard.refusals.get(hash, key.as_bytes()) {
-            let age = times.age(now);
-            if age < times.ttl() {
+        } else if let Some(hit) = shard.refusals.get(key) {
+            let times = Times::from_word(shard.refusals.meta(hit));
+            let age = times.age(now());
+            if age < times.ttl {
                 shard.counts.negatives += 1;
-                let outcome = refusal.clone().map_or(Outcome::Negative, Outcome::Invalid);
-                return Found::Fresh { answer: fresh(outcome, age, times.ttl() - age), refresh: false };
+                let outcome = shard.refusals.value(hit).0.map_or(Outcome::Negative, Outcome::Invalid);
+                return Found::Fresh { answer: fresh(outcome, age, times), refresh: false };
             }
         }
         shard.counts.misses += 1;
@@ -133,23 +142,25 @@ impl Memory {
     /// Keeps what a store has said, unless something was purged since `purges` was read: then it may be older than
     /// that. `chance`, between 0 and 1, decides on the jitter. How long it is kept.
     pub(crate) fn keep(&self, key: &str, said: &Said, from: Tier, now: u64, chance: f64, purges: u64) -> Duration {
-        let (hash, mut shard) = self.shard(key);
+        let (fingerprint, mut shard) = self.shard(key);
         if self.purges() != purges {
             return Duration::ZERO;
         }
         let jitter = 1.0 + self.settings.jitter * (2.0 * chance - 1.0);
+        let note = Note::new(from);
         match said {
             Said::Targets(targets) => {
                 let ttl = self.settings.ttl.mul_f64(jitter);
-                let ask_at = self.settings.refresh_ahead.map_or(ttl, |share| ttl.mul_f64(share));
-                shard.refusals.remove(hash, key.as_bytes());
-                shard.values.insert(hash, key.as_bytes(), targets.clone(), Times::new(now, ttl, ask_at, from));
+                let meta = Times::new(now, ttl).to_word();
+                shard.refusals.remove(fingerprint);
+                shard.values.insert(fingerprint, key.as_bytes(), targets.clone(), meta, note);
                 ttl
             }
             Said::Refusal(reason) => {
                 let ttl = self.settings.negative_ttl.mul_f64(jitter);
-                shard.values.remove(hash, key.as_bytes());
-                shard.refusals.insert(hash, key.as_bytes(), reason.clone(), Times::new(now, ttl, ttl, from));
+                let meta = Times::new(now, ttl).to_word();
+                shard.values.remove(fingerprint);
+                shard.refusals.insert(fingerprint, key.as_bytes(), Refusal(reason.clone()), meta, note);
                 ttl
             }
         }
@@ -157,39 +168,42 @@ impl Memory {
 
     /// No store could say anything about a key: what has expired is used for a moment without asking again.
     pub(crate) fn could_not_ask(&self, key: &str, now: u64) {
-        let (hash, mut shard) = self.shard(key);
-        if let Some((_, times)) = shard.values.get(hash, key.as_bytes()) {
-            let age = times.age(now);
-            times.ask_again_at(age + RETRY);
+        let (key, mut shard) = self.shard(key);
+        if let Some(hit) = shard.values.peek(key) {
+            let times = Times::from_word(shard.values.meta(hit));
+            ask_again_at(&mut shard.values, hit, times, times.age(now).saturating_add(RETRY));
         }
     }
 
     /// What stands there for a key, be it still good or not.
     pub(crate) fn peek(&self, key: &str, now: u64) -> Option<Kept> {
-        let (hash, shard) = self.shard(key);
-        let kept = |value, times: &Times, stale: Duration| {
-            let (age, ttl) = (times.age(now), times.ttl());
+        let (key, shard) = self.shard(key);
+        let kept = |value, meta, note: &Note, stale: Duration| {
+            let times = Times::from_word(meta);
+            let (age, ttl) = (duration(times.age(now)), duration(times.ttl));
             Kept {
-                from: times.from,
+                from: note.from(),
                 value,
                 age,
                 ttl_left: ttl.saturating_sub(age),
                 stale_left: (ttl + stale).saturating_sub(age),
             }
         };
-        if let Some((targets, times)) = shard.values.peek(hash, key.as_bytes()) {
-            return Some(kept(Ok(targets.clone()), times, self.settings.stale_if_error));
+        if let Some(hit) = shard.values.peek(key) {
+            let (meta, note) = (shard.values.meta(hit), shard.values.note(hit));
+            return Some(kept(Ok(shard.values.value(hit)), meta, note, self.settings.stale_if_error));
         }
-        let (refusal, times) = shard.refusals.peek(hash, key.as_bytes())?;
-        Some(kept(Err(refusal.clone()), times, Duration::ZERO))
+        let hit = shard.refusals.peek(key)?;
+        let (meta, note) = (shard.refusals.meta(hit), shard.refusals.note(hit));
+        Some(kept(Err(shard.refusals.value(hit).0), meta, note, Duration::ZERO))
     }
 
     /// Forgets a key; whether there was anything.
     pub(crate) fn purge(&self, key: &str) -> bool {
-        let (hash, mut shard) = self.shard(key);
+        let (key, mut shard) = self.shard(key);
         self.purges.fetch_add(1, Relaxed);
-        let value = shard.values.remove(hash, key.as_bytes()).is_some();
-        shard.refusals.remove(hash, key.as_bytes()).is_some() || value
+        let value = shard.values.remove(key).is_some();
+        shard.refusals.remove(key).is_some() || value
     }
 
     /// Forgets all keys that begin so, with an empty prefix all; how many there were.
@@ -224,9 +238,16 @@ impl Memory {
     }
 
     #[inline]
-    fn shard(&self, key: &str) -> (u32, MutexGuard<'_, Caches>) {
-        let hash = self.key_hash.of(key.as_bytes());
-        (hash as u32, lock(&self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]))
+    fn shard(&self, key: &str) -> (Fingerprint, MutexGuard<'_, Caches>) {
+        let fingerprint = self.key_hash.of(key.as_bytes());
+        (fingerprint, lock(&self.shards[fingerprint.choice() & (self.shards.len() - 1)]))
+    }
+
+    /// At which age, in ticks, a key is asked for again.
+    #[inline]
+    fn ask_at(&self, values: &Cache<Targets, Note>, hit: Hit, times: Times) -> u32 {
+        let share = (u64::from(times.ttl) * self.ask_from) >> 32;
+        if times.asked { values.note(hit).ask_at() } else { (share as u32).max(1) }
     }
 }
 
@@ -235,75 +256,126 @@ fn lock(shard: &Shard) -> MutexGuard<'_, Caches> {
     shard.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn fresh(outcome: Outcome, age: Duration, ttl_left: Duration) -> Answer {
-    Answer { outcome, tier: Tier::Memory, age, ttl_left }
+#[inline]
+fn fresh(outcome: Outcome, age: u32, times: Times) -> Answer {
+    Answer { outcome, tier: Tier::Memory, age: duration(age), ttl_left: duration(times.ttl - age) }
 }
 
-impl HeapBytes for Targets {
+fn ask_again_at(values: &mut Cache<Targets, Note>, hit: Hit, times: Times, age: u32) {
+    values.note_mut(hit).set_ask_at(age);
+    values.set_meta(hit, Times { asked: true, ..times }.to_word());
+}
+
+/// An IPv4 address is what nearly all targets are, and fits.
+impl cache::Value for Targets {
+    fn to_word(&self) -> Option<u64> {
+        match self {
+            Targets::One(Target::V4 { address, port }) => Some(u64::from(address.to_bits()) << 16 | u64::from(*port)),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn from_word(word: u64) -> Self {
+        Targets::One(Target::V4 { address: Ipv4Addr::from_bits((word >> 16) as u32), port: word as u16 })
+    }
+
     fn heap_bytes(&self) -> usize {
         Targets::heap_bytes(self)
     }
 }
 
-impl HeapBytes for Refusal {
+/// That nothing stands there fits.
+impl cache::Value for Refusal {
+    fn to_word(&self) -> Option<u64> {
+        self.0.is_none().then_some(0)
+    }
+
+    fn from_word(_: u64) -> Self {
+        Refusal(None)
+    }
+
     fn heap_bytes(&self) -> usize {
-        self.as_ref().map_or(0, |reason| reason.len() + 32)
+        self.0.as_ref().map_or(0, |reason| reason.len() + 32)
     }
 }
 
-/// When an entry was fetched and how long it counts, in 13 bytes: in ticks of 32 ms, which go round after four years.
-/// An entry that nobody has touched for that long would look young; a process that runs for so long with a cache that
-/// is never full is not worth a wider entry.
-#[derive(Clone, Copy)]
-#[repr(Rust, packed)]
+/// When an entry was fetched and how long it counts: all that a hit has to know, in a word. In ticks of 32 ms, which go
+/// round after four years. An entry that nobody has touched for that long would look young; a process that runs for so
+/// long with a cache that is never full is not worth a wider entry.
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Times {
     since: u32,
+    /// Below [`ASKED`], as a year is.
     ttl: u32,
-    /// At which age it is asked for again.
-    ask_at: u32,
-    from: Tier,
+    /// Whether it was asked for again, or tried to; when that is due the next time is in the note.
+    asked: bool,
+}
+
+/// What of an entry is not for every hit: who said so, in the lower 2 bits, and above it, if it was asked for again
+/// before, at which age it is due the next time, in two ticks.
+#[derive(Clone, Copy)]
+struct Note(u32);
+
+impl Note {
+    fn new(from: Tier) -> Self {
+        Note(from as u32)
+    }
+
+    fn from(self) -> Tier {
+        [Tier::Memory, Tier::Memcached, Tier::Sql, Tier::None][(self.0 & 3) as usize]
+    }
+
+    fn ask_at(self) -> u32 {
+        self.0 >> 2 << 1
+    }
+
+    /// Rather later than earlier.
+    fn set_ask_at(&mut self, age: u32) {
+        self.0 = self.0 & 3 | age.div_ceil(2).min(u32::MAX >> 2) << 2;
+    }
+}
+
+impl fmt::Debug for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "from {}, asked for again at {:?}", self.from(), duration(self.ask_at()))
+    }
 }
 
 const TICK_MS: u64 = 32;
 /// Entries may be from so far in the future, in ticks: half a minute.
 const FUTURE: u32 = 1000;
+/// The bit of a TTL's word that says `asked`.
+const ASKED: u32 = 1 << 31;
 
 impl Times {
-    fn new(now: u64, ttl: Duration, ask_at: Duration, from: Tier) -> Self {
-        Times { since: (now / TICK_MS) as u32, ttl: ticks(ttl), ask_at: ticks(ask_at), from }
+    fn new(now: u64, ttl: Duration) -> Self {
+        Times { since: (now / TICK_MS) as u32, ttl: ticks(ttl), asked: false }
+    }
+
+    fn to_word(self) -> u64 {
+        u64::from(self.since) << 32 | u64::from(self.ttl | if self.asked { ASKED } else { 0 })
     }
 
     #[inline]
-    fn age(&self, now: u64) -> Duration {
+    fn from_word(word: u64) -> Self {
+        Times { since: (word >> 32) as u32, ttl: word as u32 & !ASKED, asked: word as u32 & ASKED != 0 }
+    }
+
+    #[inline]
+    fn age(self, now: u64) -> u32 {
         let age = ((now / TICK_MS) as u32).wrapping_sub(self.since);
         // Whoever asks may have looked at the clock just before the entry was made.
-        duration(if age > u32::MAX - FUTURE { 0 } else { age })
-    }
-
-    fn ttl(&self) -> Duration {
-        duration(self.ttl)
-    }
-
-    fn ask_at(&self) -> Duration {
-        duration(self.ask_at)
-    }
-
-    fn ask_again_at(&mut self, age: Duration) {
-        self.ask_at = ticks(age);
-    }
-}
-
-impl fmt::Debug for Times {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ttl {:?}, asked for again at {:?}, from {}", self.ttl(), self.ask_at(), { self.from })
+        if age > u32::MAX - FUTURE { 0 } else { age }
     }
 }
 
 /// At least one, so that nothing has expired before it is kept.
 fn ticks(duration: Duration) -> u32 {
-    u32::try_from(duration.as_millis() / u128::from(TICK_MS)).unwrap_or(u32::MAX).max(1)
+    u32::try_from(duration.as_millis() / u128::from(TICK_MS)).unwrap_or(u32::MAX).clamp(1, ASKED - 1)
 }
 
+#[inline]
 fn duration(ticks: u32) -> Duration {
     Duration::from_millis(u64::from(ticks) * TICK_MS)
 }

@@ -199,7 +199,7 @@ impl MemcachedStore {
         self.with(|store| async move { store.get(&key).await }).await
     }
 
-    /// Sets a key's value, for some time or, with `None`, for ever. At least a second, at most 30 days.
+    /// Sets a key's value, for some time or, with `None`, for ever. At least a second.
     ///
     /// # Errors
     /// What is wrong with the store, with the key, or with the value.

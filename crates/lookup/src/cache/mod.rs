@@ -4,15 +4,25 @@
 //! keys that nobody asks for twice passes through the small queue, and pushes nothing else out. What was pushed out is
 //! remembered by its hash for a while, and goes into the main queue at once when it comes back. A hit changes two bits,
 //! and moves nothing.
+//!
+//! All that a hit looks at stands in the [`table`]. The keys themselves stand apart, for those who purge by what keys
+//! begin with.
 
 mod index;
+mod interned;
+mod queue;
 mod slab;
+mod table;
 
-use std::collections::VecDeque;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::hash::{BuildHasher as _, Hash, RandomState};
 
-use index::Index;
+use siphasher::sip128::SipHasher13;
+
+use interned::Interned;
+use queue::{Link, Queue};
 use slab::Slab;
+pub(crate) use table::Fingerprint;
+use table::{Table, USES, Word};
 
 /// How much there may be at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,54 +33,90 @@ pub(crate) struct Bounds {
     pub(crate) bytes: usize,
 }
 
-/// What a value holds outside itself.
-pub(crate) trait HeapBytes {
-    /// Bytes that are freed with it.
+/// What may stand under a key.
+pub(crate) trait Value: Clone + Eq + Hash {
+    /// The value in a word, if it fits into one.
+    fn to_word(&self) -> Option<u64>;
+
+    /// What such a word means.
+    fn from_word(word: u64) -> Self;
+
+    /// Bytes that it holds outside itself.
     fn heap_bytes(&self) -> usize;
 }
 
 /// How keys are hashed: by a secret, as they come from the network.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct KeyHash(RandomState);
+#[derive(Clone, Debug)]
+pub(crate) struct KeyHash(SipHasher13);
 
-impl KeyHash {
-    /// A key's hash. A cache goes by the lower half; the upper one is the caller's, to choose among caches.
-    #[inline]
-    pub(crate) fn of(&self, key: &[u8]) -> u64 {
-        let mut hasher = self.0.build_hasher();
-        hasher.write(key);
-        hasher.finish()
+impl Default for KeyHash {
+    fn default() -> Self {
+        // std has its secret from the kernel, and gives it away in hashes of two numbers as little as in any others.
+        let secret = RandomState::new();
+        KeyHash(SipHasher13::new_with_keys(secret.hash_one(0), secret.hash_one(1)))
     }
 }
 
-/// Values `V`, each with some fixed data `M`, by their keys.
+impl KeyHash {
+    /// What stands for a key.
+    #[inline]
+    pub(crate) fn of(&self, key: &[u8]) -> Fingerprint {
+        let hash = self.0.hash(key);
+        Fingerprint { tag: hash.h1, more: hash.h2 }
+    }
+}
+
+impl Fingerprint {
+    /// A number of 4 bits, which is the caller's to choose among caches: nothing here goes by them.
+    #[inline]
+    pub(crate) fn choice(self) -> usize {
+        (self.tag & 15) as usize
+    }
+
+    /// What is remembered of an entry that was pushed out, and a number that says where.
+    fn ghost(self) -> (u32, usize) {
+        (self.more as u32, (self.tag >> 4) as u32 as usize)
+    }
+}
+
+/// Values `V` by their keys, each with a word that a hit comes across, the meta, and a note for all else.
 #[derive(Debug)]
-pub(crate) struct Cache<V, M> {
+pub(crate) struct Cache<V, N> {
     bounds: Bounds,
     key_hash: KeyHash,
-    index: Index,
-    slots: Slab<Slot<V, M>>,
-    /// Places in `slots` that hold nothing and stand in no queue.
-    free: Vec<u32>,
-    small: VecDeque<u32>,
-    main: VecDeque<u32>,
-    /// Hashes of what was pushed out, each at the place that it picks: what comes later takes the place of what was
-    /// before.
+    table: Table,
+    /// Values that do not fit into the table.
+    interned: Interned<V>,
+    /// What of an entry is not in the table. Places here are what all else goes by.
+    keys: Slab<Slot<N>>,
+    /// Places in `keys` that hold nothing and stand in no queue.
+    free: Queue,
+    small: Queue,
+    main: Queue,
+    /// What was pushed out, each at the place that it picks: what comes later takes the place of what was before.
     ghosts: Vec<u32>,
-    live: usize,
-    heap_bytes: usize,
+    /// What keys take outside their slots.
+    key_bytes: usize,
     evictions: u64,
 }
 
-/// One cache line, if value and data have no more than 39 bytes.
+/// An entry that was found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hit(usize);
+
 #[derive(Debug)]
-#[repr(align(64))]
-struct Slot<V, M> {
-    key: Key,
-    value: Option<V>,
-    meta: M,
-    /// How often it was asked for since it was last looked at, up to 3.
-    uses: u8,
+struct Slot<N> {
+    /// `None`: it was removed, and its place is still in its queue.
+    key: Option<Key>,
+    note: N,
+    /// The place behind it in its queue.
+    next: u32,
+}
+
+impl<N> Link for Slot<N> {
+    fn next(&mut self) -> &mut u32 {
+        &mut self.next
+    }
 }
 
 /// Most keys stand where their entries do.
@@ -82,58 +128,95 @@ enum Key {
 
 /// One in so many is the small queue's.
 const SMALL_SHARE: usize = 10;
+/// So many free places are nothing to tidy up for.
+const SPARSE: usize = 64;
 /// From so many uses on an entry moves from the small queue to the main one.
 const USES_TO_STAY: u8 = 2;
-const USES: u8 = 3;
 
-impl<V: HeapBytes, M: Copy> Cache<V, M> {
+impl<V: Value, N: Copy> Cache<V, N> {
     pub(crate) fn new(bounds: Bounds, key_hash: KeyHash) -> Self {
         Cache {
             bounds,
             key_hash,
-            index: Index::default(),
-            slots: Slab::new(),
-            free: Vec::new(),
-            small: VecDeque::new(),
-            main: VecDeque::new(),
+            table: Table::default(),
+            interned: Interned::new(),
+            keys: Slab::new(),
+            free: Queue::default(),
+            small: Queue::default(),
+            main: Queue::default(),
             ghosts: Vec::new(),
-            live: 0,
-            heap_bytes: 0,
+            key_bytes: 0,
             evictions: 0,
         }
     }
 
-    /// A key's value, which counts as a use of it.
+    /// A key's entry, which counts as a use of it. Good until something is inserted or removed.
     #[inline]
-    pub(crate) fn get(&mut self, hash: u32, key: &[u8]) -> Option<(&V, &mut M)> {
-        let place = self.find(hash, key)?;
-        let slot = &mut self.slots[place];
-        slot.uses = (slot.uses + 1).min(USES);
-        Some((slot.value.as_ref()?, &mut slot.meta))
+    pub(crate) fn get(&mut self, key: Fingerprint) -> Option<Hit> {
+        let at = self.table.find(key)?;
+        let uses = self.table.uses(at);
+        // Nothing is written when there is nothing new, so that the line stays as it is in other cores' caches.
+        if uses < USES {
+            self.table.set_uses(at, uses + 1);
+        }
+        Some(Hit(at))
     }
 
-    /// A key's value, for somebody who only wants to know.
-    pub(crate) fn peek(&self, hash: u32, key: &[u8]) -> Option<(&V, &M)> {
-        let slot = &self.slots[self.find(hash, key)?];
-        Some((slot.value.as_ref()?, &slot.meta))
+    /// A key's entry, for somebody who only wants to know.
+    pub(crate) fn peek(&self, key: Fingerprint) -> Option<Hit> {
+        self.table.find(key).map(Hit)
+    }
+
+    /// Its value.
+    #[inline]
+    pub(crate) fn value(&self, hit: Hit) -> V {
+        match self.table.value(hit.0) {
+            Word::Inline(word) => V::from_word(word),
+            Word::At(place) => self.interned.get(place).clone(),
+        }
+    }
+
+    /// Its meta.
+    #[inline]
+    pub(crate) fn meta(&self, hit: Hit) -> u64 {
+        self.table.meta(hit.0)
+    }
+
+    pub(crate) fn set_meta(&mut self, hit: Hit, meta: u64) {
+        self.table.set_meta(hit.0, meta);
+    }
+
+    /// Its note: one cache line more.
+    pub(crate) fn note(&self, hit: Hit) -> &N {
+        &self.keys[self.table.place(hit.0)].note
+    }
+
+    pub(crate) fn note_mut(&mut self, hit: Hit) -> &mut N {
+        &mut self.keys[self.table.place(hit.0)].note
     }
 
     /// Puts a value under a key, in the place of what was there; others are pushed out for it.
-    pub(crate) fn insert(&mut self, hash: u32, key: &[u8], value: V, meta: M) {
-        if let Some(place) = self.find(hash, key) {
-            let slot = &mut self.slots[place];
-            slot.meta = meta;
-            self.heap_bytes += value.heap_bytes();
-            self.heap_bytes -= slot.value.replace(value).map_or(0, |old| old.heap_bytes());
+    pub(crate) fn insert(&mut self, fingerprint: Fingerprint, key: &[u8], value: V, meta: u64, note: N) {
+        if let Some(at) = self.table.find(fingerprint) {
+            let (old, new) = (self.table.value(at), self.word(value));
+            self.table.set_value(at, new);
+            self.table.set_meta(at, meta);
+            *self.note_mut(Hit(at)) = note;
+            self.release(old);
         } else {
+            // What has grown does not shrink when an entry goes, so that there must be room before. An entry that goes
+            // leaves its place to the one that comes.
+            while self.bytes() + self.growth() > self.bounds.bytes && self.queued() > 0 {
+                self.evict();
+            }
             let key = Key::new(key);
-            self.heap_bytes += key.heap_bytes() + value.heap_bytes();
-            self.live += 1;
-            let place = self.place(Slot { key, value: Some(value), meta, uses: 0 });
-            self.index.insert(hash, place);
-            let known = self.ghost(hash).is_some_and(|ghost| self.ghosts[ghost] == hash);
+            self.key_bytes += key.heap_bytes();
+            let value = self.word(value);
+            let place = self.place(Slot { key: Some(key), note, next: 0 });
+            self.table.insert(fingerprint, place, value, meta);
+            let known = self.ghost(fingerprint).is_some_and(|(ghost, at)| self.ghosts[at] == ghost);
             let queue = if known { &mut self.main } else { &mut self.small };
-            queue.push_back(place);
+            queue.push(&mut self.keys, place);
         }
         while self.queued() > self.bounds.entries || self.bytes() > self.bounds.bytes && self.queued() > 0 {
             self.evict();
@@ -141,34 +224,36 @@ impl<V: HeapBytes, M: Copy> Cache<V, M> {
     }
 
     /// Takes a key's value out.
-    pub(crate) fn remove(&mut self, hash: u32, key: &[u8]) -> Option<V> {
-        self.find(hash, key).map(|place| self.clear(place))
+    pub(crate) fn remove(&mut self, key: Fingerprint) -> Option<V> {
+        self.table.find(key).map(|at| self.clear(at))
     }
 
     /// Takes out every entry that `wanted` says no to; how many.
     pub(crate) fn retain(&mut self, wanted: impl Fn(&[u8]) -> bool) -> usize {
-        let before = self.live;
-        for place in 0..self.slots.len() as u32 {
-            let slot = &self.slots[place];
-            if slot.value.is_some() && !wanted(slot.key.bytes()) {
-                self.clear(place);
+        let before = self.len();
+        for place in 0..self.keys.len() as u32 {
+            if self.keys[place].key.as_ref().is_some_and(|key| !wanted(key.bytes()))
+                && let Some((_, at)) = self.entry(place)
+            {
+                self.clear(at);
             }
         }
-        before - self.live
+        self.compact_if_sparse();
+        before - self.len()
     }
 
     /// How many entries there are.
     pub(crate) fn len(&self) -> usize {
-        self.live
+        self.table.len()
     }
 
-    /// What they take: their slots, what keys and values hold elsewhere, and their share of the index and the queues.
+    /// What they take: the table, keys, values that are elsewhere, and what is remembered of others.
     pub(crate) fn bytes(&self) -> usize {
-        self.heap_bytes
-            + self.slots.bytes()
-            + self.index.bytes()
-            + (self.small.capacity() + self.main.capacity() + self.free.capacity() + self.ghosts.len())
-                * size_of::<u32>()
+        self.table.bytes()
+            + self.interned.bytes()
+            + self.keys.bytes()
+            + self.key_bytes
+            + self.ghosts.len() * size_of::<u32>()
     }
 
     /// How many were pushed out.
@@ -176,86 +261,123 @@ impl<V: HeapBytes, M: Copy> Cache<V, M> {
         self.evictions
     }
 
-    #[inline]
-    fn find(&self, hash: u32, key: &[u8]) -> Option<u32> {
-        self.index.find(hash, |place| self.slots[place].key.bytes() == key)
-    }
-
     /// What stands in a queue, be it still wanted or not.
     fn queued(&self) -> usize {
         self.small.len() + self.main.len()
     }
 
-    fn place(&mut self, slot: Slot<V, M>) -> u32 {
-        if let Some(place) = self.free.pop() {
-            self.slots[place] = slot;
+    /// What the table keeps of a value.
+    fn word(&mut self, value: V) -> Word {
+        value.to_word().map_or_else(|| Word::At(self.interned.add(value)), Word::Inline)
+    }
+
+    fn release(&mut self, word: Word) -> V {
+        match word {
+            Word::Inline(word) => V::from_word(word),
+            Word::At(place) => self.interned.release(place),
+        }
+    }
+
+    /// By how many bytes one more entry would make it larger, but for what the entry holds elsewhere.
+    fn growth(&self) -> usize {
+        let slot = if self.free.len() > 0 { 0 } else { size_of::<Slot<N>>() };
+        let ghosts = self.ghosts_for(self.keys.len() + usize::from(slot > 0)).saturating_sub(self.ghosts.len());
+        self.table.growth() + slot + ghosts * size_of::<u32>()
+    }
+
+    fn place(&mut self, slot: Slot<N>) -> u32 {
+        if let Some(place) = self.free.pop(&mut self.keys) {
+            self.keys[place] = slot;
             return place;
         }
-        let place = self.slots.push(slot);
-        let wanted = self.slots.len().next_power_of_two();
+        let place = self.keys.push(slot);
+        let wanted = self.ghosts_for(self.keys.len());
         if self.ghosts.len() < wanted {
             self.ghosts = vec![0; wanted];
         }
         place
     }
 
+    /// As many are remembered as there are entries, roughly.
+    fn ghosts_for(&self, entries: usize) -> usize {
+        entries.next_power_of_two()
+    }
+
     /// Makes room for one.
     fn evict(&mut self) {
-        if self.small.len() * SMALL_SHARE > self.queued() || self.main.is_empty() {
-            let Some(place) = self.small.pop_front() else { return };
-            let slot = &mut self.slots[place];
-            if slot.value.is_some() && slot.uses >= USES_TO_STAY {
-                slot.uses = 0;
-                self.main.push_back(place);
-                return;
-            }
-            if slot.value.is_some() {
-                let hash = self.hash(place);
-                if let Some(ghost) = self.ghost(hash) {
-                    self.ghosts[ghost] = hash;
-                }
-            }
-            self.push_out(place);
-        } else {
-            let Some(place) = self.main.pop_front() else { return };
-            let slot = &mut self.slots[place];
-            if slot.value.is_some() && slot.uses > 0 {
-                slot.uses -= 1;
-                self.main.push_back(place);
-            } else {
-                self.push_out(place);
+        let from_small = self.small.len() * SMALL_SHARE > self.queued() || self.main.len() == 0;
+        let queue = if from_small { &mut self.small } else { &mut self.main };
+        let Some(place) = queue.pop(&mut self.keys) else { return };
+        let Some((fingerprint, at)) = self.entry(place) else {
+            self.free.push(&mut self.keys, place);
+            return;
+        };
+        let uses = self.table.uses(at);
+        let (stays, uses_left) =
+            if from_small { (uses >= USES_TO_STAY, 0) } else { (uses > 0, uses.saturating_sub(1)) };
+        if stays {
+            self.table.set_uses(at, uses_left);
+            self.main.push(&mut self.keys, place);
+            return;
+        }
+        if from_small && let Some((ghost, at)) = self.ghost(fingerprint) {
+            self.ghosts[at] = ghost;
+        }
+        self.clear(at);
+        self.evictions += 1;
+        self.free.push(&mut self.keys, place);
+        self.compact_if_sparse();
+    }
+
+    /// Gives back what is not needed any more, when so many entries have gone that most places are free: because larger
+    /// ones came, or after a purge.
+    fn compact_if_sparse(&mut self) {
+        if self.keys.len() < 2 * self.len() + SPARSE {
+            return;
+        }
+        let before = std::mem::replace(self, Cache::new(self.bounds, self.key_hash.clone()));
+        let Cache { table, interned, mut keys, small, main, evictions, .. } = before;
+        self.evictions = evictions;
+        self.table = Table::with_room_for(table.len());
+        for (mut queue, is_small) in [(small, true), (main, false)] {
+            while let Some(place) = queue.pop(&mut keys) {
+                let Slot { key, note, .. } = &mut keys[place];
+                let (Some(key), note) = (key.take(), *note) else { continue };
+                let fingerprint = self.key_hash.of(key.bytes());
+                let Some(at) = table.find(fingerprint) else { continue };
+                let value = match table.value(at) {
+                    Word::Inline(word) => Word::Inline(word),
+                    Word::At(place) => self.word(interned.get(place).clone()),
+                };
+                self.key_bytes += key.heap_bytes();
+                let place = self.place(Slot { key: Some(key), note, next: 0 });
+                let inserted = self.table.insert(fingerprint, place, value, table.meta(at));
+                self.table.set_uses(inserted, table.uses(at));
+                let queue = if is_small { &mut self.small } else { &mut self.main };
+                queue.push(&mut self.keys, place);
             }
         }
     }
 
-    /// Ends what is in no queue any more.
-    fn push_out(&mut self, place: u32) {
-        if self.slots[place].value.is_some() {
-            self.clear(place);
-            self.evictions += 1;
-        }
-        self.free.push(place);
+    /// Takes an entry out. Its place stays in its queue, and is free when it gets to the front there.
+    fn clear(&mut self, at: usize) -> V {
+        let (place, value) = (self.table.place(at), self.table.value(at));
+        self.table.remove(at);
+        self.key_bytes -= self.keys[place].key.take().map_or(0, |key| key.heap_bytes());
+        self.release(value)
     }
 
-    /// Empties a slot. Its place stays in its queue, and is free when it gets to the front there.
-    fn clear(&mut self, place: u32) -> V {
-        self.index.remove(self.hash(place), place);
-        let slot = &mut self.slots[place];
-        let value = slot.value.take().expect("a slot is cleared once");
-        let key = std::mem::replace(&mut slot.key, Key::new(b""));
-        self.heap_bytes -= key.heap_bytes() + value.heap_bytes();
-        self.live -= 1;
-        value
+    /// An entry that is known by its place; `None`: it was taken out. The fingerprint is not kept as a whole, as it is
+    /// needed only when an entry leaves.
+    fn entry(&self, place: u32) -> Option<(Fingerprint, usize)> {
+        let fingerprint = self.key_hash.of(self.keys[place].key.as_ref()?.bytes());
+        Some((fingerprint, self.table.find(fingerprint)?))
     }
 
-    /// What a key's hash was: not kept, as it is needed only when the key leaves.
-    fn hash(&self, place: u32) -> u32 {
-        self.key_hash.of(self.slots[place].key.bytes()) as u32
-    }
-
-    fn ghost(&self, hash: u32) -> Option<usize> {
-        // Not the bits that the index goes by, so that its neighbours are not each other's ghosts.
-        if self.ghosts.is_empty() { None } else { Some(hash.rotate_left(16) as usize & (self.ghosts.len() - 1)) }
+    /// The ghost of an entry, and where it would be.
+    fn ghost(&self, fingerprint: Fingerprint) -> Option<(u32, usize)> {
+        let (ghost, place) = fingerprint.ghost();
+        if self.ghosts.is_empty() { None } else { Some((ghost, place & (self.ghosts.len() - 1))) }
     }
 }
 
@@ -292,32 +414,45 @@ impl Key {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
 
     use super::*;
 
-    impl HeapBytes for u32 {
+    /// Even numbers fit into the table, odd ones do not.
+    impl Value for u32 {
+        fn to_word(&self) -> Option<u64> {
+            self.is_multiple_of(2).then_some(u64::from(*self))
+        }
+
+        fn from_word(word: u64) -> Self {
+            word as u32
+        }
+
         fn heap_bytes(&self) -> usize {
             *self as usize
         }
     }
 
-    fn cache(entries: usize) -> Cache<u32, ()> {
+    fn cache(entries: usize) -> Cache<u32, u32> {
         Cache::new(Bounds { entries, bytes: usize::MAX }, KeyHash::default())
     }
 
-    fn hash(cache: &Cache<u32, ()>, key: &str) -> u32 {
-        cache.key_hash.of(key.as_bytes()) as u32
+    fn hash(cache: &Cache<u32, u32>, key: &str) -> Fingerprint {
+        cache.key_hash.of(key.as_bytes())
     }
 
-    fn insert(cache: &mut Cache<u32, ()>, key: &str, value: u32) {
-        cache.insert(hash(cache, key), key.as_bytes(), value, ());
+    /// Meta and note tell what they belong to.
+    fn insert(cache: &mut Cache<u32, u32>, key: &str, value: u32) {
+        cache.insert(hash(cache, key), key.as_bytes(), value, !u64::from(value), value);
     }
 
-    fn get(cache: &mut Cache<u32, ()>, key: &str) -> Option<u32> {
-        cache.get(hash(cache, key), key.as_bytes()).map(|found| *found.0)
+    fn get(cache: &mut Cache<u32, u32>, key: &str) -> Option<u32> {
+        let hit = cache.get(hash(cache, key))?;
+        let value = cache.value(hit);
+        assert_eq!((cache.meta(hit), *cache.note(hit)), (!u64::from(value), value));
+        Some(value)
     }
 
     #[test]
@@ -359,22 +494,78 @@ mod tests {
     #[test]
     fn bytes_are_a_bound_too() {
         let mut cache = Cache::new(Bounds { entries: usize::MAX, bytes: 1_000_000 }, KeyHash::default());
-        for n in 0..10_000 {
-            insert(&mut cache, &format!("{n}"), 1000);
+        for n in 0..2000 {
+            // Each is another one, and holds a thousand bytes to five.
+            insert(&mut cache, &format!("{n}"), 1001 + n * 2);
             assert!(cache.bytes() <= 1_000_000);
         }
-        assert!(cache.len() > 800, "{}", cache.len());
+        assert!((150..300).contains(&cache.len()), "{}", cache.len());
+        assert!(cache.bytes() > 900_000, "{}", cache.bytes());
         // A larger value in the place of another counts as well.
-        insert(&mut cache, "9999", 900_000);
+        insert(&mut cache, "1999", 900_001);
         assert!(cache.bytes() <= 1_000_000 && cache.len() < 100);
         // One that is larger than everything is not kept.
-        insert(&mut cache, "x", 2_000_000);
+        insert(&mut cache, "x", 2_000_001);
         assert_eq!((get(&mut cache, "x"), cache.len()), (None, 0));
     }
 
+    /// A table that grows by half may be more than what is left; it must not push everything out to make room for itself.
     #[test]
-    fn an_entry_is_one_cache_line() {
-        assert_eq!(size_of::<Slot<crate::value::Targets, [u8; 13]>>(), 64);
+    fn a_table_that_may_not_grow_stays_as_full_as_it_is() {
+        for kilobytes in [40, 100, 300, 1000, 3000, 10_000] {
+            let bounds = Bounds { entries: usize::MAX, bytes: kilobytes << 10 };
+            let mut cache = Cache::new(bounds, KeyHash::default());
+            let mut most = 0;
+            for n in 0..kilobytes * 40 {
+                insert(&mut cache, &format!("{n}"), 0);
+                most = most.max(cache.len());
+                assert!(cache.bytes() <= bounds.bytes);
+                assert!(cache.len() * 10 >= most * 8, "{} of {most} are left", cache.len());
+            }
+            assert!(cache.bytes() * 2 > bounds.bytes, "{} of {}", cache.bytes(), bounds.bytes);
+            assert!(cache.evictions() > 0);
+        }
+    }
+
+    #[test]
+    fn a_small_room_full_of_small_entries_takes_large_ones() {
+        let mut cache = Cache::new(Bounds { entries: usize::MAX, bytes: 50_000 }, KeyHash::default());
+        for n in 0..5000 {
+            insert(&mut cache, &format!("{n}"), 0);
+        }
+        assert!(cache.len() > 200, "{}", cache.len());
+        for n in 0..100 {
+            insert(&mut cache, &format!("large-{n}"), 1001 + 2 * n);
+            assert!(cache.bytes() <= 50_000 && get(&mut cache, &format!("large-{n}")).is_some());
+        }
+        assert!(cache.interned.heap_bytes() > 20_000, "{}", cache.interned.heap_bytes());
+    }
+
+    /// What small entries have left behind is not in the way of large ones, and a purge gives back what it can.
+    #[test]
+    fn memory_that_entries_leave_is_used_for_others_or_given_back() {
+        let mut cache = Cache::new(Bounds { entries: usize::MAX, bytes: 2_000_000 }, KeyHash::default());
+        for n in 0..50_000 {
+            insert(&mut cache, &format!("{n}"), 0);
+        }
+        assert!(cache.len() > 10_000 && cache.bytes() > 1_000_000, "{}, {}", cache.len(), cache.bytes());
+        // Each of these takes a hundred times as much, and those that nobody asks for go.
+        for n in 0..5000 {
+            get(&mut cache, "49999");
+            insert(&mut cache, &format!("large-{n}"), 4001 + n * 2 % 100);
+            assert!(cache.bytes() <= 2_000_000);
+        }
+        assert!(get(&mut cache, "49999").is_some());
+        // Values stand there once each, so there are 50 of these; what is left is for keys.
+        assert!(cache.interned.heap_bytes() > 200_000);
+        for n in 0..5000 {
+            insert(&mut cache, &format!("larger-{n}"), 10_001 + n * 2);
+            assert!(cache.bytes() <= 2_000_000);
+        }
+        assert!(cache.interned.heap_bytes() > 1_000_000, "{}", cache.interned.heap_bytes());
+        let kept = cache.len();
+        assert_eq!(cache.retain(|key| key == b"49999"), kept - usize::from(get(&mut cache, "49999").is_some()));
+        assert!(cache.bytes() < 100_000, "{}", cache.bytes());
     }
 
     #[derive(Clone, Debug)]
@@ -411,7 +602,7 @@ mod tests {
                         prop_assert!(found.is_none() || found.as_ref() == model.get(&key));
                     }
                     Step::Remove(key) => {
-                        let was = cache.remove(hash(&cache, &name(key)), name(key).as_bytes());
+                        let was = cache.remove(hash(&cache, &name(key)));
                         let expected = model.remove(&key);
                         prop_assert!(was.is_none() || was == expected);
                         prop_assert_eq!(get(&mut cache, &name(key)), None);
@@ -422,14 +613,15 @@ mod tests {
                         model.retain(|&key, _| !name(key).starts_with(&start));
                     }
                 }
-                let is_kept = |&key: &u8| cache.peek(hash(&cache, &name(key)), name(key).as_bytes()).is_some();
+                let is_kept = |&key: &u8| cache.peek(hash(&cache, &name(key))).is_some();
                 let kept: Vec<u8> = model.keys().copied().filter(is_kept).collect();
                 prop_assert_eq!(kept.len(), cache.len());
                 prop_assert!(cache.len() <= entries);
-                let key_bytes = |key: u8| Key::new(name(key).as_bytes()).heap_bytes();
-                let held: usize = kept.iter().map(|&key| model[&key] as usize + key_bytes(key)).sum();
-                prop_assert_eq!(held, cache.heap_bytes);
-                prop_assert_eq!(cache.queued() + cache.free.len(), cache.slots.len());
+                let keys: usize = kept.iter().map(|&key| Key::new(name(key).as_bytes()).heap_bytes()).sum();
+                prop_assert_eq!(keys, cache.key_bytes);
+                let values: BTreeSet<u32> = kept.iter().map(|key| model[key]).filter(|value| value % 2 == 1).collect();
+                prop_assert_eq!(values.iter().map(|&value| value as usize).sum::<usize>(), cache.interned.heap_bytes());
+                prop_assert_eq!(cache.queued() + cache.free.len(), cache.keys.len());
             }
         }
     }

@@ -9,7 +9,7 @@ pub mod wire;
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use sha2::{Digest as _, Sha256};
 
@@ -58,7 +58,7 @@ impl Memcached {
                 self.error(Failure::TooLarge(format!("the value has {} bytes of at most {limit}", value.len()).into()))
             );
         }
-        let seconds = ttl.map_or(0, |ttl| u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX).max(1));
+        let seconds = ttl.map_or(0, expiry);
         self.ask(Request::Set, key, |out| wire::set(key, value, 0, seconds, out)).await.map(drop)
     }
 
@@ -117,6 +117,18 @@ pub(crate) fn key_of(prefix: &str, key: &str) -> Vec<u8> {
 
 const DIGEST: &str = "sha256:";
 
+/// A TTL as memcached takes it: seconds, at least one, as 0 would be for ever; from more than 30 days on a date, seconds since 1970 (protocol.txt,
+/// "Expiration times").
+fn expiry(ttl: Duration) -> u32 {
+    const MOST: u64 = 30 * 24 * 60 * 60;
+    let seconds = match ttl.as_secs() {
+        seconds @ ..=MOST => seconds.max(1),
+        seconds => SystemTime::UNIX_EPOCH.elapsed().map_or(MOST, |now| now.as_secs().saturating_add(seconds)),
+    };
+    // memcached reads it as a signed number.
+    seconds.min(i32::MAX as u64) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,6 +147,15 @@ mod tests {
         }
         // A key that is another's digest does not stand for it.
         assert_ne!(key_of("", "a b"), key_of("", std::str::from_utf8(&key_of("", "a b")).unwrap()));
+    }
+
+    #[test]
+    fn long_times_are_dates() {
+        assert_eq!(expiry(Duration::ZERO), 1);
+        assert_eq!(expiry(Duration::from_secs(2_592_000)), 2_592_000);
+        let now = u32::try_from(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
+        assert!((now + 2_592_001..now + 2_592_061).contains(&expiry(Duration::from_secs(2_592_001))));
+        assert_eq!(expiry(Duration::MAX), i32::MAX as u32);
     }
 
     #[test]

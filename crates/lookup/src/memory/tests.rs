@@ -30,7 +30,7 @@ fn refuse(memory: &Memory, key: &str, now: u64) {
 
 /// `hit`, `hit, refresh`, `negative`..., `expired`, `expired, asks`, `missing`.
 fn find(memory: &Memory, key: &str, now: u64) -> String {
-    match memory.find(key, now) {
+    match memory.find(key, || now) {
         Found::Fresh { answer, refresh: false } => answer.outcome.name().to_owned(),
         Found::Fresh { answer, refresh: true } => format!("{}, refresh", answer.outcome.name()),
         Found::Expired { ask: false, .. } => "expired".to_owned(),
@@ -42,7 +42,7 @@ fn find(memory: &Memory, key: &str, now: u64) -> String {
 #[test]
 fn an_answer_lives_as_long_as_its_ttl() {
     let memory = memory(|_| {});
-    assert_eq!(memory.find("a", 0), Found::Missing);
+    assert_eq!(memory.find("a", || 0), Found::Missing);
     keep(&memory, "a", SECOND);
     let expected = Answer {
         outcome: Outcome::Hit(targets("10.0.0.1:81")),
@@ -50,7 +50,7 @@ fn an_answer_lives_as_long_as_its_ttl() {
         age: Duration::from_millis(20 * SECOND),
         ttl_left: Duration::from_millis(40 * SECOND),
     };
-    assert_eq!(memory.find("a", 21 * SECOND), Found::Fresh { answer: expected, refresh: false });
+    assert_eq!(memory.find("a", || 21 * SECOND), Found::Fresh { answer: expected, refresh: false });
     assert_eq!(find(&memory, "a", 61 * SECOND - TICK_MS), "hit");
     assert_eq!(find(&memory, "a", 61 * SECOND), "expired, asks");
     assert_eq!(find(&memory, "a", 661 * SECOND - TICK_MS), "expired, asks");
@@ -81,7 +81,7 @@ fn refusals_have_their_own_ttl_and_reason() {
     assert_eq!(find(&memory, "a", 5 * SECOND), "missing");
     let invalid = Said::Refusal(Some("no target".into()));
     memory.keep("a", &invalid, Tier::Memcached, 0, 0.5, memory.purges());
-    let Found::Fresh { answer, .. } = memory.find("a", 0) else { panic!("it was kept") };
+    let Found::Fresh { answer, .. } = memory.find("a", || 0) else { panic!("it was kept") };
     assert_eq!(answer.outcome, Outcome::Invalid("no target".into()));
     // One takes the other's place, both ways.
     keep(&memory, "a", 0);
@@ -168,8 +168,42 @@ fn what_is_kept_can_be_looked_at() {
     assert_eq!(memory.counts().hits, 0, "looking is no use");
 }
 
-/// What stands in a slot beside the key: all of it is one cache line.
 #[test]
-fn times_are_small() {
-    assert_eq!((size_of::<Times>(), align_of::<Times>()), (13, 1));
+fn times_are_a_word() {
+    for asked in [false, true] {
+        for (since, ttl) in [(0, 1), (u32::MAX, 1), (7, ASKED - 1)] {
+            let times = Times { since, ttl, asked };
+            assert_eq!(Times::from_word(times.to_word()), times);
+        }
+    }
+    assert_eq!(ticks(Duration::MAX), ASKED - 1);
+}
+
+#[test]
+fn notes_are_half_a_word() {
+    for from in [Tier::Memory, Tier::Memcached, Tier::Sql, Tier::None] {
+        for (age, asked_at) in [(0, 0), (1, 2), (2, 2), (u32::MAX, (1 << 31) - 2)] {
+            let mut note = Note::new(from);
+            note.set_ask_at(age);
+            assert_eq!((note.from(), note.ask_at()), (from, asked_at));
+        }
+    }
+}
+
+/// What fits into a word comes out again, and all else is somewhere else.
+#[test]
+fn targets_come_out_as_they_went_in() {
+    let memory = memory(|_| {});
+    let cases =
+        ["0.0.0.0:1", "255.255.255.255:65535", "[::1]:80", "app.internal:81", "unix:/a", r#"["10.0.0.1", "b"]"#];
+    for (n, case) in cases.into_iter().enumerate() {
+        let targets = targets(case);
+        assert_eq!(cache::Value::to_word(&targets).is_some(), n < 2, "{case}");
+        for key in [format!("{n}"), format!("{n}-again")] {
+            memory.keep(&key, &Said::Targets(targets.clone()), Tier::Sql, 0, 0.5, 0);
+            assert_eq!(memory.peek(&key, 0).unwrap().value, Ok(targets.clone()));
+            let Found::Fresh { answer, .. } = memory.find(&key, || 0) else { panic!("it was kept") };
+            assert_eq!(answer.outcome, Outcome::Hit(targets.clone()));
+        }
+    }
 }

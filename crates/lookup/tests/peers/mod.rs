@@ -183,6 +183,11 @@ pub struct MariaDb(pub Peer);
 
 impl MariaDb {
     pub fn start(test: &str) -> Option<MariaDb> {
+        MariaDb::start_with(test, &[])
+    }
+
+    /// With further options of the server.
+    pub fn start_with(test: &str, options: &[String]) -> Option<MariaDb> {
         let folder = TempDir::new().unwrap();
         let (data, socket) = (folder.path().join("data"), folder.path().join("m.sock"));
         let mut install = command("mariadb-install-db");
@@ -193,6 +198,7 @@ impl MariaDb {
         server.args(["--no-defaults", "--skip-networking", "--skip-name-resolve", "--innodb-log-file-size=4M"]);
         server.args(["--innodb-buffer-pool-size=8M", "--innodb-flush-log-at-trx-commit=0", "--performance-schema=OFF"]);
         server.arg(format!("--datadir={}", data.display())).arg(format!("--socket={}", socket.display()));
+        server.args(options);
         if rustix::process::geteuid().is_root() {
             install.arg("--user=root");
             server.arg("--user=root");
@@ -221,11 +227,16 @@ impl MariaDb {
     }
 }
 
-/// PostgreSQL on a unix socket, with a table `domain` and a user `gate` without a password.
-pub struct Postgres(pub Peer);
+/// PostgreSQL on a unix socket, with a table `domain` and a user `gate` without a password; and the port that the socket is named after.
+pub struct Postgres(pub Peer, u16);
 
 impl Postgres {
     pub fn start(test: &str) -> Option<Postgres> {
+        Postgres::start_with(test, 5432, &[])
+    }
+
+    /// With another port, and with further settings of the server, each `name=value`.
+    pub fn start_with(test: &str, port: u16, settings: &[String]) -> Option<Postgres> {
         // Debian keeps the servers of each version apart.
         let newest =
             |folder: PathBuf| std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path().join("bin")).max();
@@ -264,8 +275,12 @@ impl Postgres {
             "-c",
             "shared_buffers=8MB",
         ]);
-        let socket = folder.path().join(".s.PGSQL.5432");
-        let database = Postgres(Peer::start(server, socket, folder)?);
+        server.args(["-p", &port.to_string()]);
+        for setting in settings {
+            server.args(["-c", setting]);
+        }
+        let socket = folder.path().join(format!(".s.PGSQL.{port}"));
+        let database = Postgres(Peer::start(server, socket, folder)?, port);
         let admin = Stores::start(vec![sql("admin", &database.url("admin"))]).unwrap();
         run(async {
             // It listens before it is ready.
@@ -283,7 +298,7 @@ impl Postgres {
     }
 
     pub fn url(&self, user: &str) -> String {
-        format!("postgres://{user}@localhost/postgres?host={}", self.0.folder.path().display())
+        format!("postgres://{user}@localhost:{}/postgres?host={}", self.1, self.0.folder.path().display())
     }
 }
 
