@@ -50,15 +50,23 @@ impl Data {
     /// # Errors
     /// When there is no memory for it.
     pub fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
+        self.to_lua(lua)
+    }
+
+    /// Makes the value anew in a state, and keeps it.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn to_lua(&self, lua: &Lua) -> mlua::Result<Value> {
         Ok(match self {
             Self::Nil => Value::Nil,
-            Self::Boolean(value) => Value::Boolean(value),
-            Self::Number(value) => Value::Number(value),
+            Self::Boolean(value) => Value::Boolean(*value),
+            Self::Number(value) => Value::Number(*value),
             Self::String(bytes) => Value::String(lua.create_string(bytes)?),
             Self::Table(pairs) => {
                 let table = lua.create_table()?;
                 for (key, value) in pairs {
-                    table.raw_set(key.into_lua(lua)?, value.into_lua(lua)?)?;
+                    table.raw_set(key.to_lua(lua)?, value.to_lua(lua)?)?;
                 }
                 Value::Table(table)
             }

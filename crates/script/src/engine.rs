@@ -5,18 +5,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table};
+use mlua::chunk::ChunkMode;
+use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table, Thread};
 
-use crate::error::{Context, Error, Kind, TOP_LEVEL};
-use crate::guard::{self, Guard, Handle};
+use crate::confined::{Confined, Confines};
+use crate::error::{Context, Error, Kind, TOP_LEVEL, shortened};
+use crate::guard::{self, Guard, Handle, Tell};
 use crate::watchdog;
 
-/// A LuaJIT state, for the thread that made it. All of LuaJIT's libraries are open in it.
+/// A LuaJIT state, for the thread that made it. All of LuaJIT's libraries are open in it, unless it is [confined](Self::confined).
 #[derive(Debug)]
 pub struct Engine {
     // Closed before the guard goes, which looks on.
     lua: Lua,
-    guard: Guard,
+    pub(crate) guard: Guard,
     path: PathBuf,
     /// The path as text, and how LuaJIT shortens it in messages.
     file: String,
@@ -24,6 +26,9 @@ pub struct Engine {
     own: Own,
     /// Names of chunks that are not the script's.
     preludes: RefCell<Vec<String>>,
+    pub(crate) confined: Option<Confined>,
+    /// Coroutines that have ended, for the next calls.
+    pub(crate) kept: RefCell<Vec<Thread>>,
 }
 
 /// How many arguments a function takes.
@@ -39,7 +44,8 @@ pub struct Parameters {
 #[derive(Debug)]
 struct Own {
     getinfo: Function,
-    flush: Function,
+    /// None where nothing can be written.
+    flush: Option<Function>,
 }
 
 impl Engine {
@@ -56,15 +62,39 @@ impl Engine {
         let file = path.display().to_string();
         let made = guard::new_state().and_then(|lua| {
             let guard = Guard::new(&lua, &file, limit, memory)?;
-            let own = Own::take(&lua)?;
-            Ok((lua, guard, own))
+            look_for_packages(&lua)?;
+            let flush = lua.load("local out, flush = io.stdout, io.stdout.flush return function() flush(out) end");
+            let flush = flush.set_name("=flush").eval()?;
+            let own = Own { getinfo: getinfo(&lua)?, flush: Some(flush) };
+            Ok(Self::made(lua, guard, path, own, None))
         });
-        let (lua, guard, own) = made.map_err(|error| {
-            let what = format!("no Lua state can be made: {error}");
-            Error { place: file.clone(), what, kind: Kind::Memory }
-        })?;
+        made.map_err(|error| no_state(&file, &error))
+    }
+
+    /// A state for a script that is given no more than it needs: without `io`, `ffi`, most of `os` and `debug`, modules in C and bytecode; what
+    /// it requires is found beside it alone. A mistake in it is told, and the state can be called again.
+    ///
+    /// # Errors
+    /// When the state cannot be made.
+    pub fn confined(path: &Path, confines: Confines) -> Result<Self, Error> {
+        let file = path.display().to_string();
+        let Confines { memory, jit, instructions, limit, tell, read } = confines;
+        let made = guard::new_confined_state(memory, jit).and_then(|lua| {
+            let guard = Guard::confined(&lua, &file, limit, jit, Tell(tell))?;
+            let own = Own { getinfo: getinfo(&lua)?, flush: None };
+            let confined = Confined::new(&lua, path, instructions, read, guard.handle())?;
+            Ok(Self::made(lua, guard, path, own, Some(confined)))
+        });
+        let engine = made.map_err(|error| no_state(&file, &error))?;
+        engine.confine()?;
+        Ok(engine)
+    }
+
+    fn made(lua: Lua, guard: Guard, path: &Path, own: Own, confined: Option<Confined>) -> Self {
+        let file = path.display().to_string();
         let short = shortened(&file);
-        Ok(Self { lua, guard, path: path.to_owned(), file, short, own, preludes: RefCell::default() })
+        let (preludes, kept) = (RefCell::default(), RefCell::default());
+        Self { lua, guard, path: path.to_owned(), file, short, own, preludes, confined, kept }
     }
 
     /// The state itself, to put functions and values into it.
@@ -72,14 +102,15 @@ impl Engine {
         &self.lua
     }
 
-    /// Runs Lua that is not the script's, before the script. What goes wrong in it is told at the script's line that called it.
+    /// Runs Lua that is not the script's, before the script. What goes wrong in it is told at the script's line that called it. In a confined
+    /// state it gets the table [`own`](Self::own) as its argument.
     ///
     /// # Errors
     /// When something is wrong with it.
     pub fn prelude(&self, name: &str, source: &str) -> Result<(), Error> {
         let name = guard::own_chunk(name);
         self.preludes.borrow_mut().push(guard::chunk(&name).to_owned());
-        self.run(source.as_bytes(), name)
+        self.run(source.as_bytes(), name, self.own())
     }
 
     /// Reads the file and runs it from its first line to its last.
@@ -91,13 +122,28 @@ impl Engine {
             let what = format!("the script cannot be read: {error}");
             Error { place: self.file.clone(), what, kind: Kind::File }
         })?;
-        self.run(&source, format!("@{}", self.file))
+        self.load_source(&source)
     }
 
-    fn run(&self, source: &[u8], name: String) -> Result<(), Error> {
-        let function = self.lua.load(source).set_name(name).into_function();
+    /// Runs what was read from the file, which must be text, from its first line to its last.
+    ///
+    /// # Errors
+    /// When it is not Lua, or fails.
+    pub fn load_source(&self, source: &[u8]) -> Result<(), Error> {
+        self.set_top_level(true);
+        let done = self.run(source, format!("@{}", self.file), ());
+        self.set_top_level(false);
+        done
+    }
+
+    fn run(&self, source: &[u8], name: String, args: impl IntoLuaMulti) -> Result<(), Error> {
+        let mut chunk = self.lua.load(source).set_name(name);
+        if self.confined.is_some() {
+            chunk = chunk.set_mode(ChunkMode::Text);
+        }
+        let function = chunk.into_function();
         let function = function.map_err(|error| self.explain(TOP_LEVEL, &error, || self.file.clone()))?;
-        self.call(TOP_LEVEL, &function, ())
+        self.call(TOP_LEVEL, &function, args)
     }
 
     /// Calls a function of the script. `what` is its name, for a message: `request`.
@@ -111,14 +157,41 @@ impl Engine {
         function: &Function,
         args: impl IntoLuaMulti,
     ) -> Result<R, Error> {
+        if let Some(confined) = &self.confined {
+            return self.call_confined(confined, what, function, args);
+        }
         let call = self.guard.enter(what);
         if call.is_refused() {
-            return Err(self.failed(what, function, None));
+            return Err(self.failed(what, function, 0, None));
         }
         let result = function.call::<R>(args);
         match result {
             Ok(value) if !call.was_interrupted() => Ok(value),
-            result => Err(self.failed(what, function, result.err())),
+            result => Err(self.failed(what, function, 0, result.err())),
+        }
+    }
+
+    /// In one slice, without waiting.
+    fn call_confined<R: FromLuaMulti>(
+        &self,
+        confined: &Confined,
+        what: &'static str,
+        function: &Function,
+        args: impl IntoLuaMulti,
+    ) -> Result<R, Error> {
+        let slice = self.guard.slice(what, confined.instructions);
+        if slice.is_refused() {
+            return Err(self.failed(what, function, confined.instructions, None));
+        }
+        let result = function.call::<R>(args);
+        slice.end();
+        match result {
+            Ok(value) if !slice.was_interrupted() => Ok(value),
+            result => {
+                let error = self.failed(what, function, confined.instructions, result.err());
+                self.clean_up(error.kind);
+                Err(error)
+            }
         }
     }
 
@@ -151,19 +224,35 @@ impl Engine {
 
     /// Writes out what the script has printed so far: Lua's output has a buffer of its own.
     pub fn flush(&self) {
-        // A script may have closed it.
-        let _ = self.own.flush.call::<()>(());
+        if let Some(flush) = &self.own.flush {
+            // A script may have closed it.
+            let _ = flush.call::<()>(());
+        }
     }
 
+    fn failed(&self, what: &'static str, function: &Function, allowed: u64, error: Option<mlua::Error>) -> Error {
+        self.failed_at(what, allowed, error, || self.place(function))
+    }
+
+    /// `place`: where it is told, for want of a better one.
     #[cold]
-    fn failed(&self, what: &'static str, function: &Function, error: Option<mlua::Error>) -> Error {
+    pub(crate) fn failed_at(
+        &self,
+        what: &'static str,
+        allowed: u64,
+        error: Option<mlua::Error>,
+        place: impl Fn() -> String,
+    ) -> Error {
         let error = error.unwrap_or_else(|| mlua::Error::runtime("interrupted"));
-        let interrupted = self.guard.interrupted(what, || self.place(function));
-        interrupted.unwrap_or_else(|| self.explain(what, &error, || self.place(function)))
+        let interrupted = self.guard.interrupted(what, allowed, &place);
+        interrupted.unwrap_or_else(|| self.explain(what, &error, &place))
     }
 
-    fn explain(&self, what: &'static str, error: &mlua::Error, place: impl FnOnce() -> String) -> Error {
-        Context { file: &self.file, short: &self.short, preludes: &self.preludes.borrow(), what }.explain(error, place)
+    pub(crate) fn explain(&self, what: &'static str, error: &mlua::Error, place: impl FnOnce() -> String) -> Error {
+        let modules = self.confined.as_ref().map(Confined::modules).unwrap_or_default();
+        let preludes = self.preludes.borrow();
+        let context = Context { file: &self.file, short: &self.short, modules: &modules, preludes: &preludes, what };
+        context.explain(error, place)
     }
 }
 
@@ -191,24 +280,12 @@ fn look_for_packages(lua: &Lua) -> mlua::Result<()> {
     Ok(())
 }
 
-impl Own {
-    fn take(lua: &Lua) -> mlua::Result<Self> {
-        look_for_packages(lua)?;
-        let debug: Table = lua.globals().get("debug")?;
-        let flush = lua.load("local out, flush = io.stdout, io.stdout.flush return function() flush(out) end");
-        Ok(Self { getinfo: debug.get("getinfo")?, flush: flush.set_name("=flush").eval()? })
-    }
+fn getinfo(lua: &Lua) -> mlua::Result<Function> {
+    lua.globals().get::<Table>("debug")?.get("getinfo")
 }
 
-/// A file's name as LuaJIT writes it before a message (lj_debug.c): its end, if it is long.
-fn shortened(file: &str) -> String {
-    const MOST: usize = 60;
-    if file.len() < MOST {
-        return file.to_owned();
-    }
-    // It cuts bytes; half a character comes to us as the sign for that.
-    let end = &file.as_bytes()[file.len() + 4 - MOST..];
-    format!("...{}", String::from_utf8_lossy(end))
+fn no_state(file: &str, error: &mlua::Error) -> Error {
+    Error { place: file.to_owned(), what: format!("no Lua state can be made: {error}"), kind: Kind::Memory }
 }
 
 #[cfg(test)]
@@ -249,15 +326,5 @@ mod tests {
         engine.load().unwrap();
         let f: Function = engine.lua().globals().get("f").unwrap();
         assert_eq!(engine.call::<f64>("f", &f, ()).unwrap(), 5_000_000_050_000_000.0);
-    }
-
-    #[test]
-    fn names_are_shortened_as_luajit_does() {
-        let lua = guard::new_state().unwrap();
-        for length in [1, 58, 59, 60, 61, 200] {
-            let name: String = ('a'..='z').cycle().take(length).collect();
-            let function = lua.load("").set_name(format!("@{name}")).into_function().unwrap();
-            assert_eq!(function.info().short_src, Some(shortened(&name)), "{length}");
-        }
     }
 }

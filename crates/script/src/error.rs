@@ -30,6 +30,8 @@ pub enum Kind {
     Interrupted,
     /// It did not return in time and cannot be ended, as it is stuck outside of Lua: the process has to end.
     Stuck,
+    /// It took more instructions than it may: look for a loop at that line.
+    Instructions,
     /// It took more memory than there is for it: look for what grows.
     Memory,
     /// It returned something that cannot be used.
@@ -46,6 +48,8 @@ pub(crate) struct Context<'a> {
     pub(crate) file: &'a str,
     /// How LuaJIT shortens that name.
     pub(crate) short: &'a str,
+    /// Other files of the script whose names LuaJIT shortens: how, and in full.
+    pub(crate) modules: &'a [(String, String)],
     /// Names of chunks that are not the script's.
     pub(crate) preludes: &'a [String],
     /// What was called: the name of a function, or [`TOP_LEVEL`].
@@ -78,7 +82,8 @@ impl Context<'_> {
         let stated = stated.map(|place| self.whole(place));
         let innermost = calls.first().map(|(place, _)| place.clone());
         let mut what = self.words(text);
-        if calls.len() > 1 {
+        // LuaJIT does not know the line at which a coroutine failed; the text does.
+        if calls.len() > 1 || calls.len() == 1 && stated.is_some() && stated != innermost {
             for (place, function) in calls.iter().take(MOST_CALLS) {
                 what += &format!("\n  {place}: {function}");
             }
@@ -121,16 +126,30 @@ impl Context<'_> {
 
     fn is_ours(&self, place: &str) -> bool {
         let name = place.rsplit_once(':').map_or(place, |(name, _)| name);
-        self.preludes.iter().any(|prelude| prelude == name)
+        // mlua's own lines, between a userdata and its fields, are called so.
+        name.starts_with("__mlua_") || self.preludes.iter().any(|prelude| prelude == name)
     }
 
     /// With the file's name in full.
     fn whole(&self, place: &str) -> String {
-        match place.strip_prefix(self.short) {
-            Some(line) if line.starts_with(':') => format!("{}{line}", self.file),
-            _ => place.to_owned(),
-        }
+        let modules = self.modules.iter().map(|(short, file)| (&**short, &**file));
+        let in_full = std::iter::once((self.short, self.file)).chain(modules).find_map(|(short, file)| {
+            let line = place.strip_prefix(short).filter(|line| line.starts_with(':'))?;
+            Some(format!("{file}{line}"))
+        });
+        in_full.unwrap_or_else(|| place.to_owned())
     }
+}
+
+/// A file's name as LuaJIT writes it before a message (lj_debug.c): its end, if it is long.
+pub(crate) fn shortened(file: &str) -> String {
+    const MOST: usize = 60;
+    if file.len() < MOST {
+        return file.to_owned();
+    }
+    // It cuts bytes; half a character comes to us as the sign for that.
+    let end = &file.as_bytes()[file.len() + 4 - MOST..];
+    format!("...{}", String::from_utf8_lossy(end))
 }
 
 /// What kind of error it is, its text, and the calls that led to it if they do not stand in the text.
@@ -163,6 +182,7 @@ mod tests {
     const CONTEXT: Context<'_> = Context {
         file: "/a/very/long/path/to/the/folder/of/all/scripts/counter.lua",
         short: "...scripts/counter.lua",
+        modules: &[],
         preludes: &[],
         what: "request",
     };
@@ -241,6 +261,16 @@ mod tests {
         for (text, part) in [("nil", "error(nil)"), ("", "empty"), ("table: 0x7f00", "__tostring")] {
             let (_, what) = explain(&[], &runtime(text));
             assert!(what.starts_with("request() raised ") && what.contains(part), "{what}");
+        }
+    }
+
+    #[test]
+    fn names_are_shortened_as_luajit_does() {
+        let lua = crate::guard::new_state().unwrap();
+        for length in [1, 58, 59, 60, 61, 200] {
+            let name: String = ('a'..='z').cycle().take(length).collect();
+            let function = lua.load("").set_name(format!("@{name}")).into_function().unwrap();
+            assert_eq!(function.info().short_src, Some(shortened(&name)), "{length}");
         }
     }
 }

@@ -6,16 +6,28 @@
 //! The hook stays, so code that catches the error is interrupted again, until none is left.
 //!
 //! What is not Lua has no instructions: a call that does not return from there is told to be stuck.
+//!
+//! A confined state has the hook all the time, and counts its calls' instructions with it (`budget`). `state` makes states.
 #![allow(unsafe_code)]
 
+mod budget;
+mod hook;
+mod state;
+
 use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, c_int, c_void};
+use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mlua::{Lua, LuaOptions, StdLib, ffi};
+use budget::{Budget, Counted};
+use hook::hook;
+use mlua::{Lua, ffi};
+
+pub(crate) use budget::Slice;
+pub(crate) use hook::place_in;
+pub(crate) use state::{new_confined_state, new_state};
 
 use crate::error::{Error, Kind, TOP_LEVEL, subject};
 use crate::watchdog;
@@ -23,8 +35,14 @@ use crate::watchdog;
 /// How long a call may go on after the end of all calls: a slow one is no mistake.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// Slow slices are told no more often.
+const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
+
 /// How long after it was interrupted a call is taken to be stuck.
 const STUCK: Duration = Duration::from_secs(1);
+
+/// A call that was found so often to go on without being counted is ended. Once may be the moment between two counts.
+const MOST_UNCOUNTED: u32 = 2;
 
 /// A number that is no call's.
 const NONE: u64 = 0;
@@ -37,38 +55,6 @@ static KEY: u8 = 0;
 
 /// How many states there are.
 static STATES: AtomicUsize = AtomicUsize::new(0);
-
-/// A state with all of LuaJIT's libraries.
-pub(crate) fn new_state() -> mlua::Result<Lua> {
-    // SAFETY: with `ffi` and `debug` a script may do whatever a program may. It is one, and the user has asked for it to be run.
-    let lua = unsafe { Lua::unsafe_new_with(StdLib::ALL, LuaOptions::default()) };
-    let wrapper: unsafe extern "C-unwind" fn(*mut ffi::lua_State, ffi::lua_CFunction) -> u64 = call_c_function;
-    // SAFETY: the wrapper is what LuaJIT wants of one, its result being wider by a half that is 0. It is taken off the stack again.
-    let wraps = unsafe {
-        lua.exec_raw::<bool>((), |state| {
-            ffi::lua_pushlightuserdata(state, wrapper as *mut c_void);
-            let done = luaJIT_setmode(state, -1, MODE_WRAPCFUNC | MODE_ON);
-            ffi::lua_pop(state, 1);
-            ffi::lua_pushboolean(state, done);
-        })?
-    };
-    if wraps { Ok(lua) } else { Err(mlua::Error::runtime("LuaJIT does not call C functions through another")) }
-}
-
-/// Calls a C function for LuaJIT, which takes all 64 bits of the register for the result although it is 32 of them: what stands in the
-/// others is for compilers to choose, and rustc's choice for mlua's finalisers is not 0. Without this, memory is corrupted.
-unsafe extern "C-unwind" fn call_c_function(state: *mut ffi::lua_State, function: ffi::lua_CFunction) -> u64 {
-    // SAFETY: LuaJIT would call it in the same way.
-    u64::from(unsafe { function(state) }.cast_unsigned())
-}
-
-// luajit.h
-const MODE_WRAPCFUNC: c_int = 0x10;
-const MODE_ON: c_int = 0x100;
-
-unsafe extern "C-unwind" {
-    fn luaJIT_setmode(state: *mut ffi::lua_State, index: c_int, mode: c_int) -> c_int;
-}
 
 /// A chunk's name without the sign that says what kind it is.
 pub(crate) fn chunk(source: &str) -> &str {
@@ -130,7 +116,36 @@ pub(crate) struct Watched {
     pub(crate) limit: Duration,
     /// What this process may use before its states are asked how much is theirs, bytes.
     memory: u64,
+    /// Counts instructions, in a confined state whose code is not compiled.
+    budget: Option<Budget>,
+    /// Is told what nobody waits for.
+    tell: Option<Tell>,
     seen: Mutex<Seen>,
+}
+
+/// What is told of a confined state while calls into it are under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// A call held its thread for longer than 5 ms, in which nothing else runs there. At most once a second.
+    Slow {
+        /// What was called.
+        what: &'static str,
+        /// A line that it was at after 5 ms; else where the function stands.
+        place: String,
+        /// For how long it did, until it waited or ended.
+        held: Duration,
+    },
+    /// A call that should have ended and cannot be ended, as it does not come back to Lua. Its thread is lost.
+    Stuck(Error),
+}
+
+/// Whoever is told; from any thread.
+pub(crate) struct Tell(pub(crate) Box<dyn Fn(Report) + Send + Sync>);
+
+impl fmt::Debug for Tell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tell")
+    }
 }
 
 /// What is touched now and then.
@@ -145,6 +160,17 @@ struct Seen {
     order: Option<(Instant, Why)>,
     /// Where it was then.
     place: Option<String>,
+    /// Where a slow slice was, and of which call.
+    slow: Option<(u64, String)>,
+    /// Where functions stand, by what they are called.
+    places: Vec<(&'static str, String)>,
+    /// The call that was last told to be stuck.
+    stuck: u64,
+    /// When a slow slice was last told.
+    told_slow_ns: Option<u64>,
+    /// How far the call was counted at the last look, and how often it went on without being counted.
+    counted: Counted,
+    uncounted: u32,
 }
 
 /// A state; null once it is closed.
@@ -161,6 +187,8 @@ enum Why {
     Until,
     Ended,
     Memory(u64),
+    Instructions,
+    Stack,
 }
 
 /// What the watching thread knows at a look.
@@ -176,6 +204,24 @@ pub(crate) struct Look {
 
 impl Guard {
     pub(crate) fn new(lua: &Lua, file: &str, limit: Duration, memory: u64) -> mlua::Result<Self> {
+        Self::with(lua, file, limit, memory, None, None)
+    }
+
+    /// For a confined state: its instructions are counted, unless its code is `compiled`.
+    pub(crate) fn confined(lua: &Lua, file: &str, limit: Duration, compiled: bool, tell: Tell) -> mlua::Result<Self> {
+        let budget = if compiled { None } else { Some(Budget::new(lua)?) };
+        // Its memory is bounded where it is allocated.
+        Self::with(lua, file, limit, u64::MAX, budget, Some(tell))
+    }
+
+    fn with(
+        lua: &Lua,
+        file: &str,
+        limit: Duration,
+        memory: u64,
+        budget: Option<Budget>,
+        tell: Option<Tell>,
+    ) -> mlua::Result<Self> {
         let watched = Arc::new(Watched {
             running: AtomicU64::new(NONE),
             ordered: AtomicU64::new(NONE),
@@ -186,6 +232,8 @@ impl Guard {
             file: file.to_owned(),
             limit,
             memory,
+            budget,
+            tell,
             seen: Mutex::new(Seen {
                 state: State(ptr::null_mut()),
                 names: Vec::new(),
@@ -193,6 +241,12 @@ impl Guard {
                 held: Duration::ZERO,
                 order: None,
                 place: None,
+                slow: None,
+                places: Vec::new(),
+                stuck: NONE,
+                told_slow_ns: None,
+                counted: Counted::default(),
+                uncounted: 0,
             }),
         });
         let pointer = Arc::as_ptr(&watched);
@@ -223,6 +277,25 @@ impl Guard {
         Call { watched: &self.watched, number, outer }
     }
 
+    /// Notes that a call begins or goes on, in a confined state; it may take `left` instructions more.
+    #[inline]
+    pub(crate) fn slice(&self, what: &'static str, left: u64) -> Slice<'_> {
+        let call = self.enter(what);
+        let is_inner = call.outer != NONE;
+        let began_ns = if is_inner { 0 } else { watchdog::now_ns() };
+        if !is_inner && let Some(budget) = &self.watched.budget {
+            budget.begin(left, began_ns);
+        }
+        Slice { call, is_inner, what, began_ns, allowed: left }
+    }
+
+    /// Notes where a function stands, for what is told while it runs.
+    pub(crate) fn introduce(&self, what: &'static str, place: String) {
+        let mut seen = self.watched.seen();
+        seen.places.retain(|(known, _)| *known != what);
+        seen.places.push((what, place));
+    }
+
     pub(crate) fn until(&self, end: Option<u64>) {
         self.watched.until.store(end.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
@@ -232,19 +305,26 @@ impl Guard {
     }
 
     /// After a call that failed: if that was our doing, why. The state can be called again afterwards.
-    pub(crate) fn interrupted(&self, what: &str, place: impl FnOnce() -> String) -> Option<Error> {
+    pub(crate) fn interrupted(&self, what: &str, allowed: u64, place: impl FnOnce() -> String) -> Option<Error> {
         let mut seen = self.watched.seen();
         seen.unhook();
         let (order, found) = (seen.order.take(), seen.place.take());
         drop(seen);
+        if let Some(budget) = &self.watched.budget {
+            budget.rest();
+        }
         let fired = self.watched.fired.swap(NONE, Ordering::Relaxed) != NONE;
         let why = match order {
             Some((_, why)) if fired => why,
             _ if self.watched.ended.load(Ordering::Relaxed) => Why::Ended,
             _ => return None,
         };
-        let kind = if matches!(why, Why::Memory(_)) { Kind::Memory } else { Kind::Interrupted };
-        Some(Error { place: found.unwrap_or_else(place), what: why.tell(what, self.watched.limit), kind })
+        let kind = match why {
+            Why::Memory(_) => Kind::Memory,
+            Why::Instructions | Why::Stack => Kind::Instructions,
+            Why::Limit | Why::Until | Why::Ended => Kind::Interrupted,
+        };
+        Some(Error { place: found.unwrap_or_else(place), what: why.tell(what, self.watched.limit, allowed), kind })
     }
 
     /// The state is about to be closed, which may call functions of the script. Nothing can interrupt those.
@@ -310,26 +390,51 @@ impl Handle {
         self.watched.look(&Look { passed: Duration::ZERO, now_ns: 0, memory: 0 });
     }
 
+    /// Whether the call that is under way is being ended.
+    pub(crate) fn is_ending(&self) -> bool {
+        let running = self.watched.running.load(Ordering::Relaxed);
+        running != NONE && self.watched.fired.load(Ordering::Relaxed) == running
+    }
+
     /// A call that should have ended and cannot be ended, as it does not return to Lua. Its thread is lost.
     pub fn stuck(&self) -> Option<Error> {
-        let seen = self.watched.seen();
-        let (at, why) = seen.order?;
-        let running = self.watched.running.load(Ordering::Relaxed);
-        if running == NONE || running != seen.call || at.elapsed() < STUCK {
-            return None;
-        }
-        let name = seen.names.get((running & ((1 << NAME_BITS) - 1)) as usize).copied().unwrap_or(TOP_LEVEL);
-        let what = format!(
-            "{}, and cannot be interrupted: it is in a system call, in a function written in C or in an error handler",
-            why.tell(name, self.watched.limit)
-        );
-        Some(Error { place: self.watched.file.clone(), what, kind: Kind::Stuck })
+        self.watched.stuck(&self.watched.seen())
     }
 }
 
 impl Watched {
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stuck(&self, seen: &Seen) -> Option<Error> {
+        let (at, why) = seen.order?;
+        let running = self.running.load(Ordering::Relaxed);
+        if running == NONE || running != seen.call || at.elapsed() < STUCK {
+            return None;
+        }
+        let name = seen.names.get((running & ((1 << NAME_BITS) - 1)) as usize).copied().unwrap_or(TOP_LEVEL);
+        let what = format!(
+            "{}, and cannot be interrupted: it is in a system call, in a function written in C or in an error handler",
+            why.tell(name, self.limit, 0)
+        );
+        Some(Error { place: seen.place_of(name).unwrap_or(&self.file).to_owned(), what, kind: Kind::Stuck })
+    }
+
+    /// A slice has held its thread for long.
+    #[cold]
+    fn tell_slow(&self, what: &'static str, ns: u64, now_ns: u64) {
+        let Some(Tell(tell)) = &self.tell else { return };
+        let mut seen = self.seen();
+        let found = seen.slow.take().filter(|(call, _)| *call == self.running.load(Ordering::Relaxed));
+        if now_ns.saturating_sub(seen.told_slow_ns.unwrap_or(0)) < BETWEEN_REPORTS.as_nanos() as u64 {
+            return;
+        }
+        seen.told_slow_ns = Some(now_ns);
+        let place = found.map(|(_, place)| place);
+        let place = place.unwrap_or_else(|| seen.place_of(what).unwrap_or(&self.file).to_owned());
+        drop(seen);
+        tell(Report::Slow { what, place, held: Duration::from_nanos(ns) });
     }
 
     /// From now on nobody else touches the state.
@@ -345,10 +450,20 @@ impl Watched {
         let crowded = look.memory > self.memory;
         self.crowded.store(crowded, Ordering::Relaxed);
         let running = self.running.load(Ordering::Relaxed);
-        if running == seen.call {
+        let is_same = running == seen.call;
+        if is_same {
             seen.held += look.passed;
         } else {
             (seen.call, seen.held, seen.order) = (running, Duration::ZERO, None);
+            seen.uncounted = 0;
+        }
+        if let Some(budget) = &self.budget
+            && !seen.state.0.is_null()
+        {
+            // At the end of the stack there is no room for a hook: LuaJIT raises an error instead, and counts from the beginning.
+            let counted = budget.counted();
+            seen.uncounted += u32::from(is_same && counted.began_anew_since(seen.counted));
+            seen.counted = counted;
         }
         let over = Duration::from_nanos(look.now_ns.saturating_sub(self.until.load(Ordering::Relaxed)));
         let why = if running == NONE {
@@ -357,6 +472,8 @@ impl Watched {
             Some(Why::Ended)
         } else if over >= GRACE && seen.held > Duration::ZERO {
             Some(Why::Until)
+        } else if seen.uncounted >= MOST_UNCOUNTED {
+            Some(Why::Stack)
         } else {
             (seen.held >= self.limit).then_some(Why::Limit)
         };
@@ -368,10 +485,22 @@ impl Watched {
         if why.is_some() || crowded {
             seen.hook();
         }
+        if let Some(Tell(tell)) = &self.tell
+            && seen.stuck != running
+            && let Some(error) = self.stuck(&seen)
+        {
+            seen.stuck = running;
+            drop(seen);
+            tell(Report::Stuck(error));
+        }
     }
 }
 
 impl Seen {
+    fn place_of(&self, what: &str) -> Option<&str> {
+        self.places.iter().find(|(known, _)| *known == what).map(|(_, place)| &**place)
+    }
+
     fn hook(&self) {
         if !self.state.0.is_null() {
             // SAFETY: the state is not closed while it stands here, and this lock is held. LuaJIT bears that a hook is set at any moment, for
@@ -389,7 +518,7 @@ impl Seen {
 }
 
 impl Why {
-    fn tell(self, what: &str, limit: Duration) -> String {
+    fn tell(self, what: &str, limit: Duration, allowed: u64) -> String {
         let subject = subject(what);
         match self {
             Self::Limit => format!("{subject} did not return within {limit:?}"),
@@ -398,101 +527,15 @@ impl Why {
             Self::Memory(bytes) => {
                 format!("{subject} takes too much memory: {} MiB so far are this script's", bytes / (1024 * 1024))
             }
+            Self::Stack => format!("{subject} calls itself to the end of its stack, again and again"),
+            Self::Instructions => format!("{subject} took more than {allowed} instructions"),
         }
-    }
-}
-
-/// Called by LuaJIT before the next instruction.
-unsafe extern "C-unwind" fn hook(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
-    // SAFETY: LuaJIT calls a hook with a state that has room for some values. Nothing that has a destructor is alive when `lua_error`
-    // leaves this function.
-    unsafe {
-        if interrupts(state) {
-            ffi::lua_pushstring(state, c"interrupted".as_ptr());
-            ffi::lua_error(state);
-        }
-    }
-}
-
-/// Whether the call that is under way is to be interrupted here and now. If so, the place is noted; else the hook is taken away.
-///
-/// # Safety
-/// For a hook, with its state.
-unsafe fn interrupts(state: *mut ffi::lua_State) -> bool {
-    // SAFETY: under the key is a `Watched` that lives at least as long as this hook is set.
-    let (watched, bytes) = unsafe {
-        ffi::lua_pushlightuserdata(state, (&raw const KEY).cast_mut().cast());
-        ffi::lua_rawget(state, ffi::LUA_REGISTRYINDEX);
-        let pointer = ffi::lua_touserdata(state, -1).cast::<Watched>();
-        ffi::lua_pop(state, 1);
-        let Some(watched) = pointer.as_ref() else { return false };
-        (watched, ffi::lua_gc(state, ffi::LUA_GCCOUNT, 0) as u64 * 1024)
-    };
-    let running = watched.running.load(Ordering::Relaxed);
-    let mut seen = watched.seen();
-    let share = watched.memory / (2 * STATES.load(Ordering::Relaxed).max(1) as u64);
-    if watched.crowded.load(Ordering::Relaxed) && bytes > share && running != NONE {
-        seen.order.get_or_insert((Instant::now(), Why::Memory(bytes)));
-        watched.ordered.store(running, Ordering::Relaxed);
-    }
-    if running == NONE || running != watched.ordered.load(Ordering::Relaxed) {
-        seen.unhook();
-        return false;
-    }
-    if watched.fired.swap(running, Ordering::Relaxed) != running {
-        // SAFETY: as this function's.
-        seen.place = unsafe { place(state) };
-    }
-    true
-}
-
-/// The line of the script that is running.
-///
-/// # Safety
-/// For a hook, with its state.
-unsafe fn place(state: *mut ffi::lua_State) -> Option<String> {
-    // SAFETY: `lua_getstack` fills in a level, of which `lua_getinfo` fills in what it is asked for. The source is a string that lives
-    // as long as its function.
-    unsafe {
-        let mut level: ffi::lua_Debug = std::mem::zeroed();
-        for depth in 0.. {
-            if ffi::lua_getstack(state, depth, &raw mut level) == 0 {
-                break;
-            }
-            if ffi::lua_getinfo(state, c"Sl".as_ptr(), &raw mut level) != 0 && level.currentline > 0 {
-                let source = CStr::from_ptr(level.source).to_string_lossy();
-                if !is_own(&source) {
-                    return Some(format!("{}:{}", chunk(&source), level.currentline));
-                }
-            }
-        }
-        None
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// One result, and something in the half of the register that is not the result's.
-    unsafe extern "C-unwind" fn one(state: *mut ffi::lua_State) -> u64 {
-        // SAFETY: a C function has room for some values.
-        unsafe { ffi::lua_pushinteger(state, 7) };
-        0xdead_beef_0000_0001
-    }
-
-    #[test]
-    fn a_c_function_s_result_is_its_lower_half() {
-        let lua = new_state().unwrap();
-        // SAFETY: as C has it, these are one kind of function: the upper half of a register that holds 32 bits is anything.
-        let one = unsafe {
-            type Wide = unsafe extern "C-unwind" fn(*mut ffi::lua_State) -> u64;
-            lua.create_c_function(std::mem::transmute::<Wide, ffi::lua_CFunction>(one)).unwrap()
-        };
-        lua.globals().set("one", one).unwrap();
-        let code = "local sum = 0 for i = 1, 1000 do sum = sum + one() end assert(select('#', one()) == 1) return sum";
-        assert_eq!(lua.load(code).eval::<u32>().unwrap(), 7000);
-    }
 
     #[test]
     fn only_a_call_that_stays_is_interrupted() {

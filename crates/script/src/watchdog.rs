@@ -87,7 +87,8 @@ fn memory_used(statm: &File) -> io::Result<u64> {
     Ok(pages.unwrap_or_default() * rustix::param::page_size() as u64)
 }
 
-fn now_ns() -> u64 {
+/// CLOCK_MONOTONIC, nanoseconds.
+pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -12,6 +12,7 @@ use oroshi_script::{Engine, Error};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs a script's top level in a state whose calls may take `limit`, then whatever is to be done with it, on a thread of its own.
+#[allow(dead_code, reason = "not every test file needs it")]
 pub(crate) fn with<R: Send + 'static>(
     source: impl AsRef<[u8]>,
     limit: Duration,

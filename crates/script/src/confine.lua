@@ -1,0 +1,172 @@
+-- What a confined state has, and how what waits in it goes through the script's own coroutines. Runs before all else there; `own` is between
+-- this, the preludes and Rust. What is called here is taken now: a script may put anything in its place later.
+local own = ...
+
+local _G, error, getmetatable, load, pcall, select, setmetatable, tostring, type, xpcall =
+  _G, error, getmetatable, load, pcall, select, setmetatable, tostring, type, xpcall
+local create, isyieldable, resume, running, status, yield =
+  coroutine.create, coroutine.isyieldable, coroutine.resume, coroutine.running, coroutine.status, coroutine.yield
+local find_module, ending, count = own.module, own.ending, own.count
+
+-- What reaches outside of the state, what nobody could end, and what takes bytecode.
+for _, name in ipairs { "collectgarbage", "dofile", "gcinfo", "io", "loadfile", "module", "newproxy", "package" } do
+  _G[name] = nil
+end
+string.dump = nil
+debug = { traceback = debug.traceback }
+os = { clock = os.clock, date = os.date, difftime = os.difftime, getenv = os.getenv, time = os.time }
+if jit then
+  jit = { arch = jit.arch, os = jit.os, version = jit.version, version_num = jit.version_num }
+end
+
+function collectgarbage(what)
+  if what ~= "count" then
+    error("collectgarbage: expected \"count\", as collecting is the gateway's own business", 2)
+  end
+  return count()
+end
+
+local function text_only(chunk, name, mode, ...)
+  if mode ~= nil and mode ~= "t" and mode ~= "bt" then
+    error("load: expected text, as bytecode is not taken", 2)
+  end
+  return load(chunk, name, "t", ...)
+end
+_G.load, loadstring = text_only, text_only
+
+-- Waiting.
+
+-- What says, to whoever resumes a coroutine, that it waits for something outside of Lua. No script sees it.
+local WAITS = {}
+own.waits, own.top_level = WAITS, false
+-- Coroutines that wait for that: nobody else may resume them.
+local waiting = setmetatable({}, { __mode = "k" })
+
+local function awake(co, ...)
+  waiting[co] = nil
+  return ...
+end
+
+-- Stops the call until Rust goes on with it.
+function own.wait()
+  if not isyieldable() then
+    if own.cancel then
+      own.cancel()
+    end
+    if own.top_level then
+      error("the top level of a script cannot wait: do it in init()", 2)
+    end
+    error("cannot wait here: this was called by a function written in C (string.gsub, table.sort, load, ...) or by a metamethod of one", 2)
+  end
+  local co = running()
+  waiting[co] = true
+  return awake(co, yield(WAITS))
+end
+local wait = own.wait
+
+-- Coroutines within coroutines take the thread's own stack, of which LuaJIT knows no end.
+local MOST_LEVELS = 100
+own.level = 0
+
+local pass
+
+local function go_on(co, ...)
+  waiting[co] = nil
+  own.level = own.level + 1
+  return pass(co, resume(co, ...))
+end
+
+function pass(co, ok, first, ...)
+  own.level = own.level - 1
+  if ok and first == WAITS then
+    return go_on(co, wait())
+  end
+  return ok, first, ...
+end
+
+local function resume_script(co, ...)
+  if waiting[co] then
+    return false, "cannot resume a coroutine that waits"
+  elseif type(co) ~= "thread" then
+    error("bad argument #1 to 'resume' (coroutine expected)", 2)
+  elseif own.level >= MOST_LEVELS then
+    return false, "cannot resume a coroutine from within " .. MOST_LEVELS .. " others"
+  end
+  own.level = own.level + 1
+  return pass(co, resume(co, ...))
+end
+
+local function unwrap(ok, ...)
+  if ok then
+    return ...
+  end
+  error((...), 0)
+end
+
+coroutine.resume = resume_script
+
+function coroutine.wrap(f)
+  local co = create(f)
+  return function(...)
+    return unwrap(resume_script(co, ...))
+  end
+end
+
+function coroutine.status(co)
+  if waiting[co] then
+    return "normal"
+  end
+  return status(co)
+end
+
+-- An error handler runs where nothing can interrupt it: a call that is being ended does not get there.
+function _G.xpcall(f, handler, ...)
+  if type(handler) ~= "function" then
+    return xpcall(f, handler, ...)
+  end
+  return xpcall(f, function(err)
+    if ending() then
+      return err
+    end
+    return handler(err)
+  end, ...)
+end
+
+-- Modules: Lua files beside the script.
+local loaded = {
+  _G = _G, bit = bit, coroutine = coroutine, debug = debug, jit = jit, math = math, os = os, string = string, table = table,
+}
+for _, name in ipairs { "table.new", "table.clear" } do
+  loaded[name] = own[name]
+end
+local LOADING = {}
+package = { loaded = loaded }
+
+function require(name)
+  if type(name) ~= "string" then
+    error("require: expected the name of a module, not a " .. type(name), 2)
+  end
+  local known = loaded[name]
+  if known == LOADING then
+    error("require: module '" .. name .. "' requires itself", 2)
+  elseif known ~= nil then
+    return known
+  end
+  local chunk, why = find_module(name)
+  if not chunk then
+    error(why, 2)
+  end
+  loaded[name] = LOADING
+  local ok, result = pcall(chunk, name)
+  if not ok then
+    loaded[name] = nil
+    error(result, 0)
+  end
+  if loaded[name] == LOADING then
+    if result == nil then
+      result = true
+    end
+    loaded[name] = result
+  end
+  return loaded[name]
+end

@@ -1,0 +1,193 @@
+//! What a confined state has and what it may do; its modules.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mlua::chunk::ChunkMode;
+use mlua::{Function, Lua, Table, Value};
+
+use crate::Engine;
+use crate::error::{Error, Kind, shortened};
+use crate::guard::{Handle, Report};
+
+/// Its Lua part.
+const CONFINE: &str = include_str!("confine.lua");
+
+/// The largest file of a module, bytes.
+const MODULE_BYTES: usize = 1 << 20;
+
+/// How many places `table.new` makes beforehand, at most.
+const MOST_SLOTS: f64 = 1e6;
+
+/// The longest name of a module, bytes.
+const NAME_BYTES: usize = 200;
+
+/// Reads a file whole.
+pub type Read = dyn Fn(&Path) -> io::Result<Arc<[u8]>>;
+
+/// What a confined state may do.
+pub struct Confines {
+    /// What it may use, bytes; LuaJIT's own libraries need some 200 KB of it.
+    pub memory: usize,
+    /// Whether LuaJIT compiles. Instructions are not counted then.
+    pub jit: bool,
+    /// How many instructions the top level may take, and a call by [`Engine::call`].
+    pub instructions: u64,
+    /// The longest that a call may run without a stop.
+    pub limit: Duration,
+    /// Is told what nobody waits for; from any thread.
+    pub tell: Box<dyn Fn(Report) + Send + Sync>,
+    /// Reads a module's file.
+    pub read: Box<Read>,
+}
+
+impl fmt::Debug for Confines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Confines { memory, jit, instructions, limit, .. } = self;
+        f.debug_struct("Confines")
+            .field("memory", memory)
+            .field("jit", jit)
+            .field("instructions", instructions)
+            .field("limit", limit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is confined of a state.
+#[derive(Debug)]
+pub(crate) struct Confined {
+    pub(crate) instructions: u64,
+    /// Between Rust and the preludes.
+    own: Table,
+    /// What a coroutine yields that waits.
+    pub(crate) waits: RefCell<Value>,
+    modules: Rc<RefCell<Vec<(String, String)>>>,
+}
+
+impl Confined {
+    pub(crate) fn new(
+        lua: &Lua,
+        file: &Path,
+        instructions: u64,
+        read: Box<Read>,
+        handle: Handle,
+    ) -> mlua::Result<Self> {
+        let own = lua.create_table()?;
+        own.raw_set("ending", lua.create_function(move |_, ()| Ok(handle.is_ending()))?)?;
+        own.raw_set("count", lua.create_function(|lua, ()| Ok(lua.used_memory() as f64 / 1024.0))?)?;
+        let new = |lua: &Lua, (list, named): (f64, f64)| {
+            lua.create_table_with_capacity(list.clamp(0.0, MOST_SLOTS) as usize, named.clamp(0.0, MOST_SLOTS) as usize)
+        };
+        own.raw_set("table.new", lua.create_function(new)?)?;
+        own.raw_set("table.clear", lua.create_function(|_, table: Table| table.clear())?)?;
+        let modules = Rc::new(RefCell::new(Vec::new()));
+        let (folder, known) = (file.parent().unwrap_or(Path::new("")).to_owned(), Rc::clone(&modules));
+        let module = move |lua: &Lua, name: mlua::LuaString| {
+            let (path, source) = match find(&folder, &name.as_bytes(), &read) {
+                Ok(found) => found,
+                Err(why) => return Ok((None, Some(why))),
+            };
+            let file = path.display().to_string();
+            let short = shortened(&file);
+            if short != file && !known.borrow().iter().any(|(_, known)| *known == file) {
+                known.borrow_mut().push((short, file.clone()));
+            }
+            let chunk = lua.load(&*source).set_name(format!("@{file}")).set_mode(ChunkMode::Text);
+            match chunk.into_function() {
+                Ok(function) => Ok((Some(function), None)),
+                Err(mlua::Error::SyntaxError { message, .. }) => Ok((None, Some(message))),
+                Err(other) => Err(other),
+            }
+        };
+        own.raw_set("module", lua.create_function(module)?)?;
+        Ok(Confined { instructions, own, waits: RefCell::new(Value::Nil), modules })
+    }
+
+    /// Files whose names LuaJIT shortens: how, and in full.
+    pub(crate) fn modules(&self) -> Vec<(String, String)> {
+        self.modules.borrow().clone()
+    }
+}
+
+impl Engine {
+    /// What is between Rust and the preludes of a confined state, which no script sees. In it is `wait`, which stops a call until it is
+    /// [resumed](Self::resume); and what is called `cancel` there is called if that is not possible.
+    pub fn own(&self) -> Option<&Table> {
+        self.confined.as_ref().map(|confined| &confined.own)
+    }
+
+    /// Notes where a function stands, for what is told while it runs.
+    pub fn introduce(&self, what: &'static str, function: &Function) {
+        self.guard.introduce(what, self.place(function));
+    }
+
+    /// Whether what runs is the script's top level.
+    pub(crate) fn set_top_level(&self, is: bool) {
+        if let Some(own) = self.own() {
+            // Its place in the table is there already.
+            let _ = own.raw_set("top_level", is);
+        }
+    }
+
+    /// After a call that failed: what it left is not in the way of others.
+    #[cold]
+    pub(crate) fn clean_up(&self, kind: Kind) {
+        if let Some(own) = self.own() {
+            let _ = own.raw_set("level", 0); // as above
+        }
+        if kind == Kind::Memory {
+            // LuaJIT does not collect when it runs out. Finalisers are our own, which do not fail.
+            let _ = self.lua().gc_collect();
+        }
+    }
+
+    pub(crate) fn confine(&self) -> Result<(), Error> {
+        self.prelude("confine", CONFINE)?;
+        if let Some(confined) = &self.confined {
+            let waits = confined.own.raw_get("waits");
+            *confined.waits.borrow_mut() = waits.unwrap_or(Value::Nil);
+        }
+        Ok(())
+    }
+
+    /// Whether it is what a coroutine yields that waits.
+    pub(crate) fn is_waiting(&self, yielded: &mlua::MultiValue) -> bool {
+        let Some(confined) = &self.confined else { return false };
+        yielded.front().is_some_and(|first| matches!(first, Value::Table(_)) && *first == *confined.waits.borrow())
+    }
+}
+
+/// A module's file and what stands in it: `a.b` is `a/b.lua` or `a/b/init.lua`, beside the script.
+fn find(folder: &Path, name: &[u8], read: &Read) -> Result<(PathBuf, Arc<[u8]>), String> {
+    let shown = String::from_utf8_lossy(&name[..name.len().min(NAME_BYTES)]).escape_default().to_string();
+    let is_part =
+        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+    let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NAME_BYTES && name.split('.').all(is_part));
+    let Some(name) = name else {
+        return Err(format!(
+            "require: '{shown}' names no module: expected letters, digits, _ and -, with dots between folders"
+        ));
+    };
+    let stem: PathBuf = folder.join(name.split('.').collect::<PathBuf>());
+    let paths = [stem.with_extension("lua"), stem.join("init.lua")];
+    for path in &paths {
+        match read(path) {
+            Ok(source) if source.len() > MODULE_BYTES => {
+                return Err(format!(
+                    "require: {} has {} bytes: expected at most {MODULE_BYTES}",
+                    path.display(),
+                    source.len()
+                ));
+            }
+            Ok(source) => return Ok((path.clone(), source)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            Err(error) => return Err(format!("require: {} cannot be read: {error}", path.display())),
+        }
+    }
+    Err(format!("require: there is no module '{name}': expected {} or {}", paths[0].display(), paths[1].display()))
+}
