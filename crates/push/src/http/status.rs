@@ -1,9 +1,10 @@
 //! What operators ask: how the hub is, in JSON and for Prometheus, and what can be asked.
 
-use std::fmt::Write as _;
 use std::rc::Rc;
 
 use oroshi_server::{Error, Exchange};
+use oroshi_words::metrics::Kind::{Counter, Gauge};
+use oroshi_words::metrics::{Family, Metrics};
 use serde_json::{Map, Value, json};
 
 use crate::callbacks::CallbackCounts;
@@ -99,28 +100,28 @@ fn cluster(counts: &LinkCounts) -> Value {
 
 /// Prometheus' text format.
 fn metrics(hub: &Hub, counts: &Counts) -> String {
-    let mut text = Metrics::default();
-    let gauge = [
+    let mut metrics = Metrics::new("oroshi_push");
+    let limits = &hub.plan().limits;
+    let by_transport = |of: &[u64; TRANSPORTS.len()]| TRANSPORTS.into_iter().zip(*of).collect::<Vec<_>>();
+    labelled(
+        &mut metrics.family("sessions", Gauge, "Sessions by transport"),
+        "transport",
+        by_transport(&counts.by_transport),
+    );
+    for (name, help, value) in [
         ("sessions_connecting", "Clients that the backend is being asked about", counts.connecting),
         ("close_callbacks", "Close callbacks under way", counts.closing),
         ("queued_bytes", "What waits for sessions", counts.queued_bytes),
-        ("queued_bytes_limit", "What may wait for sessions", hub.plan().limits.total_queue_bytes as u64),
-        ("sessions_limit", "Sessions that there may be", hub.plan().limits.sessions as u64),
+        ("queued_bytes_limit", "What may wait for sessions", limits.total_queue_bytes as u64),
+        ("sessions_limit", "Sessions that there may be", limits.sessions as u64),
         ("draining", "1 while the hub ends", u64::from(hub.draining.get())),
-    ];
-    text.family("sessions", "gauge", "Sessions by transport", "transport", &TRANSPORTS, &counts.by_transport);
-    for (name, help, value) in gauge {
-        text.one(name, "gauge", help, value);
+    ] {
+        metrics.one(name, Gauge, help, value);
     }
-    text.family(
-        "sessions_opened_total",
-        "counter",
-        "Sessions that were opened",
-        "transport",
-        &TRANSPORTS,
-        &counts.opened,
-    );
-    text.family("sessions_ended_total", "counter", "Sessions that ended, by why", "reason", &REASONS, &counts.ended);
+    let mut opened = metrics.family("sessions_opened_total", Counter, "Sessions that were opened");
+    labelled(&mut opened, "transport", by_transport(&counts.opened));
+    let mut ended = metrics.family("sessions_ended_total", Counter, "Sessions that ended, by why");
+    labelled(&mut ended, "reason", REASONS.into_iter().zip(counts.ended));
     for (name, help, value) in [
         ("connect_errors_total", "Requests to connect that failed", counts.connect_errors),
         ("connect_refused_total", "Requests to connect that the backend said no to", counts.connect_refused),
@@ -130,100 +131,66 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
         ("received_messages_total", "Messages from sessions", counts.heard),
         ("received_bytes_total", "Bytes of messages from sessions", counts.heard_bytes),
     ] {
-        text.one(name, "counter", help, value);
+        metrics.one(name, Counter, help, value);
     }
-    let outcomes = [counts.matched, counts.written, counts.dropped, counts.closed];
     let help = "Deliveries by what became of them; matched are all";
-    text.family(
-        "deliveries_total",
-        "counter",
-        help,
-        "outcome",
-        &["matched", "written", "dropped", "closed"],
-        &outcomes,
-    );
-    text.callbacks(&counts.callbacks);
-    text.one(
-        "dead_letters_total",
-        "counter",
-        "Messages and ends of sessions that the backend was never told of",
-        counts.callbacks.dead_letters(),
-    );
+    let outcomes = [
+        ("matched", counts.matched),
+        ("written", counts.written),
+        ("dropped", counts.dropped),
+        ("closed", counts.closed),
+    ];
+    labelled(&mut metrics.family("deliveries_total", Counter, help), "outcome", outcomes);
+    callbacks(&mut metrics, &counts.callbacks);
     if let Some(link) = &hub.node.cluster {
-        text.cluster(&link.counts());
+        cluster_metrics(&mut metrics, &link.counts());
     }
-    text.0
+    metrics.into_text()
 }
 
-/// Metrics as text, each called `oroshi_push_NAME`.
-#[derive(Default)]
-struct Metrics(String);
-
-impl Metrics {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        // Writing to a text does not fail.
-        let _ = write!(self.0, "# HELP oroshi_push_{name} {help}.\n# TYPE oroshi_push_{name} {kind}\n");
+/// Samples that one label tells apart.
+fn labelled(family: &mut Family<'_>, label: &str, samples: impl IntoIterator<Item = (&'static str, u64)>) {
+    for (of, value) in samples {
+        family.sample(&[(label, of)], value);
     }
+}
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
-        self.head(name, kind, help);
-        let _ = writeln!(self.0, "oroshi_push_{name} {value}");
-    }
-
-    fn family(&mut self, name: &str, kind: &str, help: &str, label: &str, names: &[&str], values: &[u64]) {
-        self.head(name, kind, help);
-        for (of, value) in names.iter().zip(values) {
-            let _ = writeln!(self.0, "oroshi_push_{name}{{{label}=\"{of}\"}} {value}");
+fn callbacks(metrics: &mut Metrics, counts: &CallbackCounts) {
+    let mut ended = metrics.family("callbacks_total", Counter, "Callbacks that ended, by what the backend said");
+    for (callback, count) in counts.each() {
+        for (result, value) in [("accepted", count.accepted), ("refused", count.refused), ("failed", count.failed)] {
+            ended.sample(&[("callback", callback), ("result", result)], value);
         }
     }
+    let mut retries = metrics.family("callback_retries_total", Counter, "Tries of callbacks after the first");
+    labelled(&mut retries, "callback", counts.each().map(|(callback, count)| (callback, count.retried)));
+    let help = "Messages and ends of sessions that the backend was never told of";
+    metrics.one("dead_letters_total", Counter, help, counts.dead_letters());
+}
 
-    fn cluster(&mut self, counts: &LinkCounts) {
-        self.one(
-            "cluster_connected",
-            "gauge",
-            "1 while this node reaches the others through NATS",
-            counts.connected.into(),
-        );
-        self.one(
-            "cluster_nodes",
-            "gauge",
-            "The other nodes that are there, or were when NATS was lost",
-            counts.nodes.into(),
-        );
-        for (name, help, value) in [
-            ("cluster_connects_total", "Connections to NATS that came about", counts.connects),
-            ("cluster_sent_total", "Requests to the other nodes, publishes among them", counts.sent),
-            ("cluster_received_total", "Requests of other nodes that were taken up", counts.received),
-            ("cluster_incomplete_receipts_total", "Receipts in which a node is missing", counts.incomplete),
-            (
-                "cluster_unsent_total",
-                "Requests that went to no other node, as NATS was lost, slow, or takes less",
-                counts.unsent,
-            ),
-            ("cluster_late_replies_total", "Replies of other nodes that nobody waited for any more", counts.late),
-            ("cluster_stale_total", "Requests of other nodes that came too late to be taken up", counts.stale),
-            ("cluster_repeated_total", "Requests of other nodes that came again or out of order", counts.repeated),
-            ("cluster_missed_total", "Requests of other nodes that never came", counts.missed),
-            ("cluster_refused_total", "Messages that were no node's, a stranger's, or too much", counts.refused),
-        ] {
-            self.one(name, "counter", help, value);
-        }
+fn cluster_metrics(metrics: &mut Metrics, counts: &LinkCounts) {
+    for (name, help, value) in [
+        ("cluster_connected", "1 while this node reaches the others through NATS", u64::from(counts.connected)),
+        ("cluster_nodes", "The other nodes that are there, or were when NATS was lost", counts.nodes.into()),
+    ] {
+        metrics.one(name, Gauge, help, value);
     }
-
-    fn callbacks(&mut self, counts: &CallbackCounts) {
-        self.head("callbacks_total", "counter", "Callbacks that ended, by what the backend said");
-        for (callback, count) in counts.each() {
-            for (result, value) in [("accepted", count.accepted), ("refused", count.refused), ("failed", count.failed)]
-            {
-                let _ = writeln!(
-                    self.0,
-                    "oroshi_push_callbacks_total{{callback=\"{callback}\",result=\"{result}\"}} {value}"
-                );
-            }
-        }
-        let each = counts.each();
-        let retried = each.map(|(_, count)| count.retried);
-        let help = "Tries of callbacks after the first";
-        self.family("callback_retries_total", "counter", help, "callback", &each.map(|(name, _)| name), &retried);
+    for (name, help, value) in [
+        ("cluster_connects_total", "Connections to NATS that came about", counts.connects),
+        ("cluster_sent_total", "Requests to the other nodes, publishes among them", counts.sent),
+        ("cluster_received_total", "Requests of other nodes that were taken up", counts.received),
+        ("cluster_incomplete_receipts_total", "Receipts in which a node is missing", counts.incomplete),
+        (
+            "cluster_unsent_total",
+            "Requests that went to no other node, as NATS was lost, slow, or takes less",
+            counts.unsent,
+        ),
+        ("cluster_late_replies_total", "Replies of other nodes that nobody waited for any more", counts.late),
+        ("cluster_stale_total", "Requests of other nodes that came too late to be taken up", counts.stale),
+        ("cluster_repeated_total", "Requests of other nodes that came again or out of order", counts.repeated),
+        ("cluster_missed_total", "Requests of other nodes that never came", counts.missed),
+        ("cluster_refused_total", "Messages that were no node's, a stranger's, or too much", counts.refused),
+    ] {
+        metrics.one(name, Counter, help, value);
     }
 }
