@@ -142,7 +142,8 @@ fn plan(file: &Path, inherits: bool) -> Result<Plan, Error> {
     let wrong = |mistakes| Error::Config(ConfigError::mistakes(file, mistakes));
     let node = toml::parse(&config::text_of(file)?).map_err(wrong)?;
     let mistakes = Mistakes::default();
-    let draft = Draft { inherits, ..keys::read(Table::root(&node, &mistakes)) };
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let draft = Draft { inherits, ..keys::read(Table::root(&node, &mistakes), folder) };
     let mut mistakes = mistakes.into_inner();
     let planned = draft.plan();
     let plan = planned.map_err(|problems| {

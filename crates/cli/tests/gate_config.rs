@@ -22,9 +22,44 @@ fn check(config: &str, files: &[(&str, &str)]) -> Ran {
     Ran::of(command.output().unwrap())
 }
 
+/// Where nothing is secret and no answer is a file, what is shown is a configuration, and means the same.
+#[test]
+fn what_is_shown_can_be_read_again() {
+    let config = r#"
+        [listen]
+        public = "127.0.0.1:0"
+        [forwarding]
+        request-id = true
+        trusted = ["10.0.0.0/8", "fd00::/8"]
+        [upstream.app]
+        targets = ["10.0.0.7:8080", "unix:/run/app.sock"]
+        [[route]]
+        name = "one"
+        host = ["example.org", "*.example.org"]
+        path = "/a \"quoted\" path"
+        method = "GET"
+        header = { X-Beta = "1", X-Any = "*" }
+        to = "app"
+        request = { set = { X-From = "a: b", X-Empty = "" }, add = { x-from = "c", X-More = "1" }, remove = ["Cookie", "X-more"] }
+        [[route]]
+        name = "two"
+        to = "app"
+        response = { remove = ["Server"] }
+    "#;
+    let first = check(config, &[]);
+    assert_eq!(first.code, Some(0), "{}", first.err);
+    let again = check(&first.out, &[]);
+    assert_eq!(again.code, Some(0), "{}\n{}", again.err, first.out);
+    assert_eq!(again.out, first.out);
+    for line in ["X-From = \"a: b\"", "X-Empty = \"\"", "remove = [\"Server\"]", "path = \"/a \\\"quoted\\\" path\""] {
+        assert!(first.out.lines().any(|shown| shown == line), "{line} is not in\n{}", first.out);
+    }
+}
+
 #[test]
 fn every_key_is_taken_and_shown_but_for_secrets() {
-    let checked = check(EVERY_KEY, &[("body.txt", "back soon\n")]);
+    let script = "function on_route(request) return nil end function on_key(request) return request.host end";
+    let checked = check(EVERY_KEY, &[("body.txt", "back soon\n"), ("route.lua", script)]);
     assert_eq!(checked.code, Some(0), "{}", checked.err);
     assert!(!checked.out.contains("hush") && !checked.out.contains("gate@127.0.0.1"), "{}", checked.out);
     // What is given comes back, where it is shown at all.
@@ -40,6 +75,19 @@ fn every_key_is_taken_and_shown_but_for_secrets() {
         "servers = [\"127.0.0.1:11211\", \"unix:/run/memcached.sock\"]",
         "value-bytes = 4096",
         "query-timeout = \"300ms\"",
+        "script-cache = 1000000",
+        "rows = 50",
+        "row-bytes = 60000",
+        "file = \"route.lua\"",
+        "# its functions: on_route, on_key",
+        "instructions = 200000",
+        "wall = \"3s\"",
+        "jit = true",
+        "# allowed targets: Allow(10.0.0.0/8, unix:/run/apps/)",
+        "balance = \"random-two\"",
+        "failures = 7",
+        "key = \"script tenants\"",
+        "script = \"tenants\"",
         "key = \"header X-Tenant\"",
         "# allowed targets: Allow(10.0.0.0/8, .internal, unix:/run/apps/)",
         "keys-in-flight = 500",
@@ -58,12 +106,36 @@ fn every_key_is_taken_and_shown_but_for_secrets() {
         "strip-prefix = \"/shop\"",
         "via = \"gate\"",
         "tunnel = \"off\"",
-        "# fields of the request are changed",
+        "x-forwarded-port = true",
+        "trusted = [\"10.0.0.0/8\", \"::1/128\"]",
+        "trust-unix = true",
+        "host = [\"example.org\", \"*.example.org\"]",
+        "path = \"/shop\"",
+        "method = [\"GET\", \"HEAD\"]",
+        "X-Beta = \"1\"",
+        "X-Any = \"*\"",
+        "remove = [\"Cookie\"]",
+        "X-From = \"gate\"",
+        "X-More = \"1\"",
+        "remove = [\"X-Powered-By\"]",
+        "Server = \"gate\"",
         "# redirects with 301",
         "# answers 503",
     ] {
         assert!(shown.contains(line), "{line} is not in\n{}", checked.out);
     }
+}
+
+/// A script is looked for beside the configuration, wherever one stands oneself.
+#[test]
+fn the_example_is_sound() {
+    let folder = tempfile::tempdir().unwrap();
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gate/gate.toml");
+    let mut command = oroshi();
+    command.args(["gate", "--check", "--config", example]).current_dir(folder.path());
+    let checked = Ran::of(command.output().unwrap());
+    assert_eq!(checked.code, Some(0), "{}", checked.err);
+    assert!(checked.out.contains("# its functions: on_route\n"), "{}", checked.out);
 }
 
 #[test]
@@ -128,13 +200,42 @@ fn every_mistake_is_told_with_its_line() {
             "line 2: sql.a.url-env: the environment variable `NOT_SET_HERE` is not set",
         ),
         ("[memcached.a]\nservers = ['x y']\n", "line 2: memcached.a.servers: "),
+        ("[script.a]\n", "line 1: script.a.file: there is none: expected a file of Lua"),
+        ("[script.a]\nfile = 'none.lua'\n", "line 2: script.a.file: cannot read `none.lua`"),
+        ("[script.a]\nfile = 'x.lua'\nwall = '1x'\n", "line 3: script.a.wall: "),
+        ("[script.a]\nfile = 'x.lua'\ninstructions = 1\n", "line 3: script.a.instructions: 1 leaves room for nothing"),
+        ("[script.a]\nfile = 'x.lua'\nallow = ['10.0.0.1/8']\n", "line 3: script.a.allow: "),
+        ("[script.a]\nfile = 'bad.lua'\n", "line 2: script.a.file: bad.lua:2: "),
+        ("[script.a]\nfile = 'raises.lua'\n", "line 2: script.a.file: raises.lua:3: not today"),
+        ("[script.a]\nfile = 'empty.lua'\n", "line 2: script.a.file: `empty.lua` has no function that is called"),
+        ("[[route]]\nscript = 'x'\n", "line 2: route[1].script: there is no script `x`: none is configured"),
+        (
+            "[script.a]\nfile = 'x.lua'\n[[route]]\nscript = 'a'\nto = '1.1.1.1'\nlookup = 'b'\n",
+            "line 3: route[1]: expected exactly one of `to`, `lookup`, `redirect` and `answer`, or none beside `script`",
+        ),
+        (
+            "[script.a]\nfile = 'log.lua'\n[[route]]\nscript = 'a'\n",
+            "line 4: route[1].script: its script has neither on_request nor on_route",
+        ),
+        (
+            "[script.a]\nfile = 'log.lua'\n[lookup.b]\nkey = 'script a'\n",
+            "line 4: lookup.b.key: the script `a` has no function on_key",
+        ),
+        ("script-cache = 0\n", "line 1: script-cache: 0 bytes leave room for nothing"),
         ("[limits]\nper-host = 1\n[listen]\npublic = ':1'\n", "limits.per-host: 1 cannot be divided among"),
         ("[access-log]\nsample = 2\n", "line 2: access-log.sample: 2 is no share"),
         ("[forwarding]\ntrusted = ['10.0.0.1/8']\n", "line 2: forwarding.trusted: "),
     ] {
         // Enough threads that they are too many to share among.
         let config = if config.contains("per-host") { format!("threads = 2\n{config}") } else { config.to_owned() };
-        let checked = check(&config, &[]);
+        let files = [
+            ("x.lua", "function on_route() end"),
+            ("bad.lua", "function on_route()\n  return return\nend"),
+            ("raises.lua", "local function f()\n  -- at once\n  error('not today')\nend\nf()"),
+            ("empty.lua", "local x = 1"),
+            ("log.lua", "function on_log() end"),
+        ];
+        let checked = check(&config, &files);
         assert_eq!(checked.code, Some(2), "{config}: {}", checked.out);
         assert!(checked.err.contains(told), "{config}: expected {told}:\n{}", checked.err);
     }

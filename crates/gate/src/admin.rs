@@ -101,6 +101,9 @@ async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
     };
     let route = &plan.routes[place];
     let mut told = json!({ "host": canonical, "path": plain, "route": route.name });
+    if let Some(script) = route.script {
+        told["script"] = status::script(&plan.scripts[script]);
+    }
     match &route.action {
         Action::Forward(upstream) => {
             let upstream = &plan.upstreams[*upstream];
@@ -120,10 +123,14 @@ async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
             let key = looked_up.or_else(|| match &found.key {
                 KeyFrom::Host => Some(canonical.clone()).filter(|host| !host.is_empty()),
                 KeyFrom::Segment(number) => plain.split('/').nth(*number).map(str::to_owned),
-                KeyFrom::Header(_) => None,
+                KeyFrom::Header(_) | KeyFrom::Script(_) => None,
             });
             let key = key.ok_or_else(|| match &found.key {
                 KeyFrom::Header(name) => format!("the look-up goes by the header {name}: expected its value in key="),
+                KeyFrom::Script(place) => {
+                    let name = &plan.scripts[*place].settings.name;
+                    format!("the look-up goes by what the script `{name}` says: expected its key in key=")
+                }
                 _ => "there is no key to look up: expected host= or key=".to_owned(),
             })?;
             told["lookup"] = json!(found.settings.name);

@@ -1,18 +1,23 @@
-//! A gateway as somebody described it: typed, not yet checked for sense. [`Draft::plan`] finds all that is wrong with it.
+//! A gateway as somebody described it: typed, not yet checked for sense. [`Draft::plan`] finds all that is wrong with it; `parts` what is in one
+//! of its parts.
+
+mod parts;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use oroshi_lookup::{LookupSettings, StoreKind, StoreSettings, key};
+use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
 use oroshi_net::{CpuList, available_cpus};
 
 use crate::access;
 use crate::forward::{self, Rules};
-use crate::plan::{Action, Answer, Door, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Serves, Template, Upstream};
-use crate::route::{HeaderPattern, HostPattern, Matcher, Table};
-use crate::upstream::{Policy, PoolSettings, Target};
+use crate::plan::{Action, Answer, Door, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Serves, Template};
+use crate::route::{HeaderPattern, Table};
+use crate::script::ScriptSettings;
+use crate::upstream::{Policy, PoolSettings};
+
+use parts::{Scripts, decides, only};
 
 /// A gateway as somebody described it. `Default` is one that listens nowhere and does nothing.
 #[derive(Clone, Debug)]
@@ -33,6 +38,10 @@ pub struct Draft {
     pub lookups: Vec<LookupDraft>,
     /// Groups of targets.
     pub upstreams: Vec<UpstreamDraft>,
+    /// Scripts.
+    pub scripts: Vec<ScriptDraft>,
+    /// What scripts keep in common takes so many bytes at most.
+    pub script_cache: usize,
     /// The routes, in their order.
     pub routes: Vec<RouteDraft>,
     /// What a request is answered that takes no route.
@@ -54,6 +63,8 @@ impl Default for Draft {
             stores: Vec::new(),
             lookups: Vec::new(),
             upstreams: Vec::new(),
+            scripts: Vec::new(),
+            script_cache: 64 << 20,
             routes: Vec::new(),
             no_route: Answer::text(404, "there is no route for this request"),
             access_log: None,
@@ -68,7 +79,7 @@ pub struct LookupDraft {
     /// The tiers, with the name.
     pub settings: LookupSettings,
     /// What is looked up.
-    pub key: KeyFrom,
+    pub key: KeyDraft,
     /// How one of several targets is chosen.
     pub policy: Policy,
     /// What the consistent hash goes by.
@@ -93,7 +104,7 @@ impl LookupDraft {
         };
         LookupDraft {
             settings: LookupSettings::new(name),
-            key: KeyFrom::default(),
+            key: KeyDraft::default(),
             policy: Policy::default(),
             hash: HashBy::default(),
             pool: PoolSettings::default(),
@@ -101,6 +112,51 @@ impl LookupDraft {
             down,
             invalid: Answer::text(502, "the server of this host is not set up correctly"),
         }
+    }
+}
+
+/// Where a key comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyDraft {
+    /// From the request; not [`KeyFrom::Script`].
+    Request(KeyFrom),
+    /// From the `on_key` of the script of this name.
+    Script(String),
+}
+
+impl Default for KeyDraft {
+    fn default() -> Self {
+        KeyDraft::Request(KeyFrom::default())
+    }
+}
+
+/// A script.
+#[derive(Clone, Debug)]
+pub struct ScriptDraft {
+    /// What it is called.
+    pub name: String,
+    /// Its file as it was read, and its limits; `None` if there is none.
+    pub settings: Option<ScriptSettings>,
+    /// Where targets may be that it names.
+    pub allow: Allow,
+    /// How one of several targets is chosen.
+    pub policy: Policy,
+    /// What the consistent hash goes by.
+    pub hash: HashBy,
+    /// How connections to targets are kept.
+    pub pool: PoolSettings,
+    /// What is answered when it names nothing, and the route has no other way.
+    pub unknown: Answer,
+    /// What is answered when what it names is no target, or not allowed.
+    pub invalid: Answer,
+}
+
+impl ScriptDraft {
+    /// A script of this name, all else as by default.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        let LookupDraft { policy, hash, pool, unknown, invalid, .. } = LookupDraft::new("");
+        ScriptDraft { name: name.into(), settings: None, allow: Allow::default(), policy, hash, pool, unknown, invalid }
     }
 }
 
@@ -132,7 +188,9 @@ pub struct RouteDraft {
     pub methods: Vec<String>,
     /// Header fields that must be there.
     pub headers: Vec<HeaderPattern>,
-    /// Where requests go: exactly one of these.
+    /// The name of a script that is asked first.
+    pub script: Option<String>,
+    /// Where requests go: exactly one of these, or none where there is a script.
     pub to: Option<String>,
     /// The name of a look-up.
     pub lookup: Option<String>,
@@ -177,10 +235,18 @@ impl Draft {
             upstreams.push(upstream.plan(classes.of("upstream", &upstream.name), &mut wrong));
         }
         repeated("upstream", upstreams.iter().map(|upstream| &*upstream.name), &mut wrong);
+        let names: Vec<String> = self.scripts.iter().map(|script| script.name.clone()).collect();
+        repeated("script", names.iter().map(String::as_str), &mut wrong);
+        let mut scripts = Vec::new();
+        for script in self.scripts {
+            let class = classes.of("script", &script.name);
+            scripts.push(script.plan(class, &mut wrong));
+        }
+        let scripts = Scripts { names, planned: scripts };
         let mut lookups = Vec::new();
         for lookup in self.lookups {
             let class = classes.of("lookup", &lookup.settings.name);
-            lookups.push(lookup.plan(&self.stores, class, &mut wrong));
+            lookups.push(lookup.plan(&self.stores, &scripts, class, &mut wrong));
         }
         repeated("lookup", lookups.iter().map(|lookup| &*lookup.settings.name), &mut wrong);
 
@@ -191,6 +257,7 @@ impl Draft {
             let name = if route.name.is_empty() { format!("route-{}", place + 1) } else { route.name.clone() };
             matchers.push(route.matcher(&at, &mut wrong));
             let to = route.to.clone();
+            let script = route.script.as_ref().and_then(|name| scripts.find(name, &format!("{at}.script"), &mut wrong));
             let action = match (to, &route.lookup, &route.redirect, &route.answer) {
                 (Some(to), None, None, None) => {
                     let known =
@@ -231,8 +298,18 @@ impl Draft {
                     check_answer(answer, &format!("{at}.answer"), &mut wrong);
                     Action::Answer(answer.clone())
                 }
+                (None, None, None, None) if route.script.is_some() => {
+                    let script = script.and_then(|place| scripts.planned[place].as_ref());
+                    if script.is_some_and(|script| !decides(script.hooks)) {
+                        let why = "its script has neither on_request nor on_route, so that nothing says where requests go: \
+                                   expected one of `to`, `lookup`, `redirect` and `answer` beside it";
+                        wrong.add(format!("{at}.script"), why);
+                    }
+                    Action::Answer(script.map_or_else(|| self.no_route.clone(), |script| script.unknown.clone()))
+                }
                 _ => {
-                    wrong.add(&*at, "expected exactly one of `to`, `lookup`, `redirect` and `answer`");
+                    let script = if route.script.is_some() { ", or none beside `script`" } else { ", or `script`" };
+                    wrong.add(&*at, format!("expected exactly one of `to`, `lookup`, `redirect` and `answer`{script}"));
                     Action::Answer(self.no_route.clone())
                 }
             };
@@ -242,16 +319,22 @@ impl Draft {
                 }
                 Rules::default()
             });
-            routes.push(Route { name, action, rules });
+            let by_key = |lookup: &Lookup| matches!(lookup.key, KeyFrom::Script(_));
+            let is_scripted =
+                script.is_some() || matches!(action, Action::Lookup(place) if lookups.get(place).is_some_and(by_key));
+            routes.push(Route { name, script, is_scripted, action, rules });
         }
         repeated("route", routes.iter().map(|route| &*route.name), &mut wrong);
         if routes.is_empty() {
             wrong.add(
                 "route",
-                "there is no route: expected at least one [[route]] with `to`, `lookup`, `redirect` or `answer`",
+                "there is no route: expected at least one [[route]] with `to`, `lookup`, `redirect`, `answer` or `script`",
             );
         }
         check_answer(&self.no_route, "no-route", &mut wrong);
+        if self.script_cache == 0 {
+            wrong.add("script-cache", "0 bytes leave room for nothing: expected at least 1");
+        }
         if let Some(log) = &self.access_log
             && !(0.0..=1.0).contains(&log.sample)
         {
@@ -268,6 +351,9 @@ impl Draft {
             stores: self.stores,
             lookups,
             upstreams,
+            // Without those that something is wrong with, of which it was told.
+            scripts: scripts.planned.into_iter().flatten().collect(),
+            script_cache: self.script_cache,
             table: Table::new(matchers),
             routes,
             no_route: self.no_route,
@@ -348,144 +434,6 @@ impl Draft {
             }
         }
         repeated("store", self.stores.iter().map(|store| &*store.name), wrong);
-    }
-}
-
-impl UpstreamDraft {
-    fn plan(&self, class: u32, wrong: &mut Wrong) -> Upstream {
-        let at = format!("upstream.{}", self.name);
-        let mut targets = Vec::new();
-        for (text, weight) in &self.targets {
-            match text.parse() {
-                Ok(target) => targets.push((target, *weight)),
-                Err(error) => wrong.add(format!("{at}.targets"), format!("{error}")),
-            }
-            if !(1..=1000).contains(weight) {
-                wrong.add(format!("{at}.targets"), format!("the weight of `{text}` is {weight}: expected 1 to 1000"));
-            }
-        }
-        if self.targets.is_empty() {
-            wrong.add(
-                format!("{at}.targets"),
-                "there is none: expected at least one such as 10.0.0.7:8080 or unix:/run/app.sock",
-            );
-        }
-        check_pool(&self.pool, &at, wrong);
-        let pool = PoolSettings { class, ..self.pool.clone() };
-        Upstream { name: self.name.clone(), targets, policy: self.policy, hash: self.hash.clone(), pool }
-    }
-}
-
-/// An upstream of one target that a route names directly.
-fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], wrong: &mut Wrong) -> Upstream {
-    let mut targets: Vec<(Target, u32)> = Vec::new();
-    // A name without a port or a dot is more likely that of an upstream which is missing.
-    let is_name = !text.contains(['.', ':', '[']) && text != "localhost";
-    match text.parse() {
-        Ok(target) if !is_name => targets.push((target, 1)),
-        Ok(_) => {
-            let names: Vec<&str> = named.iter().map(|upstream| &*upstream.name).collect();
-            wrong.add(
-                key,
-                format!("there is no upstream `{text}`{}, or an address such as {text}:80", expected(&names)),
-            );
-        }
-        Err(error) => wrong.add(key, format!("{error}; nor is there an upstream of that name")),
-    }
-    let pool = PoolSettings { class, ..PoolSettings::default() };
-    Upstream { name: text.to_owned(), targets, policy: Policy::default(), hash: HashBy::default(), pool }
-}
-
-impl LookupDraft {
-    fn plan(self, stores: &[StoreSettings], class: u32, wrong: &mut Wrong) -> Lookup {
-        let at = format!("lookup.{}", self.settings.name);
-        for error in self.settings.validate() {
-            wrong.add(format!("{at}.{}", error.key), error.problem);
-        }
-        let mut store = |key: &str, name: &str, is_it: fn(&StoreKind) -> bool| {
-            let fit: Vec<&str> = stores.iter().filter(|store| is_it(&store.kind)).map(|store| &*store.name).collect();
-            if !fit.contains(&name) {
-                wrong.add(format!("{at}.{key}.store"), format!("there is no such store `{name}`{}", expected(&fit)));
-            }
-        };
-        if let Some(tier) = &self.settings.memcached {
-            store("memcached", &tier.store, |kind| matches!(kind, StoreKind::Memcached(_)));
-        }
-        if let Some(tier) = &self.settings.sql {
-            store("sql", &tier.store, |kind| matches!(kind, StoreKind::Sql(_)));
-        }
-        if self.key == KeyFrom::Segment(0) {
-            wrong.add(format!("{at}.key"), "segments of a path are counted from 1");
-        }
-        for (key, answer) in [("unknown", &self.unknown), ("down", &self.down), ("invalid", &self.invalid)] {
-            check_answer(answer, &format!("{at}.{key}"), wrong);
-        }
-        check_pool(&self.pool, &at, wrong);
-        let allow = self.settings.allow.clone();
-        let pool =
-            PoolSettings { class, allow: Some(Arc::new(move |address: IpAddr| allow.resolved(address))), ..self.pool };
-        Lookup {
-            settings: self.settings,
-            key: self.key,
-            policy: self.policy,
-            hash: self.hash,
-            pool,
-            unknown: self.unknown,
-            down: self.down,
-            invalid: self.invalid,
-        }
-    }
-}
-
-impl RouteDraft {
-    fn matcher(&self, at: &str, wrong: &mut Wrong) -> Matcher {
-        let mut hosts = Vec::new();
-        for text in &self.hosts {
-            let (name, below) = match text.strip_prefix("*.") {
-                Some(name) => (name, true),
-                None => (&**text, false),
-            };
-            match key::host(name.as_bytes()) {
-                Ok(name) if below => hosts.push(HostPattern::Below(name.into_owned())),
-                Ok(name) => hosts.push(HostPattern::Exact(name.into_owned())),
-                Err(error) => wrong.add(
-                    format!("{at}.host"),
-                    format!("`{text}` is no host: {error}: expected a name such as example.org, or *.example.org"),
-                ),
-            }
-        }
-        if !self.path.is_empty() {
-            match crate::route::plain_path(&self.path) {
-                Ok(plain)
-                    if plain == self.path && self.path.starts_with('/') && !self.path.contains(['?', '#', ' ']) => {}
-                _ => wrong.add(
-                    format!("{at}.path"),
-                    format!(
-                        "`{}` is no path in its plain form: expected one such as /api, without escapes, `//` or `..`",
-                        self.path
-                    ),
-                ),
-            }
-        }
-        for method in &self.methods {
-            let is_token = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
-            if !is_token {
-                wrong.add(
-                    format!("{at}.method"),
-                    format!("`{method}` is no method: expected one such as GET, in capitals"),
-                );
-            }
-        }
-        Matcher { hosts, path: self.path.clone(), methods: self.methods.clone(), headers: self.headers.clone() }
-    }
-}
-
-fn check_pool(pool: &PoolSettings, at: &str, wrong: &mut Wrong) {
-    if pool.connections == 0 {
-        wrong.add(format!("{at}.connections"), "0 leaves room for nothing: expected at least 1");
-    }
-    if pool.max_requests == 0 {
-        wrong.add(format!("{at}.max-requests"), "0 leaves room for nothing: expected at least 1, or off");
     }
 }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oroshi_lookup::{LookupSettings, StoreSettings};
+use oroshi_lookup::{Allow, LookupSettings, StoreSettings};
 use oroshi_net::CpuList;
 
 use crate::access;
 use crate::forward::Rules;
 use crate::route::Table;
+use crate::script::{HookSet, ScriptSettings};
 use crate::upstream::{Policy, PoolSettings, Target};
 
 /// A gateway as it is carried out. [`Draft::plan`](crate::Draft::plan) makes one.
@@ -28,6 +29,10 @@ pub struct Plan {
     pub lookups: Vec<Lookup>,
     /// Groups of targets.
     pub upstreams: Vec<Upstream>,
+    /// Scripts that routes and look-ups ask.
+    pub scripts: Vec<Script>,
+    /// What they keep in common (`gate.cache`) takes so many bytes at most, for the whole process.
+    pub script_cache: usize,
     /// Which request goes which way; the numbers are places in `routes`.
     pub table: Table,
     /// What is done on each way.
@@ -160,6 +165,29 @@ pub enum KeyFrom {
     Header(String),
     /// A segment of the path, from 1.
     Segment(usize),
+    /// What the `on_key` of a script says: a place in [`Plan::scripts`].
+    Script(usize),
+}
+
+/// A script, and what may be done with the targets that it names.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// Its file and its limits.
+    pub settings: ScriptSettings,
+    /// The hooks that it has.
+    pub hooks: HookSet,
+    /// Where targets may be that `on_route` names.
+    pub allow: Allow,
+    /// How one of several targets is chosen.
+    pub policy: Policy,
+    /// What [`Policy::ConsistentHash`] goes by.
+    pub hash: HashBy,
+    /// How connections to these targets are kept. Its class is the script's own, and it allows what the script may name.
+    pub pool: PoolSettings,
+    /// What is answered when the script names nothing, and the route has no other way.
+    pub unknown: Answer,
+    /// What is answered when what the script names is no target, or not allowed.
+    pub invalid: Answer,
 }
 
 /// What is done with the requests of a route.
@@ -167,7 +195,11 @@ pub enum KeyFrom {
 pub struct Route {
     /// What it is called in logs and metrics.
     pub name: String,
-    /// Where they go.
+    /// The script that is asked first, if any: a place in [`Plan::scripts`].
+    pub script: Option<usize>,
+    /// Whether a script has to do with it: that one, or one that makes the key of its look-up.
+    pub is_scripted: bool,
+    /// Where they go. Of a route that has nothing but a script: the script's `unknown`.
     pub action: Action,
     /// What is changed on the way.
     pub rules: Rules,

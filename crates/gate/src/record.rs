@@ -10,6 +10,7 @@ use oroshi_server::Exchange;
 
 use crate::access::{Line, Sink};
 use crate::forward::Outcome;
+use crate::script::hooks::{Entry, Visit};
 use crate::works::RouteCounters;
 
 /// What is known of a request.
@@ -27,6 +28,8 @@ pub(crate) struct Record<'s, 'h> {
     pub(crate) own: Option<(u16, u64)>,
     /// What kept it from being forwarded, by name.
     pub(crate) why: &'static str,
+    /// The script that is told at the end, if any.
+    pub(crate) visit: Option<Box<Visit>>,
 }
 
 impl<'s, 'h> Record<'s, 'h> {
@@ -42,22 +45,46 @@ impl<'s, 'h> Record<'s, 'h> {
             outcome: Outcome::default(),
             own: None,
             why: "",
+            visit: None,
         }
+    }
+
+    /// Why it failed, by name; empty if it did not.
+    fn failure(&self) -> &'static str {
+        let gone = if self.own.is_none() && !self.outcome.is_ended() { "client-gone" } else { "" };
+        match self.outcome.failure {
+            Some(failure) => failure.name(),
+            None if self.why.is_empty() => gone,
+            None => self.why,
+        }
+    }
+
+    /// Has the script told of it.
+    #[cold]
+    fn tell_script(&self, visit: Visit, status: u16, bytes: u64) {
+        let outcome = &self.outcome;
+        visit.end(Entry {
+            status,
+            bytes,
+            took: Duration::from_nanos(monotonic_ns() - self.began),
+            upstream: outcome.target.as_ref().map(|pool| pool.target().to_string()),
+            upstream_took: (outcome.head > 0).then(|| Duration::from_nanos(outcome.head)),
+            retries: outcome.retries,
+            failure: self.failure(),
+            detail: outcome.detail.clone(),
+        });
     }
 }
 
 impl Drop for Record<'_, '_> {
     fn drop(&mut self) {
-        let outcome = &self.outcome;
-        let (status, bytes) = self.own.unwrap_or((outcome.status, outcome.bytes));
+        let (status, bytes) = self.own.unwrap_or((self.outcome.status, self.outcome.bytes));
         self.counters.count(status, bytes);
+        if let Some(visit) = self.visit.take() {
+            self.tell_script(*visit, status, bytes);
+        }
         let Some(sink) = self.sink.filter(|sink| sink.wants(status)) else { return };
-        let gone = if self.own.is_none() && !outcome.is_ended() { "client-gone" } else { "" };
-        let failure = match outcome.failure {
-            Some(failure) => failure.name(),
-            None if self.why.is_empty() => gone,
-            None => self.why,
-        };
+        let (failure, outcome) = (self.failure(), &self.outcome);
         let head = &self.head;
         let target = outcome.target.as_ref().map(|pool| pool.target().to_string());
         let field = |name: &str| head.headers.get(name).unwrap_or_default();

@@ -93,6 +93,12 @@ impl Table {
         table
     }
 
+    /// What a request must have to take the route of this number.
+    #[must_use]
+    pub fn matcher(&self, number: usize) -> Option<&Matcher> {
+        self.routes.get(number)
+    }
+
     /// The number of the route that a request takes. Nothing is allocated.
     #[must_use]
     pub fn find(&self, asked: &Asked<'_>) -> Option<usize> {
@@ -131,7 +137,8 @@ impl Matcher {
 #[must_use]
 pub fn is_below(path: &str, prefix: &str) -> bool {
     let prefix = segments(prefix);
-    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    let rest = if prefix.is_empty() { Some(path) } else { path.strip_prefix(prefix) };
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// `/api/` and `/api` mean the same segments.

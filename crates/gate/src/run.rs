@@ -1,32 +1,33 @@
-//! A gateway at work: cores, listeners, reloads, the end.
+//! A gateway at work: its start, reloads, the end. `core`: the life of one of its cores.
+//!
+//! A plan comes into force in two steps. First every core makes its part ready, while it goes on with the one before: scripts are loaded, and
+//! their `init` runs; sockets are taken up. Only when all are ready do they change over. If one is not, all go on as they were.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+mod core;
+
 use std::io;
-use std::rc::Rc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use oroshi_lookup::{Lookup, Stores};
 use oroshi_net::cores::CoresError;
 use oroshi_net::listen::ListenError;
-use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Shutdown};
-use oroshi_server::{Exchange, Server, Settings};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::JoinSet;
+use oroshi_net::{BoundListener, Cores, CoresOptions, CpuList, ListenOptions, Shutdown};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::access;
-use crate::admin;
 use crate::plan::{Door, Plan, Serves};
-use crate::site::{Hosts, Site};
-use crate::upstream::{Pools, Settings as PoolsSettings};
+use crate::script::{Cache, Hook, ScriptError};
 use crate::works::{Ledger, Works};
+
+use self::core::{Job, work};
 
 /// How long the end waits for the log to be written.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// How often the log is handed over.
-const FLUSH: Duration = Duration::from_millis(500);
+/// How long cores may take to make a plan ready, beside what its scripts may take.
+const READY: Duration = Duration::from_secs(30);
 
 /// A place that is listened on, with a socket for each core.
 #[derive(Debug)]
@@ -72,6 +73,42 @@ pub enum RunError {
         /// Those of the new plan.
         wanted: usize,
     },
+    /// It takes a restart: threads are pinned when they start.
+    #[error(
+        "the CPUs that threads are pinned to change from {} to {}, which a reload cannot do: restart it (`oroshi start` does so without a lost connection)",
+        shown(.was), shown(.wanted)
+    )]
+    Cpus {
+        /// Those that threads are pinned to.
+        was: Option<CpuList>,
+        /// Those of the new plan.
+        wanted: Option<CpuList>,
+    },
+    /// Correct the line.
+    #[error("script `{script}`: {}: {error}", .hook.map_or("its top level", Hook::name))]
+    Script {
+        /// Its name.
+        script: String,
+        /// What was called; `None`: the file itself.
+        hook: Option<Hook>,
+        /// Where and why.
+        error: ScriptError,
+    },
+    /// A socket was bound, and cannot be served by one of the threads.
+    #[error("cannot serve `{address}`")]
+    Register {
+        /// As the plan has it.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// See what scripts do in `init`: one that is stuck in a function of C cannot be ended.
+    #[error("the threads were not ready for the plan within {} s", .0.as_secs())]
+    Unready(Duration),
+}
+
+fn shown(cpus: &Option<CpuList>) -> String {
+    cpus.as_ref().map_or_else(|| "none".to_owned(), CpuList::to_string)
 }
 
 impl Bound {
@@ -116,19 +153,6 @@ struct State {
     stay: Vec<Door>,
 }
 
-/// What a core is told.
-enum Job {
-    /// This plan is in force; these sockets are new, and those at these addresses are no longer listened on.
-    Change { works: Arc<Works>, open: Vec<(Door, BoundListener)>, close: Vec<Door> },
-}
-
-impl std::fmt::Debug for Job {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Job::Change { open, close, .. } = self;
-        f.debug_struct("Change").field("open", &open.len()).field("close", close).finish_non_exhaustive()
-    }
-}
-
 impl Gate {
     /// Starts a gateway, which serves until `shutdown`: its first request has it end in good form, a second one at once. All cores listen
     /// when this returns.
@@ -144,6 +168,7 @@ impl Gate {
                 .map(|lookup| Lookup::start(lookup.settings.clone(), &stores))
                 .collect::<Result<_, _>>()?,
             stores,
+            cache: Arc::new(Cache::new(plan.script_cache)),
             log: open_log(plan.access_log.as_ref())?,
             ledger: Arc::new(Ledger::default()),
             generation: 1,
@@ -155,24 +180,36 @@ impl Gate {
         let mut options = CoresOptions::new("gate", threads);
         options.cpus.clone_from(&plan.cpus);
         options.stop = Some(shutdown.clone());
+        // Scripts may need it, and a reload may bring some.
+        options.stack_bytes = Some(oroshi_script::STACK_BYTES);
         let open: Vec<Door> = doors.iter().map(|bound| bound.door.clone()).collect();
         let (mail, boxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| unbounded_channel()).unzip();
-        deliver(&mail, &works, doors, &[]);
         let stay = open.iter().filter(|door| !plan.doors.contains(door)).cloned().collect();
         let state = Mutex::new(State { doors: open, stay, works: Arc::clone(&works) });
         let boxes = Mutex::new(boxes.into_iter().map(Some).collect::<Vec<_>>());
+        let ready = prepare(&mail, &works, doors);
         let shutdown = shutdown.clone();
+        let first = Arc::clone(&works);
         let cores = Cores::start(&options, move |core| {
             let mail = boxes.lock().unwrap_or_else(PoisonError::into_inner)[core.index].take();
-            let (shutdown, works, index) = (shutdown.clone(), Arc::clone(&works), core.index);
+            let (shutdown, works, index) = (shutdown.clone(), Arc::clone(&first), core.index);
             async move {
                 if let Some(mail) = mail {
                     work(index, works, mail, shutdown).await;
                 }
             }
         });
-        let cores = Mutex::new(Some(cores.map_err(RunError::Cores)?));
-        Ok(Gate { cores, mail, threads, state })
+        let cores = cores.map_err(RunError::Cores)?;
+        if let Err(error) = all_ready(&ready, plan) {
+            // Whoever has no mail ends. One that is stuck cannot be waited for.
+            drop(mail);
+            if !matches!(error, RunError::Unready(_)) {
+                cores.join().map_err(RunError::Cores)?;
+            }
+            return Err(error);
+        }
+        tell(&mail, || Job::Switch { close: Vec::new() });
+        Ok(Gate { cores: Mutex::new(Some(cores)), mail, threads, state })
     }
 
     /// The doors that are open, by which [`Bound::bind`] knows what a new plan adds.
@@ -194,34 +231,54 @@ impl Gate {
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let was = Arc::clone(&state.works);
+        if plan.cpus != was.plan.cpus {
+            return Err(RunError::Cpus { was: was.plan.cpus.clone(), wanted: plan.cpus });
+        }
         let log =
             if was.plan.access_log == plan.access_log { was.log.clone() } else { open_log(plan.access_log.as_ref())? };
-        if let Some(log) = &log {
-            log.reopen();
-        }
-        was.stores.update(plan.stores.clone())?;
+        // Until all have changed over, those that are to go are there as well.
+        let mut stores = plan.stores.clone();
+        let is_kept = |name: &str| plan.stores.iter().any(|store| store.name == name);
+        stores.extend(was.plan.stores.iter().filter(|store| !is_kept(&store.name)).cloned());
+        was.stores.update(stores)?;
+        let undo = |error: RunError| {
+            // They were valid, so that they still are.
+            let _ = was.stores.update(was.plan.stores.clone());
+            error
+        };
         let mut lookups = Vec::new();
         for lookup in &plan.lookups {
             let kept = was.lookups.iter().find(|known| *known.settings() == lookup.settings).cloned();
             lookups.push(match kept {
                 Some(lookup) => lookup,
-                None => Lookup::start(lookup.settings.clone(), &was.stores)?,
+                None => Lookup::start(lookup.settings.clone(), &was.stores).map_err(|error| undo(error.into()))?,
             });
         }
-        let doors: Vec<Door> = plan.doors.iter().chain(&state.stay).cloned().collect();
-        let close: Vec<Door> = state.doors.iter().filter(|door| !doors.contains(door)).cloned().collect();
-        let generation = was.generation + 1;
-        state.works = Arc::new(Works {
+        let works = Arc::new(Works {
             lookups,
+            cache: Arc::clone(&was.cache),
             log,
             stores: was.stores.clone(),
             ledger: Arc::clone(&was.ledger),
-            generation,
+            generation: was.generation + 1,
             since: was.since,
             plan,
         });
-        state.doors = doors;
-        deliver(&self.mail, &state.works, opened, &close);
+        if let Err(error) = all_ready(&prepare(&self.mail, &works, opened), &works.plan) {
+            tell(&self.mail, || Job::Abandon);
+            return Err(undo(error));
+        }
+        let doors: Vec<Door> = works.plan.doors.iter().chain(&state.stay).cloned().collect();
+        let close: Vec<Door> = state.doors.iter().filter(|door| !doors.contains(door)).cloned().collect();
+        tell(&self.mail, || Job::Switch { close: close.clone() });
+        works.cache.set_bytes(works.plan.script_cache);
+        // These are those that are there, without those that have gone.
+        let _ = works.stores.update(works.plan.stores.clone());
+        if let Some(log) = &works.log {
+            log.reopen();
+        }
+        let generation = works.generation;
+        *state = State { works, doors, stay: std::mem::take(&mut state.stay) };
         Ok(generation)
     }
 
@@ -250,118 +307,44 @@ fn open_log(settings: Option<&access::Settings>) -> Result<Option<Arc<access::Lo
     })
 }
 
-/// Tells every core. One that has ended already needs to know nothing.
-fn deliver(mail: &[UnboundedSender<Job>], works: &Arc<Works>, opened: Vec<Bound>, close: &[Door]) {
+/// Has every core make a plan ready. Each says so, or why it cannot; one that has ended says nothing.
+fn prepare(
+    mail: &[UnboundedSender<Job>],
+    works: &Arc<Works>,
+    opened: Vec<Bound>,
+) -> mpsc::Receiver<Result<(), RunError>> {
     let mut by_core: Vec<Vec<(Door, BoundListener)>> = mail.iter().map(|_| Vec::new()).collect();
     for bound in opened {
         for (place, listener) in by_core.iter_mut().zip(bound.listeners) {
             place.push((bound.door.clone(), listener));
         }
     }
+    let (ready, is_ready) = mpsc::channel();
     for (sender, open) in mail.iter().zip(by_core) {
-        let _ = sender.send(Job::Change { works: Arc::clone(works), open, close: close.to_vec() });
+        let _ = sender.send(Job::Prepare { works: Arc::clone(works), open, ready: ready.clone() });
     }
+    is_ready
 }
 
-/// The life of a core.
-async fn work(core: usize, works: Arc<Works>, mut mail: UnboundedReceiver<Job>, shutdown: Shutdown) {
-    let pools = Pools::new(PoolsSettings::default(), Arc::clone(&works.ledger.targets));
-    let hosts = Rc::new(Hosts::default());
-    // One for as long as the log is the same, so that a request which began before a reload is told no later than others.
-    let mut sink = works.log.as_ref().map(|log| (Arc::clone(log), Rc::new(log.sink())));
-    let of = |sink: &Option<(Arc<access::Log>, Rc<access::Sink>)>| sink.as_ref().map(|(_, sink)| Rc::clone(sink));
-    let first = Site::new(works, core, pools.clone(), Rc::clone(&hosts), of(&sink));
-    let site = Rc::new(RefCell::new(Rc::new(first)));
-    let mut serving = JoinSet::new();
-    let mut open: HashMap<String, Shutdown> = HashMap::new();
-    let mut flushing = JoinSet::new();
-    {
-        let site = Rc::clone(&site);
-        flushing.spawn_local(async move {
-            loop {
-                tokio::time::sleep(FLUSH).await;
-                site.borrow().flush();
-            }
-        });
-    }
+/// Waits until every core that is there is ready.
+fn all_ready(ready: &mpsc::Receiver<Result<(), RunError>>, plan: &Plan) -> Result<(), RunError> {
+    // One after the other, each has its top level and its `init`.
+    let scripts: Duration = plan.scripts.iter().map(|script| script.settings.wall.saturating_mul(2)).sum();
+    let patience = READY.saturating_add(scripts);
+    let until = Instant::now() + patience;
     loop {
-        let job = tokio::select! {
-            job = mail.recv() => job,
-            () = shutdown.reached(1) => None,
-        };
-        let Some(Job::Change { works, open: opened, close }) = job else { break };
-        for door in close {
-            if let Some(ended) = open.remove(&door.address) {
-                ended.request();
-            }
-        }
-        let settings = settings(&works);
-        site.borrow().flush();
-        let same = matches!((&sink, &works.log), (Some((known, _)), Some(log)) if Arc::ptr_eq(known, log));
-        if !same {
-            sink = works.log.as_ref().map(|log| (Arc::clone(log), Rc::new(log.sink())));
-        }
-        let changed = Rc::new(Site::new(Arc::clone(&works), core, pools.clone(), Rc::clone(&hosts), of(&sink)));
-        site.replace(changed);
-        for (door, listener) in opened {
-            let Ok(listener) = listener.into_listener() else { continue };
-            let ended = Shutdown::new();
-            open.insert(door.address.clone(), ended.clone());
-            let (site, shutdown, settings) = (Rc::clone(&site), shutdown.clone(), settings.clone());
-            let ledger = Arc::clone(&works.ledger);
-            serving.spawn_local(async move {
-                let until = async move {
-                    tokio::select! {
-                        () = shutdown.reached(1) => {}
-                        () = ended.reached(1) => {}
-                    }
-                };
-                if door.serves == Serves::Admin {
-                    let handler = async move |exchange: &mut Exchange<'_>| {
-                        let site = Rc::clone(&site.borrow());
-                        admin::answer(&site, exchange).await
-                    };
-                    Server::new(handler, settings).serve([listener.into()], until).await;
-                } else {
-                    let handler = async move |exchange: &mut Exchange<'_>| {
-                        let site = Rc::clone(&site.borrow());
-                        site.answer(exchange).await
-                    };
-                    let server = Server::new(handler, settings);
-                    ledger.enter(server.counters());
-                    server.serve([listener.into()], until).await;
-                }
-            });
+        match ready.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(error),
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => return Err(RunError::Unready(patience)),
         }
     }
-    let mut at_once = std::pin::pin!(shutdown.reached(2));
-    while !serving.is_empty() {
-        tokio::select! {
-            _ = serving.join_next() => {}
-            () = &mut at_once => break,
-        }
-    }
-    site.borrow().flush();
 }
 
-/// What a server of clients allows.
-fn settings(works: &Works) -> Settings {
-    let (plan, limits) = (&works.plan, &works.plan.limits);
-    let mut settings = Settings {
-        idle_timeout: limits.idle,
-        head_timeout: limits.head,
-        body_timeout: limits.body,
-        request_timeout: Duration::MAX,
-        write_timeout: limits.write,
-        drain_timeout: plan.drain,
-        // Whoever was told by an earlier answer that the connection stays open may have sent a request already.
-        last_request_timeout: Duration::from_millis(100).min(plan.drain / 4),
-        connections: limits.connections.div_ceil(plan.threads),
-        ..Settings::default()
-    };
-    settings.limits.head_bytes = limits.head_bytes;
-    settings.limits.headers = limits.headers;
-    settings.limits.target_bytes = limits.target_bytes;
-    settings.limits.body_bytes = limits.body_bytes;
-    settings
+/// Tells every core. One that has ended already needs to know nothing.
+fn tell(mail: &[UnboundedSender<Job>], job: impl Fn() -> Job) {
+    for sender in mail {
+        let _ = sender.send(job());
+    }
 }

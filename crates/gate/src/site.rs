@@ -1,4 +1,6 @@
-//! One core's part of a plan at work: what happens to a request, from its route to the line in the log.
+//! One core's part of a plan at work: what happens to a request, from its route to the line in the log. `scripted`: where scripts come in.
+
+mod scripted;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,11 +13,12 @@ use oroshi_net::{Peer, UnixAddress};
 use oroshi_server::{Error, Exchange};
 
 use crate::access::Sink;
-use crate::forward::{Call, To, forward};
-use crate::plan::{Action, Answer, Filling, HashBy, KeyFrom, Lookup};
+use crate::forward::{Call, Edits, Inspect, To, forward};
+use crate::plan::{Action, Answer, Filling, HashBy, KeyFrom, Route};
 use crate::record::Record;
 use crate::route::{Asked, Readings, readings};
-use crate::upstream::{Balancer, Pool, PoolSettings, Pools, Target, hash};
+use crate::script::hooks::Desk;
+use crate::upstream::{Balancer, Policy, Pool, PoolSettings, Pools, Target, hash};
 use crate::works::{RouteCounters, Works};
 
 /// What is said of a path that takes two routes.
@@ -32,6 +35,8 @@ pub(crate) struct Site {
     upstreams: Vec<Balancer>,
     /// One for each of the plan's look-ups.
     lookups: Vec<Finder>,
+    /// One for each of the plan's scripts: itself, and the way to the targets that it names.
+    scripts: Vec<(Rc<Desk>, Finder)>,
     /// One for each of the plan's routes, and one for requests that take none.
     counters: Vec<Arc<RouteCounters>>,
     hosts: Option<Rc<Hosts>>,
@@ -40,9 +45,10 @@ pub(crate) struct Site {
     sink: Option<Rc<Sink>>,
 }
 
-/// From what a look-up says to pools.
+/// From what a look-up or a script says to pools.
 struct Finder {
     settings: Rc<PoolSettings>,
+    policy: Policy,
     /// Pools by target, so that a request neither makes a text of one nor allocates.
     one: RefCell<HashMap<oroshi_lookup::Target, Weak<Pool>>>,
     many: RefCell<HashMap<Targets, Rc<Balancer>>>,
@@ -54,26 +60,74 @@ enum Way {
     Many(Rc<Balancer>),
 }
 
+/// The parts of a request that decide about its way.
+#[derive(Clone, Copy)]
+struct Parts<'a> {
+    /// In canonical form; empty: it names none.
+    host: &'a str,
+    read: &'a Readings<'a>,
+    /// As it came.
+    path: &'a str,
+    /// With its `?`, or nothing.
+    query: &'a str,
+}
+
+/// What is to be done with a request.
+struct Errand<'a> {
+    route: &'a Route,
+    /// The route's own, or another one.
+    action: &'a Action,
+    parts: Parts<'a>,
+    extras: &'a Extras<'a>,
+}
+
+/// What a script adds to a request's way.
+#[derive(Clone, Copy)]
+struct Extras<'a> {
+    edits: &'a Edits,
+    target: Option<&'a str>,
+    inspect: Option<&'a dyn Inspect>,
+    /// What is looked up, where a script says so.
+    key: Option<&'a str>,
+}
+
+impl Extras<'_> {
+    const NONE: &'static Extras<'static> =
+        &Extras { edits: const { &Edits::none() }, target: None, inspect: None, key: None };
+}
+
 impl Site {
-    pub(crate) fn new(works: Arc<Works>, core: usize, pools: Pools, hosts: Rc<Hosts>, sink: Option<Rc<Sink>>) -> Self {
+    /// `desks`: one for each of the plan's scripts.
+    pub(crate) fn new(
+        works: Arc<Works>,
+        core: usize,
+        pools: Pools,
+        hosts: Rc<Hosts>,
+        sink: Option<Rc<Sink>>,
+        desks: Vec<Rc<Desk>>,
+    ) -> Self {
         let plan = &works.plan;
         let upstreams = plan.upstreams.iter().map(|upstream| {
             let settings = Rc::new(PoolSettings { version: works.generation, ..upstream.pool.clone() });
             let members = upstream.targets.iter().map(|(target, weight)| (pools.pool(target, &settings), *weight));
             Balancer::new(members, upstream.policy)
         });
-        let finder = |lookup: &Lookup| Finder {
-            settings: Rc::new(PoolSettings { version: works.generation, ..lookup.pool.clone() }),
+        let finder = |pool: &PoolSettings, policy: Policy| Finder {
+            settings: Rc::new(PoolSettings { version: works.generation, ..pool.clone() }),
+            policy,
             one: RefCell::default(),
             many: RefCell::default(),
         };
+        let lookups = plan.lookups.iter().map(|lookup| finder(&lookup.pool, lookup.policy));
+        let scripts = plan.scripts.iter().map(|script| finder(&script.pool, script.policy));
         let names = plan.routes.iter().map(|route| &*route.name).chain(["-"]);
         // The share of each thread, and at least one.
         let limit = plan.limits.per_host.map(|limit| (limit / plan.threads).max(1));
         hosts.limit.set(limit.unwrap_or(usize::MAX));
         Site {
             upstreams: upstreams.collect(),
-            lookups: plan.lookups.iter().map(finder).collect(),
+            lookups: lookups.collect(),
+            scripts: desks.into_iter().zip(scripts).collect(),
             counters: names.map(|name| works.ledger.route(name, core)).collect(),
             hosts: limit.map(|_| hosts),
             too_many: Answer {
@@ -148,22 +202,34 @@ impl Site {
                 return Box::pin(say(exchange, &self.too_many, record)).await;
             }
         };
-        match &route.action {
+        let parts = Parts { host, read, path, query };
+        if route.is_scripted {
+            return Box::pin(self.visit_scripts(exchange, record, route, parts)).await;
+        }
+        let errand = Errand { route, action: &route.action, parts, extras: Extras::NONE };
+        self.act(exchange, record, &errand).await
+    }
+
+    async fn act(
+        &self,
+        exchange: &mut Exchange<'_>,
+        record: &mut Record<'_, '_>,
+        errand: &Errand<'_>,
+    ) -> Result<(), Error> {
+        let (plan, Errand { route, parts, extras, .. }) = (&self.works.plan, errand);
+        let host = parts.host;
+        match errand.action {
             Action::Forward(upstream) => {
                 let to = To::Any(&self.upstreams[*upstream]);
                 let upstream = &plan.upstreams[*upstream];
                 let key = hash_by(&upstream.hash, upstream.policy, exchange, host);
-                forward(exchange, &Call { key, ..Call::new(&route.rules, to) }, &mut record.outcome).await
+                forward(exchange, &extras.call(route, to, key), &mut record.outcome).await
             }
-            Action::Lookup(lookup) => match self.look_up(*lookup, exchange, host, read).await {
+            Action::Lookup(lookup) => match self.look_up(*lookup, exchange, errand).await {
                 Ok(way) => {
                     let found = &plan.lookups[*lookup];
                     let key = hash_by(&found.hash, found.policy, exchange, host);
-                    let to = match &way {
-                        Way::One(pool) => To::One(pool),
-                        Way::Many(balancer) => To::Any(balancer),
-                    };
-                    forward(exchange, &Call { key, ..Call::new(&route.rules, to) }, &mut record.outcome).await
+                    forward(exchange, &extras.call(route, way.to(), key), &mut record.outcome).await
                 }
                 Err((answer, why)) => {
                     record.why = why;
@@ -173,7 +239,7 @@ impl Site {
             Action::Redirect { status, to } => {
                 let host = String::from_utf8_lossy(exchange.head.host.unwrap_or_default());
                 let scheme = if exchange.is_tls() { "https" } else { "http" };
-                let place = to.fill(&Filling { host: &host, path, query, scheme });
+                let place = to.fill(&Filling { host: &host, path: parts.path, query: parts.query, scheme });
                 Box::pin(redirect(exchange, *status, &place, record)).await
             }
             Action::Answer(answer) => Box::pin(say(exchange, answer, record)).await,
@@ -185,18 +251,19 @@ impl Site {
         &self,
         place: usize,
         exchange: &Exchange<'_>,
-        host: &str,
-        path: &Readings<'_>,
+        errand: &Errand<'_>,
     ) -> Result<Way, (&Answer, &'static str)> {
         let plan = &self.works.plan.lookups[place];
         let key = match &plan.key {
-            KeyFrom::Host => Some(host),
+            KeyFrom::Host => Some(errand.parts.host),
             KeyFrom::Header(name) => exchange.head.headers.get(name).and_then(|value| str::from_utf8(value).ok()),
             // Where the readings have different segments, none is a key.
             KeyFrom::Segment(number) => {
+                let path = errand.parts.read;
                 let key = path.plain.split('/').nth(*number);
                 key.filter(|key| path.others().all(|other| other.split('/').nth(*number) == Some(key)))
             }
+            KeyFrom::Script(_) => errand.extras.key,
         };
         let Some(key) = key.filter(|key| is_key(key)) else { return Err((&plan.unknown, "no-key")) };
         let answer = match self.works.lookups[place].get(key) {
@@ -206,7 +273,7 @@ impl Site {
         };
         match &answer.outcome {
             Found::Hit(targets) | Found::Stale(targets, _) => {
-                self.way(place, targets).ok_or((&plan.invalid, "invalid"))
+                self.lookups[place].way(&self.pools, targets).ok_or((&plan.invalid, "invalid"))
             }
             Found::Negative => Err((&plan.unknown, "unknown")),
             Found::Invalid(_) => Err((&plan.invalid, "invalid")),
@@ -214,17 +281,34 @@ impl Site {
             Found::Overloaded => Err((&plan.down, "overloaded")),
         }
     }
+}
 
+impl Extras<'_> {
+    fn call<'c>(&'c self, route: &'c Route, to: To<'c>, key: u64) -> Call<'c> {
+        let Extras { edits, target, inspect, .. } = *self;
+        Call { key, request: edits, target, inspect, ..Call::new(&route.rules, to) }
+    }
+}
+
+impl Way {
+    fn to(&self) -> To<'_> {
+        match self {
+            Way::One(pool) => To::One(pool),
+            Way::Many(balancer) => To::Any(balancer),
+        }
+    }
+}
+
+impl Finder {
     /// `None`: a target that no socket can have, which a look-up does not let pass.
-    fn way(&self, place: usize, targets: &Targets) -> Option<Way> {
-        let finder = &self.lookups[place];
+    fn way(&self, pools: &Pools, targets: &Targets) -> Option<Way> {
         match targets {
             Targets::One(target) => {
-                if let Some(pool) = finder.one.borrow().get(target).and_then(Weak::upgrade) {
+                if let Some(pool) = self.one.borrow().get(target).and_then(Weak::upgrade) {
                     return Some(Way::One(pool));
                 }
-                let pool = self.pools.pool(&placed(target)?, &finder.settings);
-                let mut one = finder.one.borrow_mut();
+                let pool = pools.pool(&placed(target)?, &self.settings);
+                let mut one = self.one.borrow_mut();
                 if one.len() >= AT_HAND {
                     one.clear();
                 }
@@ -232,13 +316,13 @@ impl Site {
                 Some(Way::One(pool))
             }
             Targets::Many(_) => {
-                if let Some(balancer) = finder.many.borrow().get(targets) {
+                if let Some(balancer) = self.many.borrow().get(targets) {
                     return Some(Way::Many(Rc::clone(balancer)));
                 }
-                let member = |(target, weight)| Some((self.pools.pool(&placed(target)?, &finder.settings), weight));
+                let member = |(target, weight)| Some((pools.pool(&placed(target)?, &self.settings), weight));
                 let members: Option<Vec<_>> = targets.iter().map(member).collect();
-                let balancer = Rc::new(Balancer::new(members?, self.works.plan.lookups[place].policy));
-                let mut many = finder.many.borrow_mut();
+                let balancer = Rc::new(Balancer::new(members?, self.policy));
+                let mut many = self.many.borrow_mut();
                 if many.len() >= AT_HAND / 64 {
                     many.clear();
                 }
@@ -331,11 +415,9 @@ async fn redirect(
 /// The path and the query (with its `?`) of a target; of one that is no path, nothing but itself.
 fn parts(target: &str) -> (&str, &str) {
     // Absolute form: from the first slash behind the authority on (RFC 9112, section 3.2.2).
-    let target = match target.split_once("://") {
-        Some((_, rest)) if !target.starts_with('/') => rest.find(['/', '?']).map_or("/", |at| &rest[at..]),
-        _ => target,
-    };
-    match target.find('?') {
+    let absolute = if target.starts_with('/') { None } else { target.split_once("://") };
+    let target = absolute.map_or(target, |(_, rest)| rest.find(['/', '?']).map_or("/", |at| &rest[at..]));
+    match memchr::memchr(b'?', target.as_bytes()) {
         // `OPTIONS *` is about the server as a whole.
         None if target == "*" => ("/", ""),
         Some(0) => ("/", target),
@@ -349,8 +431,8 @@ fn is_key(text: &str) -> bool {
     (1..=1024).contains(&text.len()) && !text.chars().any(char::is_control)
 }
 
-fn hash_by(by: &HashBy, policy: crate::upstream::Policy, exchange: &Exchange<'_>, host: &str) -> u64 {
-    if policy != crate::upstream::Policy::ConsistentHash {
+fn hash_by(by: &HashBy, policy: Policy, exchange: &Exchange<'_>, host: &str) -> u64 {
+    if policy != Policy::ConsistentHash {
         return 0;
     }
     match by {

@@ -9,6 +9,8 @@ use oroshi_lookup::{Lookup, Stores};
 
 use crate::access;
 use crate::plan::Plan;
+use crate::script::hooks::Tallies;
+use crate::script::{Cache, Hook, HookCounts};
 use crate::upstream::Registry;
 
 /// A plan at work. A reload makes another one, which takes over what has not changed.
@@ -18,6 +20,8 @@ pub(crate) struct Works {
     /// One for each of the plan's look-ups, in their order.
     pub(crate) lookups: Vec<Lookup>,
     pub(crate) stores: Stores,
+    /// What scripts keep in common.
+    pub(crate) cache: Arc<Cache>,
     pub(crate) log: Option<Arc<access::Log>>,
     pub(crate) ledger: Arc<Ledger>,
     /// Counted from 1, by reloads.
@@ -30,6 +34,7 @@ pub(crate) struct Works {
 pub(crate) struct Ledger {
     pub(crate) targets: Arc<Registry>,
     routes: Mutex<BTreeMap<String, Vec<Arc<RouteCounters>>>>,
+    scripts: Mutex<BTreeMap<String, Vec<Arc<Tallies>>>>,
     servers: Mutex<Vec<Arc<oroshi_server::Counters>>>,
 }
 
@@ -53,6 +58,26 @@ impl Ledger {
             sum
         };
         routes.iter().map(|(name, cores)| (name.clone(), sum(cores))).collect()
+    }
+
+    /// One core's counters of a script: the same ones for as long as a script of this name is there.
+    pub(crate) fn script(&self, name: &str, core: usize) -> Arc<Tallies> {
+        let mut scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
+        let cores = scripts.entry(name.to_owned()).or_default();
+        while cores.len() <= core {
+            cores.push(Arc::default());
+        }
+        Arc::clone(&cores[core])
+    }
+
+    /// All scripts' figures, each over all cores, by name.
+    pub(crate) fn scripts(&self) -> BTreeMap<String, ScriptCounts> {
+        let scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = |cores: &Vec<Arc<Tallies>>| ScriptCounts {
+            hooks: Hook::ALL.map(|hook| cores.iter().map(|core| core.hooks.counts(hook)).sum()),
+            logs_dropped: cores.iter().map(|core| core.logs_dropped.load(Ordering::Relaxed)).sum(),
+        };
+        scripts.iter().map(|(name, cores)| (name.clone(), sum(cores))).collect()
     }
 
     /// Takes note of a server's counters.
@@ -100,6 +125,15 @@ impl RouteCounters {
 /// A plain load and store: each has one writer.
 fn add(cell: &AtomicU64, count: u64) {
     cell.store(cell.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+}
+
+/// A script's figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ScriptCounts {
+    /// In the order of [`Hook::ALL`].
+    pub(crate) hooks: [HookCounts; Hook::ALL.len()],
+    /// Requests that `on_log` was not told of.
+    pub(crate) logs_dropped: u64,
 }
 
 /// A route's figures.

@@ -151,6 +151,16 @@ fn explained(value: &Value) -> String {
         return lines.concat();
     }
     line("route", text(&value["route"]));
+    let script = &value["script"];
+    if !script.is_null() {
+        let hooks = script["hooks"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let deciding: Vec<&str> = hooks.filter(|hook| matches!(*hook, "on_request" | "on_route")).collect();
+        let decides = match deciding.is_empty() {
+            true => String::new(),
+            false => format!(": {} may decide otherwise than what follows", deciding.join(", ")),
+        };
+        line("script", format!("{} ({}){decides}", text(&script["name"]), text(&script["file"])));
+    }
     for (key, name) in [
         ("upstream", "upstream"),
         ("redirect", "redirect"),

@@ -1,13 +1,14 @@
 //! The keys of a gateway's configuration: docs/gate.md has them all.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use oroshi_gate::forward::{Edits, HostPolicy};
 use oroshi_gate::route::HeaderPattern;
 use oroshi_gate::upstream::{Policy, PoolSettings};
 use oroshi_gate::{
-    Answer, Door, Draft, HashBy, KeyFrom, LookupDraft, RouteDraft, Serves, UpstreamDraft, access, forward,
+    Answer, Door, Draft, HashBy, KeyDraft, KeyFrom, LookupDraft, RouteDraft, ScriptDraft, ScriptSettings, Serves,
+    UpstreamDraft, access, forward,
 };
 use oroshi_lookup::{
     Allow, Breaking, MemcachedSettings, MemcachedTier, Secret, SqlSettings, SqlTier, StoreKind, StoreSettings,
@@ -17,10 +18,11 @@ use oroshi_words::units::{parse_number, parse_time};
 use crate::config::document::Table;
 use crate::config::values::{Kept, cpus, number, off_or, secret, switch};
 
-/// Reads a configuration.
-pub(super) fn read(root: Table<'_>) -> Draft {
+/// Reads a configuration. Scripts are looked for in `folder`, where the configuration stands.
+pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     let mut draft = Draft { threads: root.read("threads", number), cpus: root.read("cpus", cpus), ..Draft::default() };
     root.set("drain", &mut draft.drain, parse_time);
+    root.set("script-cache", &mut draft.script_cache, number);
     if let Some(listen) = root.table("listen") {
         for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
             let addresses = listen.get(key).and_then(|field| field.texts()).unwrap_or_default();
@@ -67,6 +69,9 @@ pub(super) fn read(root: Table<'_>) -> Draft {
     }
     for (name, table) in named(&root, "upstream") {
         draft.upstreams.push(upstream(name, table));
+    }
+    for (name, table) in named(&root, "script") {
+        draft.scripts.push(script(name, table, folder));
     }
     let mut forwarding = forward::Forwarding::default();
     if let Some(table) = root.table("forwarding") {
@@ -126,6 +131,8 @@ fn sql(table: Table<'_>) -> SqlSettings {
     table.set("query-timeout", &mut settings.query_timeout, parse_time);
     table.set("connect-timeout", &mut settings.connect_timeout, parse_time);
     table.set("pending", &mut settings.pending, number);
+    table.set("rows", &mut settings.rows, number);
+    table.set("row-bytes", &mut settings.row_bytes, number);
     breaker(&table, &mut settings.breaker);
     table.finish();
     settings
@@ -147,13 +154,7 @@ fn lookup(name: &str, table: Table<'_>) -> LookupDraft {
     table.set("wait", &mut settings.wait, parse_time);
     table.set("keys-in-flight", &mut settings.keys_in_flight, number);
     table.set("waiting", &mut settings.waiting, number);
-    if let Some(field) = table.get("allow") {
-        let rules = field.texts().unwrap_or_default();
-        match Allow::parse(rules.iter().map(String::as_str)) {
-            Ok(allow) => settings.allow = allow,
-            Err(errors) => errors.iter().for_each(|error| field.wrong(error.to_string())),
-        }
-    }
+    allow(&table, &mut settings.allow);
     match table.get("memory") {
         Some(field) if matches!(field.quiet_text(), Some("off")) => settings.memory = None,
         Some(field) => {
@@ -195,6 +196,42 @@ fn lookup(name: &str, table: Table<'_>) -> LookupDraft {
     pool(&table, &mut draft.pool);
     table.finish();
     draft
+}
+
+fn script(name: &str, table: Table<'_>, folder: &Path) -> ScriptDraft {
+    let mut draft = ScriptDraft::new(name);
+    draft.settings = table.read("file", |text| {
+        let file = folder.join(text);
+        ScriptSettings::read(name, &file).map_err(|error| format!("cannot read `{}`: {error}", file.display()))
+    });
+    let (instructions, wall) = (table.read("instructions", number), table.read("wall", parse_time));
+    let (memory, jit) = (table.read("memory", number), table.read("jit", switch));
+    if let Some(settings) = &mut draft.settings {
+        settings.instructions = instructions.unwrap_or(settings.instructions);
+        settings.wall = wall.unwrap_or(settings.wall);
+        settings.memory = memory.unwrap_or(settings.memory);
+        settings.jit = jit.unwrap_or(settings.jit);
+    }
+    allow(&table, &mut draft.allow);
+    for (key, place) in [("unknown", &mut draft.unknown), ("invalid", &mut draft.invalid)] {
+        if let Some(table) = table.table(key) {
+            answer(table, place);
+        }
+    }
+    balance(&table, &mut draft.policy, &mut draft.hash);
+    pool(&table, &mut draft.pool);
+    table.finish();
+    draft
+}
+
+/// Where targets may be.
+fn allow(table: &Table<'_>, place: &mut Allow) {
+    let Some(field) = table.get("allow") else { return };
+    let rules = field.texts().unwrap_or_default();
+    match Allow::parse(rules.iter().map(String::as_str)) {
+        Ok(allow) => *place = allow,
+        Err(errors) => errors.iter().for_each(|error| field.wrong(error.to_string())),
+    }
 }
 
 fn upstream(name: &str, table: Table<'_>) -> UpstreamDraft {
@@ -252,13 +289,18 @@ fn pool(table: &Table<'_>, pool: &mut PoolSettings) {
     }
 }
 
-fn key(text: &str) -> Result<KeyFrom, String> {
-    match text.split_once(' ') {
-        None if text == "host" => Ok(KeyFrom::Host),
-        Some(("header", name)) if is_field_name(name) => Ok(KeyFrom::Header(name.to_owned())),
-        Some(("segment", place)) => Ok(KeyFrom::Segment(number(place)?)),
-        _ => Err(format!("`{text}` is nothing to look up: expected host, header NAME or segment N")),
-    }
+fn key(text: &str) -> Result<KeyDraft, String> {
+    Ok(KeyDraft::Request(match text.split_once(' ') {
+        None if text == "host" => KeyFrom::Host,
+        Some(("header", name)) if is_field_name(name) => KeyFrom::Header(name.to_owned()),
+        Some(("segment", place)) => KeyFrom::Segment(number(place)?),
+        Some(("script", name)) => return Ok(KeyDraft::Script(name.to_owned())),
+        _ => {
+            return Err(format!(
+                "`{text}` is nothing to look up: expected host, header NAME, segment N or script NAME"
+            ));
+        }
+    }))
 }
 
 fn is_field_name(name: &str) -> bool {
@@ -271,6 +313,7 @@ fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
         hosts: table.get("host").and_then(|field| field.texts()).unwrap_or_default(),
         path: table.text("path").unwrap_or_default(),
         methods: table.get("method").and_then(|field| field.texts()).unwrap_or_default(),
+        script: table.text("script"),
         to: table.text("to"),
         lookup: table.text("lookup"),
         forward: forward::Settings { forwarding: forwarding.clone(), ..forward::Settings::default() },

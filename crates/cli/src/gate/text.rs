@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use oroshi_gate::forward::{HostPolicy, Settings};
+use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Settings};
+use oroshi_gate::route::{HeaderPattern, HostPattern, Matcher};
 use oroshi_gate::upstream::{Policy, PoolSettings};
-use oroshi_gate::{Action, Answer, HashBy, KeyFrom, Plan, Serves, access};
+use oroshi_gate::{Action, Answer, HashBy, Hook, KeyFrom, Plan, Serves, access};
 use oroshi_lookup::{Breaking, StoreKind};
 
 use crate::config::written::Toml;
 
-/// The configuration that makes this plan, but for its secrets and for what routes match.
+/// The configuration that makes this plan, but for its secrets.
 pub(super) fn config(plan: &Plan) -> String {
     let mut out = Toml(String::new());
     out.bare("threads", plan.threads);
@@ -17,6 +18,7 @@ pub(super) fn config(plan: &Plan) -> String {
         out.text("cpus", &cpus.to_string());
     }
     out.time("drain", plan.drain);
+    out.bare("script-cache", plan.script_cache);
     out.table("listen");
     for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
         let addresses: Vec<&str> =
@@ -49,7 +51,12 @@ pub(super) fn config(plan: &Plan) -> String {
         }
     }
     answer(&mut out, "no-route", &plan.no_route);
+    // All routes have the same.
+    if let Some(route) = plan.routes.first() {
+        forwarding(&mut out, &route.rules.settings().forwarding);
+    }
     stores(&mut out, plan);
+    scripts(&mut out, plan);
     lookups(&mut out, plan);
     for upstream in &plan.upstreams {
         out.table(&format!("upstream.{}", Toml::key(&upstream.name)));
@@ -66,20 +73,64 @@ pub(super) fn config(plan: &Plan) -> String {
             &format!("upstream.{}", Toml::key(&upstream.name)),
         );
     }
-    for route in &plan.routes {
+    for (number, route) in plan.routes.iter().enumerate() {
         out.line("\n[[route]]");
         out.text("name", &route.name);
+        let headers = plan.table.matcher(number).map_or(&[][..], |matcher| matches(&mut out, matcher));
+        if let Some(script) = route.script {
+            out.text("script", &plan.scripts[script].settings.name);
+        }
         match &route.action {
             Action::Forward(upstream) => out.text("to", &plan.upstreams[*upstream].name),
             Action::Lookup(lookup) => out.text("lookup", &plan.lookups[*lookup].settings.name),
             Action::Redirect { status, .. } => out.comment(&format!("redirects with {status}")),
             Action::Answer(answer) => out.comment(&format!("answers {}", answer.status)),
         }
-        if matches!(route.action, Action::Forward(_) | Action::Lookup(_)) {
+        if route.script.is_some() || matches!(route.action, Action::Forward(_) | Action::Lookup(_)) {
             rules(&mut out, route.rules.settings());
+        }
+        if !headers.is_empty() {
+            out.table("route.header");
+            for pattern in headers {
+                out.text(&pattern.name, pattern.value.as_deref().unwrap_or("*"));
+            }
         }
     }
     out.0
+}
+
+fn forwarding(out: &mut Toml, forwarding: &Forwarding) {
+    out.table("forwarding");
+    out.bare("x-forwarded", forwarding.x_forwarded);
+    out.bare("x-forwarded-port", forwarding.x_forwarded_port);
+    out.bare("x-real-ip", forwarding.x_real_ip);
+    out.bare("forwarded", forwarding.forwarded);
+    out.bare("request-id", forwarding.request_id);
+    let trusted: Vec<String> = forwarding.trusted.iter().map(ToString::to_string).collect();
+    out.texts("trusted", trusted.iter().map(String::as_str));
+    out.bare("trust-unix", forwarding.trust_unix);
+}
+
+/// What requests a route takes. What it asks of header fields is a table, which stands behind all keys.
+fn matches<'p>(out: &mut Toml, matcher: &'p Matcher) -> &'p [HeaderPattern] {
+    let hosts: Vec<String> = matcher
+        .hosts
+        .iter()
+        .map(|host| match host {
+            HostPattern::Exact(name) => name.clone(),
+            HostPattern::Below(name) => format!("*.{name}"),
+        })
+        .collect();
+    if !hosts.is_empty() {
+        out.texts("host", hosts.iter().map(String::as_str));
+    }
+    if !matcher.path.is_empty() {
+        out.text("path", &matcher.path);
+    }
+    if !matcher.methods.is_empty() {
+        out.texts("method", matcher.methods.iter().map(String::as_str));
+    }
+    &matcher.headers
 }
 
 fn stores(out: &mut Toml, plan: &Plan) {
@@ -104,6 +155,8 @@ fn stores(out: &mut Toml, plan: &Plan) {
                 out.time("query-timeout", sql.query_timeout);
                 out.time("connect-timeout", sql.connect_timeout);
                 out.bare("pending", sql.pending);
+                out.bare("rows", sql.rows);
+                out.bare("row-bytes", sql.row_bytes);
                 breaker(out, &name, &sql.breaker);
             }
         }
@@ -117,6 +170,26 @@ fn breaker(out: &mut Toml, store: &str, breaking: &Breaking) {
     out.time("pause-max", breaking.pause_max);
 }
 
+fn scripts(out: &mut Toml, plan: &Plan) {
+    for script in &plan.scripts {
+        let settings = &script.settings;
+        let name = format!("script.{}", Toml::key(&settings.name));
+        out.table(&name);
+        out.text("file", &settings.file.display().to_string());
+        let hooks: Vec<&str> = Hook::ALL.into_iter().filter(|&hook| script.hooks.has(hook)).map(Hook::name).collect();
+        out.comment(&format!("its functions: {}", hooks.join(", ")));
+        out.bare("instructions", settings.instructions);
+        out.time("wall", settings.wall);
+        out.bare("memory", settings.memory);
+        out.bare("jit", settings.jit);
+        out.comment(&format!("allowed targets: {:?}", script.allow));
+        pool(out, script.policy, &script.hash, &script.pool, &name);
+        for (key, said) in [("unknown", &script.unknown), ("invalid", &script.invalid)] {
+            answer(out, &format!("{name}.{key}"), said);
+        }
+    }
+}
+
 fn lookups(out: &mut Toml, plan: &Plan) {
     for lookup in &plan.lookups {
         let settings = &lookup.settings;
@@ -128,6 +201,7 @@ fn lookups(out: &mut Toml, plan: &Plan) {
                 KeyFrom::Host => "host".to_owned(),
                 KeyFrom::Header(name) => format!("header {name}"),
                 KeyFrom::Segment(place) => format!("segment {place}"),
+                KeyFrom::Script(place) => format!("script {}", plan.scripts[*place].settings.name),
             },
         );
         out.time("wait", settings.wait);
@@ -228,11 +302,6 @@ fn rules(out: &mut Toml, settings: &Settings) {
     out.bare("upgrade", settings.upgrade);
     out.bare("retry", settings.retry);
     out.bare("explain", settings.explain);
-    for (name, edits) in [("request", &settings.request), ("response", &settings.response)] {
-        if !edits.is_empty() {
-            out.comment(&format!("fields of the {name} are changed"));
-        }
-    }
     let timeouts = &settings.timeouts;
     out.table("route.timeouts");
     out.time("queue", timeouts.queue);
@@ -241,6 +310,24 @@ fn rules(out: &mut Toml, settings: &Settings) {
     out.time_or_off("between", timeouts.between);
     out.time_or_off("total", timeouts.total);
     out.time_or_off("tunnel", timeouts.tunnel);
+    edits(out, "route.request", &settings.request);
+    edits(out, "route.response", &settings.response);
+}
+
+fn edits(out: &mut Toml, name: &str, edits: &Edits) {
+    if edits.is_empty() {
+        return;
+    }
+    let is_set = |name: &str| edits.dropped().any(|dropped| dropped.eq_ignore_ascii_case(name));
+    let is_written = |name: &str| edits.written().any(|(written, _)| written.eq_ignore_ascii_case(name));
+    out.table(name);
+    out.texts("remove", edits.dropped().filter(|name| !is_written(name)));
+    for (key, sets) in [("set", true), ("add", false)] {
+        out.table(&format!("{name}.{key}"));
+        for (name, value) in edits.written().filter(|(name, _)| is_set(name) == sets) {
+            out.text(name, value);
+        }
+    }
 }
 
 impl Toml {

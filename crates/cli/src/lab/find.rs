@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use oroshi_words::nearest;
 
 /// The project's own questions.
-const BUILT_IN: [(&str, &str); 12] = [
+const BUILT_IN: [(&str, &str); 13] = [
     ("concurrency", include_str!("../../../../experiments/concurrency.toml")),
+    ("gate-bodies", include_str!("../../../../experiments/gate-bodies.toml")),
     ("gate-static", include_str!("../../../../experiments/gate-static.toml")),
     ("generators", include_str!("../../../../experiments/generators.toml")),
     ("http-clients", include_str!("../../../../experiments/http-clients.toml")),

@@ -1,5 +1,6 @@
 //! The gateway's numbers for Prometheus.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use oroshi_lookup::counts::{LATENCY_BOUNDS, LookupCounts, TierCounts};
@@ -8,9 +9,10 @@ use oroshi_words::metrics::{Kind, Metrics};
 
 use super::status::group;
 use crate::forward::Failure;
+use crate::script::{Hook, HookCounts};
 use crate::site::Site;
 use crate::upstream::{Counts, LATENCY_BOUNDS_US, TargetCounts};
-use crate::works::Works;
+use crate::works::{ScriptCounts, Works};
 
 pub(super) async fn text(site: &Site) -> String {
     let works = &site.works;
@@ -20,6 +22,7 @@ pub(super) async fn text(site: &Site) -> String {
     let counts: Vec<(String, LookupCounts)> =
         works.lookups.iter().map(|lookup| (lookup.settings().name.clone(), lookup.counts())).collect();
     lookups(&mut metrics, &counts);
+    scripts(&mut metrics, works);
     stores(&mut metrics, &works.stores.states().await);
     targets(&mut metrics, site, &works.ledger.targets.counts());
     metrics.into_text()
@@ -152,6 +155,63 @@ fn lookups(metrics: &mut Metrics, all: &[(String, LookupCounts)]) {
             evictions.sample(&[("lookup", lookup), ("of", of)], count);
         }
     }
+}
+
+fn scripts(metrics: &mut Metrics, works: &Works) {
+    let all = &works.ledger.scripts();
+    type Read = fn(&HookCounts) -> f64;
+    let figures: [(&'static str, &str, Read); 4] = [
+        ("script_calls_total", "Calls of scripts' functions that have ended", |counts| counts.calls as f64),
+        ("script_busy_seconds_total", "How long Lua ran in them", |counts| counts.busy.as_secs_f64()),
+        ("script_seconds_total", "How long they took, waiting included", |counts| counts.wall.as_secs_f64()),
+        ("script_instructions_total", "Instructions in them, where these are counted", |counts| {
+            counts.instructions as f64
+        }),
+    ];
+    for (name, help, read) in figures {
+        let mut family = metrics.family(name, Kind::Counter, help);
+        for (script, hook, counts) in called(all) {
+            family.sample(&[("script", script), ("hook", hook.name())], read(counts));
+        }
+    }
+    let mut failures =
+        metrics.family("script_failures_total", Kind::Counter, "Calls that failed, by an error or by a limit");
+    for (script, hook, counts) in called(all) {
+        for (failure, count) in [("error", counts.errors), ("limit", counts.breaches)] {
+            failures.sample(&[("script", script), ("hook", hook.name()), ("failure", failure)], count);
+        }
+    }
+    let mut dropped = metrics.family(
+        "script_logs_dropped_total",
+        Kind::Counter,
+        "Requests that on_log was not told of, as too many calls of it were under way",
+    );
+    for (script, counts) in all {
+        dropped.sample(&[("script", script)], counts.logs_dropped);
+    }
+    script_cache(metrics, works);
+}
+
+/// What scripts keep in common.
+fn script_cache(metrics: &mut Metrics, works: &Works) {
+    let counts = works.cache.counts();
+    for (name, kind, help, count) in [
+        ("script_cache_entries", Kind::Gauge, "Values in gate.cache", counts.entries),
+        ("script_cache_bytes", Kind::Gauge, "What they take", counts.bytes),
+        ("script_cache_hits_total", Kind::Counter, "Values that scripts asked for and that were there", counts.hits),
+        ("script_cache_misses_total", Kind::Counter, "Those that were not there", counts.misses),
+        ("script_cache_evictions_total", Kind::Counter, "Values that were pushed out for others", counts.evictions),
+    ] {
+        metrics.one(name, kind, help, count);
+    }
+}
+
+/// The functions of scripts that were called.
+fn called(all: &BTreeMap<String, ScriptCounts>) -> impl Iterator<Item = (&str, Hook, &HookCounts)> {
+    all.iter().flat_map(|(name, counts)| {
+        let hooks = Hook::ALL.into_iter().map(|hook| (&**name, hook, &counts.hooks[hook as usize]));
+        hooks.filter(|(.., counts)| counts.calls > 0)
+    })
 }
 
 fn said(counts: &TierCounts) -> [(&'static str, u64); 6] {

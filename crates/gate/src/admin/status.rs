@@ -6,6 +6,8 @@ use oroshi_lookup::{ServerState, SqlState, StoreState};
 use serde_json::{Map, Value, json};
 
 use crate::forward::Failure;
+use crate::plan::Script;
+use crate::script::Hook;
 use crate::site::Site;
 use crate::upstream::Counts;
 
@@ -81,6 +83,30 @@ pub(super) async fn status(site: &Site) -> Value {
         .into_iter()
         .map(|found| counted(&found.target, group(site, found.class), None, &found.counts))
         .collect();
+    let scripts: Map<String, Value> = works
+        .ledger
+        .scripts()
+        .into_iter()
+        .map(|(name, counts)| {
+            let plan = works.plan.scripts.iter().find(|script| script.settings.name == name);
+            let hooks: Map<String, Value> = Hook::ALL
+                .into_iter()
+                .filter(|&hook| plan.is_some_and(|plan| plan.hooks.has(hook)) || counts.hooks[hook as usize].calls > 0)
+                .map(|hook| {
+                    let counts = &counts.hooks[hook as usize];
+                    let value = json!({
+                        "calls": counts.calls, "errors": counts.errors, "breaches": counts.breaches,
+                        "busy_s": counts.busy.as_secs_f64(), "seconds": counts.wall.as_secs_f64(),
+                        "instructions": counts.instructions,
+                    });
+                    (hook.name().to_owned(), value)
+                })
+                .collect();
+            let file = plan.map(|plan| plan.settings.file.display().to_string());
+            (name, json!({ "file": file, "hooks": hooks, "logs_dropped": counts.logs_dropped }))
+        })
+        .collect();
+    let cache = works.cache.counts();
     let lost = works.log.as_ref().map(|log| log.counts()).unwrap_or_default();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -91,6 +117,10 @@ pub(super) async fn status(site: &Site) -> Value {
             "connections": clients.alive, "accepted": clients.accepted, "requests": clients.requests, "errors": errors,
         },
         "routes": routes,
+        "scripts": scripts,
+        "script_cache": {
+            "entries": cache.entries, "bytes": cache.bytes, "hits": cache.hits, "misses": cache.misses, "evictions": cache.evictions,
+        },
         "lookups": lookups,
         "stores": stores,
         "targets": targets,
@@ -110,8 +140,15 @@ pub(super) fn group(site: &Site, class: u32) -> &str {
     let plan = &site.works.plan;
     let upstream = plan.upstreams.iter().find(|upstream| upstream.pool.class == class).map(|upstream| &*upstream.name);
     let lookup = || plan.lookups.iter().find(|lookup| lookup.pool.class == class).map(|lookup| &*lookup.settings.name);
+    let script = || plan.scripts.iter().find(|script| script.pool.class == class).map(|script| &*script.settings.name);
     // One of a plan before this one.
-    upstream.or_else(lookup).unwrap_or("-")
+    upstream.or_else(lookup).or_else(script).unwrap_or("-")
+}
+
+/// A script, as far as the plan knows it.
+pub(super) fn script(script: &Script) -> Value {
+    let hooks: Vec<&str> = Hook::ALL.into_iter().filter(|&hook| script.hooks.has(hook)).map(Hook::name).collect();
+    json!({ "name": script.settings.name, "file": script.settings.file.display().to_string(), "hooks": hooks })
 }
 
 fn counted(target: &str, group: &str, weight: Option<u32>, counts: &Counts) -> Value {

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::edits::Edits;
 use super::failure::{Failure, Trouble};
+use super::held::{Held, Inspect, Inspected, Verdict};
 use super::link::{Phase, Waiting};
 use super::response_head::{self, fields};
 use super::rules::Rules;
@@ -22,6 +23,8 @@ pub(crate) struct Course<'c> {
     pub(crate) engine: &'c std::rc::Rc<Engine>,
     pub(crate) rules: &'c Rules,
     pub(crate) edits: &'c Edits,
+    /// Who looks at the head before it goes on.
+    pub(crate) inspect: Option<&'c dyn Inspect>,
     pub(crate) waiting: &'c Waiting<'c>,
 }
 
@@ -63,6 +66,8 @@ pub(crate) struct Answer {
     kept: Option<Spare>,
     /// The status of the final answer, once its head was passed on.
     pub(crate) status: u16,
+    /// The status that the server behind has given, which is the same one unless somebody has looked at it.
+    pub(crate) given: u16,
     /// When its head had come.
     pub(crate) head_at: u64,
     /// Whether the head and all of the body that has come so far were one read.
@@ -76,6 +81,16 @@ pub(crate) struct Answer {
     is_head: bool,
     /// The client does not keep up.
     stalled: bool,
+    /// Of an answer that is inspected, which few are.
+    inspection: Option<Box<Inspection>>,
+}
+
+/// What an inspection has come to.
+enum Inspection {
+    /// The head is held back, and so is what has come behind it.
+    Held(Held),
+    /// It went on with these changes.
+    Over(Edits),
 }
 
 impl Answer {
@@ -86,6 +101,7 @@ impl Answer {
             decoder,
             kept: None,
             status: 0,
+            given: 0,
             head_at: 0,
             came_at_once: true,
             bytes: 0,
@@ -93,6 +109,7 @@ impl Answer {
             keep: None,
             is_head: expect == Expect::Head,
             stalled: false,
+            inspection: None,
         }
     }
 
@@ -110,6 +127,11 @@ impl Answer {
         reply: &mut Reply<'_>,
     ) -> Poll<Result<Ending, Stop>> {
         loop {
+            if self.is_held()
+                && let Some(ending) = ready!(self.poll_held(context, course, reply))?
+            {
+                return Poll::Ready(Ok(ending));
+            }
             if self.status != 0 {
                 ready!(self.poll_room(context, course, reply))?;
             }
@@ -198,13 +220,24 @@ impl Answer {
                     let fields = named.map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
                     return Ok(Some(Ending::Switch(Box::new(Switch { fields, rest: input.to_vec() }))));
                 }
-                ResponseEvent::Head(head) => self.pass_head_on(&head, course, reply)?,
+                ResponseEvent::Head(head) => match course.inspect {
+                    None => self.pass_head_on(&head, course, reply)?,
+                    Some(inspect) => {
+                        self.hold(&head, course, inspect);
+                        break;
+                    }
+                },
                 ResponseEvent::Informational(head) => {
                     // What cannot be passed on need not be: a final answer follows.
                     let _ = reply.inform(head.status, fields(head.headers, false));
                 }
                 ResponseEvent::Trailers(trailers) => {
-                    let kept = trailers.iter().filter(|field| !course.rules.settings.response.drops(field.name));
+                    let changes = match self.inspection.as_deref() {
+                        Some(Inspection::Over(changes)) => changes,
+                        _ => const { &Edits::none() },
+                    };
+                    let drops = |name: &str| course.rules.settings.response.drops(name) || changes.drops(name);
+                    let kept = trailers.iter().filter(|field| !drops(field.name));
                     reply.finish_with(kept.map(|field| (field.name, field.value))).map_err(Stop::Client)?;
                 }
                 ResponseEvent::End => {
@@ -241,13 +274,7 @@ impl Answer {
     ) -> Result<(), Stop> {
         self.head_at = monotonic_ns();
         self.keep_alive = head.keep_alive;
-        let length = match head.framing {
-            Framing::Length(length) => Some(length),
-            // The length that an answer to GET would have; checked when the head was read.
-            Framing::None if self.is_head => head.headers.get("content-length").and_then(decimal),
-            Framing::None => Some(0),
-            _ => None,
-        };
+        let length = self.length(head);
         let mut seen = response_head::Seen::default();
         let relayed = reply.relay(head.status, head.reason, length, |out| {
             seen = response_head::write(out, head, course.rules, course.edits);
@@ -255,8 +282,101 @@ impl Answer {
         });
         relayed.map_err(Stop::Client)?;
         self.keep = seen.keep;
-        self.status = head.status;
+        (self.status, self.given) = (head.status, head.status);
         Ok(())
+    }
+
+    /// What `Content-Length` says to the client.
+    fn length(&self, head: &ResponseHead<'_>) -> Option<u64> {
+        match head.framing {
+            Framing::Length(length) => Some(length),
+            // The length that an answer to GET would have; checked when the head was read.
+            Framing::None if self.is_head => head.headers.get("content-length").and_then(decimal),
+            Framing::None => Some(0),
+            _ => None,
+        }
+    }
+
+    /// Keeps a head back, for somebody to look at.
+    #[cold]
+    fn hold(&mut self, head: &ResponseHead<'_>, course: &Course<'_>, inspect: &dyn Inspect) {
+        self.head_at = monotonic_ns();
+        self.keep_alive = head.keep_alive;
+        self.given = head.status;
+        // Time passes before it goes on.
+        self.came_at_once = false;
+        let mut lines = Vec::with_capacity(head.headers.as_bytes().len() + 64);
+        self.keep = response_head::write(&mut lines, head, course.rules, course.edits).keep;
+        let (lines, length) = (std::rc::Rc::<[u8]>::from(lines), self.length(head));
+        let looking = inspect.inspect(Inspected {
+            status: head.status,
+            lines: std::rc::Rc::clone(&lines),
+            length,
+            has_body: head.framing != Framing::None,
+        });
+        let reason = head.reason.into();
+        let held = Held { looking, status: head.status, reason, lines, length };
+        self.inspection = Some(Box::new(Inspection::Held(held)));
+    }
+
+    fn is_held(&self) -> bool {
+        matches!(self.inspection.as_deref(), Some(Inspection::Held(_)))
+    }
+
+    /// Ready when the head was looked at, and what has come so far is passed on.
+    #[cold]
+    fn poll_held(
+        &mut self,
+        context: &mut Context<'_>,
+        course: &Course<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Poll<Result<Option<Ending>, Stop>> {
+        // It is not the server behind that is waited for, unless it does not take the request.
+        if !matches!(course.waiting.phase(), Phase::Client | Phase::Send) {
+            course.waiting.enter(Phase::Client, 0);
+        }
+        let Some(Inspection::Held(held)) = self.inspection.as_deref_mut() else { return Poll::Ready(Ok(None)) };
+        let Poll::Ready(verdict) = held.looking.as_mut().poll(context) else {
+            return match course.waiting.poll_over(context) {
+                Some(trouble) => Poll::Ready(Err(trouble.into())),
+                None => Poll::Pending,
+            };
+        };
+        if course.waiting.phase() == Phase::Client {
+            course.waiting.enter(Phase::Body, monotonic_ns());
+        }
+        Poll::Ready(match verdict {
+            Verdict::Pass { status, changes } => {
+                held.write(reply, status, &changes).map_err(Stop::Client)?;
+                self.status = status;
+                self.inspection = Some(Box::new(Inspection::Over(changes)));
+                self.pass_on(context, course, &[], reply)
+            }
+            Verdict::Replace { status, fields, body } => {
+                let fields = fields.iter().map(|(name, value)| (&**name, &**value));
+                reply.begin(status, fields, Some(body.len() as u64)).map_err(Stop::Client)?;
+                if !body.is_empty() {
+                    reply.push(context, &body).map_err(Stop::Client)?;
+                }
+                reply.finish().map_err(Stop::Client)?;
+                (self.status, self.bytes) = (status, body.len() as u64);
+                self.keep_alive &= self.is_over(course);
+                Ok(Some(Ending::Whole))
+            }
+            Verdict::Fail(detail) => Err(Trouble::sent(Failure::Script, detail).into()),
+        })
+    }
+
+    /// Whether nothing of an answer that nobody gets is left to come, so that its connection can be used again.
+    fn is_over(&mut self, course: &Course<'_>) -> bool {
+        let kept = self.kept.take();
+        let mut input = kept.as_deref().map_or(&[][..], |kept| kept);
+        while let Ok(Some(event)) = self.decoder.decode(&course.rules.settings.limits, &mut input) {
+            if event == ResponseEvent::End {
+                return input.is_empty();
+            }
+        }
+        false
     }
 
     fn finish(&self, reply: &mut Reply<'_>) -> Result<(), Stop> {

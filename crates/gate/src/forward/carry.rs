@@ -14,7 +14,7 @@ use super::fields::{holds, is_websocket};
 use super::link::{Phase, Waiting};
 use super::outcome::{Outcome, RequestId};
 use super::request_head::{Peer, Request, is_trusted};
-use super::rules::HostPolicy;
+use super::rules::{HostPolicy, Rules};
 use super::{Call, To, tunnel, upload};
 use crate::upstream::{Engine, Lease, Patience, Pool, Spare};
 
@@ -149,10 +149,8 @@ fn compose(
 ) -> Result<Message, Error> {
     let head = exchange.head;
     let settings = &call.rules.settings;
-    if settings.forwarding.request_id {
-        let address = exchange.remote().map(|remote| remote.ip());
-        let given = is_trusted(&settings.forwarding, address).then(|| head.headers.get("x-request-id")).flatten();
-        outcome.request_id = Some(given.and_then(RequestId::given).unwrap_or_else(RequestId::new));
+    if outcome.request_id.is_none() {
+        outcome.request_id = request_id(exchange, call.rules);
     }
     let mut message = Message {
         bytes: engine.spare(),
@@ -173,6 +171,17 @@ fn compose(
         message.whole = upload::gather(&mut exchange.body, head.framing, &mut message.bytes, call.rules)?;
     }
     Ok(message)
+}
+
+/// The id that a request goes by, where the route asks for one: a trusted client's, or a new one.
+pub(crate) fn request_id(exchange: &Exchange<'_>, rules: &Rules) -> Option<RequestId> {
+    let forwarding = &rules.settings.forwarding;
+    if !forwarding.request_id {
+        return None;
+    }
+    let address = exchange.remote().map(|remote| remote.ip());
+    let given = is_trusted(forwarding, address).then(|| exchange.head.headers.get("x-request-id")).flatten();
+    Some(given.and_then(RequestId::given).unwrap_or_else(RequestId::new))
 }
 
 fn write_head(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, pool: &Pool, outcome: &Outcome) {
@@ -242,7 +251,8 @@ async fn attempt(
             Poll::Ready(Err(_)) | Poll::Pending => {}
         }
     }
-    let course = Course { engine: pool.engine(), rules: call.rules, edits: call.response, waiting };
+    let course =
+        Course { engine: pool.engine(), rules: call.rules, edits: call.response, inspect: call.inspect, waiting };
     let mut answer = Answer::new(message.expect);
     let Exchange { body, reply, .. } = exchange;
     let ending = if sent == message.bytes.len() && message.whole {
@@ -273,7 +283,7 @@ async fn attempt(
 
 /// Counts what came of an answer.
 fn take_note(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
-    if answer.status == 0 {
+    if answer.given == 0 {
         return;
     }
     outcome.status = answer.status;
@@ -281,10 +291,10 @@ fn take_note(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
     outcome.head = answer.head_at - outcome.began;
     let counters = &pool.counters;
     counters.answers.add(1);
-    counters.server_errors.add(u64::from(answer.status >= 500));
+    counters.server_errors.add(u64::from(answer.given >= 500));
     counters.bytes.add(answer.bytes);
     counters.count_latency(outcome.head);
-    pool.note(pool.is_failure(answer.status), answer.head_at);
+    pool.note(pool.is_failure(answer.given), answer.head_at);
 }
 
 /// Gives the client the 101, and carries bytes from then on.

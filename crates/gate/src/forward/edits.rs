@@ -67,6 +67,18 @@ impl Edits {
         self.drop.is_empty() && self.lines.is_empty()
     }
 
+    /// The names of fields that are left out: those that are removed, and those that are set.
+    pub fn dropped(&self) -> impl Iterator<Item = &str> {
+        self.drop.iter().map(|name| &**name)
+    }
+
+    /// Names and values of the fields that are written: those that are set, and those that are added.
+    pub fn written(&self) -> impl Iterator<Item = (&str, &str)> {
+        // As `add` has written them; a value that is no text is not shown.
+        let lines = self.lines.split(|&byte| byte == b'\n').filter_map(|line| str::from_utf8(line).ok());
+        lines.filter_map(|line| line.trim_end_matches('\r').split_once(": "))
+    }
+
     /// Whether a field of this name is left out.
     #[inline]
     pub(crate) fn drops(&self, name: &str) -> bool {
@@ -84,9 +96,11 @@ const fn bit(name: &str) -> u64 {
 }
 
 fn checked(name: &str) -> Result<(), EditError> {
-    const MANAGED: [&str; 9] = [
+    const MANAGED: [&str; 10] = [
         "connection",
         "content-length",
+        // Whether the client waits for a 100 is known of its connection.
+        "expect",
         "host",
         "keep-alive",
         "proxy-connection",
@@ -112,6 +126,8 @@ mod tests {
         edits.set("X-Set", b"1").unwrap().add("X-Add", b"2").unwrap().remove("X-Gone").unwrap();
         assert!(edits.drops("x-set") && edits.drops("X-GONE") && !edits.drops("x-add") && !edits.drops("x-none"));
         assert_eq!(edits.lines(), b"X-Set: 1\r\nX-Add: 2\r\n");
+        assert_eq!(edits.dropped().collect::<Vec<_>>(), ["X-Set", "X-Gone"]);
+        assert_eq!(edits.written().collect::<Vec<_>>(), [("X-Set", "1"), ("X-Add", "2")]);
         let long = "x".repeat(200);
         edits.remove(&long).unwrap();
         assert!(edits.drops(&long) && !edits.drops(&"y".repeat(100)));
@@ -124,6 +140,7 @@ mod tests {
         assert!(matches!(edits.add("A", b"1\r\nB: 2"), Err(EditError::Value(_))));
         assert!(matches!(edits.add("Content-length", b"1"), Err(EditError::Managed(_))));
         assert!(matches!(edits.remove("transfer-Encoding"), Err(EditError::Managed(_))));
+        assert!(matches!(edits.set("Expect", b"100-continue"), Err(EditError::Managed(_))));
         assert!(edits.is_empty());
     }
 }

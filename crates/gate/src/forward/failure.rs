@@ -42,11 +42,16 @@ pub enum Failure {
     ClientGone,
     /// The client's own body was malformed, over a limit, cut off or too slow. The server answers with the fitting 4xx.
     ClientBody,
+    /// The route's script failed when it looked at the answer. Correct the line that the detail names.
+    Script,
 }
+
+/// What a client is told of a script that failed, whenever that was.
+pub(crate) const SCRIPT_FAILED: &str = "a script of this gateway failed";
 
 impl Failure {
     /// Every failure, in the order of [`Counts::failures`](crate::upstream::Counts::failures).
-    pub const ALL: [Failure; 17] = [
+    pub const ALL: [Failure; 18] = [
         Failure::NoTarget,
         Failure::QueueFull,
         Failure::QueueTimeout,
@@ -64,6 +69,7 @@ impl Failure {
         Failure::TotalTimeout,
         Failure::ClientGone,
         Failure::ClientBody,
+        Failure::Script,
     ];
 
     /// A stable kebab-case name.
@@ -86,6 +92,7 @@ impl Failure {
             Failure::TotalTimeout => "total-timeout",
             Failure::ClientGone => "client-gone",
             Failure::ClientBody => "client-body",
+            Failure::Script => "script",
         }
     }
 
@@ -97,6 +104,7 @@ impl Failure {
             Failure::BodyTimeout | Failure::TotalTimeout => Some(504),
             Failure::Resolve | Failure::NotAllowed | Failure::Connect => Some(502),
             Failure::Closed | Failure::Malformed | Failure::Cut => Some(502),
+            Failure::Script => Some(500),
             Failure::ClientGone | Failure::ClientBody => None,
         }
     }
@@ -121,6 +129,7 @@ impl Failure {
             Failure::TotalTimeout => "this request took too long",
             Failure::ClientGone => "the client is gone",
             Failure::ClientBody => "the request's body is not valid",
+            Failure::Script => SCRIPT_FAILED,
         }
     }
 
@@ -130,7 +139,11 @@ impl Failure {
             Failure::Resolve | Failure::Connect | Failure::ConnectTimeout | Failure::SendTimeout => true,
             Failure::Closed | Failure::HeadTimeout | Failure::Malformed | Failure::Cut | Failure::BodyTimeout => true,
             Failure::NoTarget | Failure::QueueFull | Failure::QueueTimeout | Failure::NotAllowed => false,
-            Failure::Exhausted | Failure::TotalTimeout | Failure::ClientGone | Failure::ClientBody => false,
+            Failure::Exhausted
+            | Failure::TotalTimeout
+            | Failure::ClientGone
+            | Failure::ClientBody
+            | Failure::Script => false,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! server behind goes to the client from the core's scratch buffer.
 //!
 //! Read `carry` (a request from the choice of a target to the end of its answer, and when it is sent again), `request_head`
-//! and `response_head` (what is changed in them), `answer`, `upload` and `tunnel` (bytes), `link` (how long is waited), `rules` and
+//! and `response_head` (what is changed in them), `answer`, `upload` and `tunnel` (bytes), `held` (an answer that somebody looks at first), `link` (how long is waited), `rules` and
 //! `edits` (what a route sets), `failure`, `outcome`, `network`.
 
 mod answer;
@@ -12,6 +12,7 @@ mod carry;
 mod edits;
 mod failure;
 mod fields;
+mod held;
 mod link;
 mod network;
 mod outcome;
@@ -26,9 +27,11 @@ use std::rc::Rc;
 use oroshi_http1::encode;
 use oroshi_server::{Error, Exchange};
 
+pub(crate) use carry::request_id;
 pub use edits::{EditError, Edits};
 pub use failure::Failure;
-pub(crate) use failure::Trouble;
+pub(crate) use failure::{SCRIPT_FAILED, Trouble};
+pub use held::{Inspect, Inspected, Looking, Verdict};
 pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};
 pub use rules::{Forwarding, HostPolicy, RuleError, Rules, Settings, Timeouts};
@@ -51,6 +54,8 @@ pub struct Call<'c> {
     pub request: &'c Edits,
     /// Changes to the answer's fields, beside the route's.
     pub response: &'c Edits,
+    /// Who looks at the answer's head before it goes to the client, if anybody does.
+    pub inspect: Option<&'c dyn Inspect>,
 }
 
 /// One target or several.
@@ -66,7 +71,7 @@ impl<'c> Call<'c> {
     /// A request that goes to this target as the rules say.
     pub fn new(rules: &'c Rules, to: To<'c>) -> Self {
         const NONE: &Edits = &Edits::none();
-        Call { rules, to, key: 0, target: None, request: NONE, response: NONE }
+        Call { rules, to, key: 0, target: None, request: NONE, response: NONE, inspect: None }
     }
 }
 
@@ -138,7 +143,8 @@ async fn fail(
     exchange.reply.send(status, fields, text.as_bytes()).await
 }
 
-fn is_path(target: &str) -> bool {
+/// Whether it can be what a request asks for, in place of its own path and query.
+pub(crate) fn is_path(target: &str) -> bool {
     target.starts_with('/')
         && encode::request_line(&mut Vec::new(), "GET", target, oroshi_http1::Version::Http11).is_ok()
 }

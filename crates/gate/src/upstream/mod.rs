@@ -12,6 +12,7 @@ mod health;
 mod names;
 mod pool;
 mod pools;
+mod recent;
 mod slots;
 mod target;
 

@@ -97,6 +97,8 @@ pub struct Pool {
     address: Cell<Option<IpAddr>>,
     /// When it was last asked for.
     pub(super) used: Cell<u64>,
+    /// Where it stands among all pools.
+    pub(super) place: Cell<u32>,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -148,6 +150,7 @@ impl Pool {
             name: Name::default(),
             address: Cell::new(None),
             used: Cell::new(monotonic_ns()),
+            place: Cell::new(u32::MAX),
             counters: Arc::default(),
         }
     }
@@ -369,6 +372,16 @@ impl Pool {
             *self.settings.borrow_mut() = Rc::clone(settings);
             self.slots.borrow_mut().set_caps(settings.caps());
         }
+    }
+
+    /// Whether all its connections are idle and nobody waits: then nobody misses it.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.slots.borrow().is_at_rest()
+    }
+
+    /// What its settings are called.
+    pub(super) fn class(&self) -> u32 {
+        self.settings.borrow().class
     }
 
     /// Closes what has been idle for too long or was closed by the server. Whether anything is left.

@@ -14,15 +14,21 @@ use super::clock::{SHORTEST, after};
 use super::counters::{Counters, Counts};
 use super::engine::Engine;
 use super::pool::{Pool, PoolSettings};
+use super::recent::Recent;
 use super::target::Target;
 
 /// The shortest and the longest pause between two looks at idle connections; an eighth of the shortest idle time otherwise.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
+/// How many pools are looked at to find one that makes room.
+const STEPS: usize = 16;
+
 /// How many pools a core keeps.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Pools at most. A target beyond these is served, but its connections are closed after each request. Default 10,000.
+    /// Pools at most. For a target beyond these the pool goes that was not asked for the longest, with its idle connections and what
+    /// is known of its target's health. Where those are in use that come into question, the target is served all the same, but
+    /// its connections are closed after each request. Default 10,000.
     pub pools: usize,
     /// How long a pool that holds no connection, and that nobody asks for, is kept, with what is known of its target's health.
     /// Default ten minutes.
@@ -47,6 +53,8 @@ struct Inner {
     map: RefCell<HashMap<u32, HashMap<Target, Rc<Pool>>>>,
     /// How many there are in it.
     count: Cell<usize>,
+    /// All of them, in the order in which they were last asked for.
+    recent: RefCell<Recent<Weak<Pool>>>,
     /// The pause between two looks at idle connections, and the time of the next.
     pause: Cell<Duration>,
     look_at: Cell<u64>,
@@ -62,6 +70,7 @@ impl Pools {
             registry,
             map: RefCell::default(),
             count: Cell::new(0),
+            recent: RefCell::new(Recent::new()),
             pause: Cell::new(LOOKS.1),
             look_at: Cell::new(u64::MAX),
             sweeper: RefCell::default(),
@@ -77,18 +86,16 @@ impl Pools {
         let now = monotonic_ns();
         if let Some(pool) = inner.map.borrow().get(&settings.class).and_then(|class| class.get(target)) {
             pool.used.set(now);
+            inner.recent.borrow_mut().touch(pool.place.get());
             pool.configure(settings);
             return Rc::clone(pool);
         }
         self.start_sweeper();
         let pool = Rc::new(Pool::new(target.clone(), Rc::clone(settings), Rc::clone(&inner.engine)));
-        if inner.count.get() >= inner.settings.pools {
-            // Those that nothing depends on. Where all are in use, this one is kept by nobody.
-            inner.retain(|pool| Rc::strong_count(pool) > 1 || pool.sweep(now));
-            if inner.count.get() >= inner.settings.pools {
-                return pool;
-            }
+        if inner.count.get() >= inner.settings.pools && !inner.make_room() {
+            return pool; // kept by nobody
         }
+        pool.place.set(inner.recent.borrow_mut().push(Rc::downgrade(&pool)));
         inner.map.borrow_mut().entry(settings.class).or_default().insert(target.clone(), Rc::clone(&pool));
         inner.count.set(inner.count.get() + 1);
         inner.registry.enter(target, settings.class, &pool.counters);
@@ -130,12 +137,42 @@ impl fmt::Debug for Pools {
 impl Inner {
     /// Lets those pools go for which `keep` says no.
     fn retain(&self, keep: impl Fn(&Rc<Pool>) -> bool) {
-        let mut map = self.map.borrow_mut();
+        let (mut map, mut recent) = (self.map.borrow_mut(), self.recent.borrow_mut());
         map.retain(|_, class| {
-            class.retain(|_, pool| keep(pool));
+            class.retain(|_, pool| {
+                let stays = keep(pool);
+                if !stays {
+                    recent.remove(pool.place.get());
+                }
+                stays
+            });
             !class.is_empty()
         });
         self.count.set(map.values().map(HashMap::len).sum());
+    }
+
+    /// Lets the pool go that was not asked for the longest and that nobody uses. Looks at a few, however many there are; those that
+    /// are in use come last from then on.
+    fn make_room(&self) -> bool {
+        let mut recent = self.recent.borrow_mut();
+        for _ in 0..STEPS {
+            let Some((place, pool)) = recent.oldest() else { return false };
+            // The map's alone.
+            if let Some(pool) = pool.upgrade().filter(|pool| Rc::strong_count(pool) == 2 && pool.is_at_rest()) {
+                recent.remove(place);
+                let (mut map, class) = (self.map.borrow_mut(), pool.class());
+                if let Some(pools) = map.get_mut(&class) {
+                    pools.remove(pool.target());
+                    if pools.is_empty() {
+                        map.remove(&class);
+                    }
+                }
+                self.count.set(self.count.get() - 1);
+                return true;
+            }
+            recent.touch(place);
+        }
+        false
     }
 
     fn sweep(&self, now: u64) {
@@ -231,6 +268,9 @@ impl Registry {
         // Those of pools that are gone, when there are as many entries as the list has room for: not each time.
         if entries.len() == entries.capacity() {
             entries.retain(|entry| entry.counters.strong_count() > 0);
+            // As many more have to come before the next time.
+            let left = entries.len();
+            entries.reserve(left);
         }
         entries.push(Entry { target: target.to_string().into(), class, counters: Arc::downgrade(counters) });
     }
@@ -283,6 +323,43 @@ mod tests {
             let beyond = pools.pool(&target(3), &of_class(0));
             assert!(!Rc::ptr_eq(&beyond, &pools.pool(&target(3), &of_class(0))));
             assert!(Rc::ptr_eq(&third, &pools.pool(&target(2), &of_class(0))));
+        });
+    }
+
+    #[test]
+    fn the_one_that_was_not_asked_for_the_longest_makes_room() {
+        on_a_core(|pools| {
+            let there = |number| pools.0.map.borrow()[&0].contains_key(&target(number));
+            (1..=3).for_each(|number| drop(pools.pool(&target(number), &of_class(0))));
+            pools.pool(&target(1), &of_class(0));
+            pools.pool(&target(4), &of_class(0));
+            assert_eq!([1, 2, 3, 4].map(there), [true, false, true, true]);
+            pools.pool(&target(5), &of_class(0));
+            assert_eq!([1, 2, 3, 4, 5].map(there), [true, false, false, true, true]);
+        });
+    }
+
+    #[test]
+    fn a_target_too_many_costs_a_few_steps_however_many_pools_there_are() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default());
+        runtime.unwrap().block_on(async {
+            let pools = Pools::new(Settings { pools: 1000, ..Settings::default() }, Arc::default());
+            let path = |number: usize| format!("unix:/{number}").parse::<Target>().unwrap();
+            let held: Vec<Rc<Pool>> = (0..1000).map(|number| pools.pool(&path(number), &of_class(0))).collect();
+            let front = || pools.0.recent.borrow().oldest().unwrap().1.upgrade().unwrap();
+            for round in 1..=100 {
+                pools.pool(&path(1000 + round), &of_class(0));
+                assert!(Rc::ptr_eq(&front(), &held[round * STEPS % 1000]));
+            }
+            assert_eq!(pools.len(), 1000);
+            // Where nothing is in use, the first one goes.
+            drop(held);
+            for number in 2000..22_000 {
+                pools.pool(&path(number), &of_class(0));
+            }
+            assert_eq!(pools.len(), 1000);
+            let kept = (21_000..22_000).filter(|&number| pools.0.map.borrow()[&0].contains_key(&path(number))).count();
+            assert_eq!(kept, 1000);
         });
     }
 

@@ -98,6 +98,11 @@ impl<C> Slots<C> {
         self.open == 0 && self.line.is_empty()
     }
 
+    /// Whether nobody has a connection, is making one, or stands in line.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.open == self.idle.len() && self.line.is_empty()
+    }
+
     /// The connection that became idle last, if its time is not over.
     pub(crate) fn take_idle(&mut self, now: u64) -> Option<C> {
         while let Some(idle) = self.idle.pop() {

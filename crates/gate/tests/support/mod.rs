@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use oroshi_gate::forward::{self, Call, Failure, Outcome, Rules, To};
+use oroshi_gate::forward::{self, Call, Failure, Inspect, Outcome, Rules, To};
 use oroshi_gate::upstream::{self, Balancer, Counts, Policy, PoolSettings, Pools, Registry, Target};
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, Shutdown};
 use oroshi_server::{Exchange, Server};
@@ -27,6 +27,8 @@ pub struct Setup {
     pub pool: PoolSettings,
     pub rules: forward::Settings,
     pub server: oroshi_server::Settings,
+    /// Who looks at answers.
+    pub inspect: Option<&'static (dyn Inspect + Sync)>,
     /// Where it listens.
     pub listen: String,
 }
@@ -48,6 +50,7 @@ impl Setup {
             pool: PoolSettings { idle_timeout: HANG * 2, ..PoolSettings::default() },
             rules: forward::Settings { timeouts, ..Default::default() },
             server: patient(),
+            inspect: None,
             listen: "127.0.0.1:0".to_owned(),
         }
     }
@@ -105,7 +108,7 @@ impl Drop for Noting<'_> {
 
 impl Gate {
     fn start(setup: Setup) -> Gate {
-        let Setup { targets, policy, pool, rules, server, listen } = setup;
+        let Setup { targets, policy, pool, rules, server, inspect, listen } = setup;
         let bound = BoundListener::bind(&listen, &ListenOptions::default()).unwrap();
         let address = bound.address().clone();
         let bound = Mutex::new(Some(bound));
@@ -130,7 +133,8 @@ impl Gate {
                         _ => To::Any(&balancer),
                     };
                     let key = upstream::hash(exchange.head.target.as_bytes());
-                    let call = Call { key, ..Call::new(&rules, to) };
+                    let inspect = inspect.map(|inspect| -> &dyn Inspect { inspect });
+                    let call = Call { key, inspect, ..Call::new(&rules, to) };
                     forward::forward(exchange, &call, &mut noting.1).await
                 };
                 let server = Server::new(handler, server);

@@ -1,0 +1,261 @@
+//! The parts of a draft, checked one by one.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use oroshi_lookup::{StoreKind, StoreSettings, key};
+
+use super::{KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, Wrong, check_answer, expected};
+use crate::plan::{HashBy, KeyFrom, Lookup, Script, Upstream};
+use crate::route::{HostPattern, Matcher};
+use crate::script::{self, Hook, HookSet, ScriptSettings};
+use crate::upstream::{Policy, PoolSettings, Target};
+
+impl UpstreamDraft {
+    pub(super) fn plan(&self, class: u32, wrong: &mut Wrong) -> Upstream {
+        let at = format!("upstream.{}", self.name);
+        let mut targets = Vec::new();
+        for (text, weight) in &self.targets {
+            match text.parse() {
+                Ok(target) => targets.push((target, *weight)),
+                Err(error) => wrong.add(format!("{at}.targets"), format!("{error}")),
+            }
+            if !(1..=1000).contains(weight) {
+                wrong.add(format!("{at}.targets"), format!("the weight of `{text}` is {weight}: expected 1 to 1000"));
+            }
+        }
+        if self.targets.is_empty() {
+            wrong.add(
+                format!("{at}.targets"),
+                "there is none: expected at least one such as 10.0.0.7:8080 or unix:/run/app.sock",
+            );
+        }
+        check_pool(&self.pool, &at, wrong);
+        let pool = PoolSettings { class, ..self.pool.clone() };
+        Upstream { name: self.name.clone(), targets, policy: self.policy, hash: self.hash.clone(), pool }
+    }
+}
+
+/// An upstream of one target that a route names directly.
+pub(super) fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], wrong: &mut Wrong) -> Upstream {
+    let mut targets: Vec<(Target, u32)> = Vec::new();
+    // A name without a port or a dot is more likely that of an upstream which is missing.
+    let is_name = !text.contains(['.', ':', '[']) && text != "localhost";
+    match text.parse() {
+        Ok(target) if !is_name => targets.push((target, 1)),
+        Ok(_) => {
+            let names: Vec<&str> = named.iter().map(|upstream| &*upstream.name).collect();
+            wrong.add(
+                key,
+                format!("there is no upstream `{text}`{}, or an address such as {text}:80", expected(&names)),
+            );
+        }
+        Err(error) => wrong.add(key, format!("{error}; nor is there an upstream of that name")),
+    }
+    let pool = PoolSettings { class, ..PoolSettings::default() };
+    Upstream { name: text.to_owned(), targets, policy: Policy::default(), hash: HashBy::default(), pool }
+}
+
+impl LookupDraft {
+    pub(super) fn plan(self, stores: &[StoreSettings], scripts: &Scripts, class: u32, wrong: &mut Wrong) -> Lookup {
+        let at = format!("lookup.{}", self.settings.name);
+        for error in self.settings.validate() {
+            wrong.add(format!("{at}.{}", error.key), error.problem);
+        }
+        let mut store = |key: &str, name: &str, is_it: fn(&StoreKind) -> bool| {
+            let fit: Vec<&str> = stores.iter().filter(|store| is_it(&store.kind)).map(|store| &*store.name).collect();
+            if !fit.contains(&name) {
+                wrong.add(format!("{at}.{key}.store"), format!("there is no such store `{name}`{}", expected(&fit)));
+            }
+        };
+        if let Some(tier) = &self.settings.memcached {
+            store("memcached", &tier.store, |kind| matches!(kind, StoreKind::Memcached(_)));
+        }
+        if let Some(tier) = &self.settings.sql {
+            store("sql", &tier.store, |kind| matches!(kind, StoreKind::Sql(_)));
+        }
+        let key = match self.key {
+            KeyDraft::Request(key) => key,
+            KeyDraft::Script(name) => {
+                let key = format!("{at}.key");
+                let place = scripts.find(&name, &key, wrong);
+                let script = place.and_then(|place| scripts.planned[place].as_ref());
+                if script.is_some_and(|script| !script.hooks.has(Hook::Key)) {
+                    wrong.add(key, format!("the script `{name}` has no function on_key, which makes the key"));
+                }
+                KeyFrom::Script(place.unwrap_or(0))
+            }
+        };
+        if key == KeyFrom::Segment(0) {
+            wrong.add(format!("{at}.key"), "segments of a path are counted from 1");
+        }
+        for (key, answer) in [("unknown", &self.unknown), ("down", &self.down), ("invalid", &self.invalid)] {
+            check_answer(answer, &format!("{at}.{key}"), wrong);
+        }
+        check_pool(&self.pool, &at, wrong);
+        let allow = self.settings.allow.clone();
+        let pool =
+            PoolSettings { class, allow: Some(Arc::new(move |address: IpAddr| allow.resolved(address))), ..self.pool };
+        Lookup {
+            settings: self.settings,
+            key,
+            policy: self.policy,
+            hash: self.hash,
+            pool,
+            unknown: self.unknown,
+            down: self.down,
+            invalid: self.invalid,
+        }
+    }
+}
+
+impl ScriptDraft {
+    /// `None` if there is nothing that could run.
+    pub(super) fn plan(self, class: u32, wrong: &mut Wrong) -> Option<Script> {
+        let at = format!("script.{}", self.name);
+        for (key, answer) in [("unknown", &self.unknown), ("invalid", &self.invalid)] {
+            check_answer(answer, &format!("{at}.{key}"), wrong);
+        }
+        check_pool(&self.pool, &at, wrong);
+        let Some(settings) = self.settings else {
+            wrong.add(format!("{at}.file"), "there is none: expected a file of Lua such as route.lua");
+            return None;
+        };
+        let mut too_small = |key: &str, value: String, least: &str| {
+            wrong.add(format!("{at}.{key}"), format!("{value} leaves room for nothing: expected at least {least}"));
+        };
+        if settings.instructions < LEAST_INSTRUCTIONS {
+            too_small("instructions", settings.instructions.to_string(), &LEAST_INSTRUCTIONS.to_string());
+        }
+        if settings.wall < LEAST_WALL {
+            too_small("wall", format!("{:?}", settings.wall), &format!("{LEAST_WALL:?}"));
+        }
+        if settings.memory < LEAST_MEMORY {
+            too_small("memory", settings.memory.to_string(), &format!("{LEAST_MEMORY} bytes"));
+        }
+        let hooks = match hooks(&settings) {
+            Ok(hooks) => hooks,
+            Err(why) => {
+                wrong.add(format!("{at}.file"), why);
+                return None;
+            }
+        };
+        if !Hook::ALL.into_iter().any(|hook| hook != Hook::Init && hooks.has(hook)) {
+            let known: Vec<&str> = Hook::ALL.into_iter().filter(|&hook| hook != Hook::Init).map(Hook::name).collect();
+            let file = settings.file.display();
+            wrong.add(
+                format!("{at}.file"),
+                format!("`{file}` has no function that is called: expected one of {}", known.join(", ")),
+            );
+        }
+        let allow = self.allow.clone();
+        let pool =
+            PoolSettings { class, allow: Some(Arc::new(move |address: IpAddr| allow.resolved(address))), ..self.pool };
+        Some(Script {
+            settings,
+            hooks,
+            allow: self.allow,
+            policy: self.policy,
+            hash: self.hash,
+            pool,
+            unknown: self.unknown,
+            invalid: self.invalid,
+        })
+    }
+}
+
+/// Below these a script could not even begin.
+const LEAST_INSTRUCTIONS: u64 = 1000;
+const LEAST_WALL: Duration = Duration::from_millis(10);
+const LEAST_MEMORY: usize = 1 << 20;
+
+/// Runs a script's top level where nothing can be asked, and tells which hooks it has.
+fn hooks(settings: &ScriptSettings) -> Result<HookSet, String> {
+    // On a thread with as much stack as those that serve have.
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().name("check".to_owned()).stack_size(oroshi_script::STACK_BYTES);
+        let checked = builder.spawn_scoped(scope, || script::Script::check(settings));
+        let checked = checked.map_err(|error| format!("cannot start a thread to check it: {error}"))?;
+        match checked.join() {
+            Ok(hooks) => hooks.map_err(|error| error.to_string()),
+            Err(_) => Err("the thread that checked it panicked".to_owned()),
+        }
+    })
+}
+
+/// Whether a script can say what becomes of a request.
+pub(super) fn decides(hooks: HookSet) -> bool {
+    hooks.has(Hook::Request) || hooks.has(Hook::Route)
+}
+
+/// All scripts by their places.
+pub(super) struct Scripts {
+    pub(super) names: Vec<String>,
+    /// `None`: something is wrong with it, of which it was told.
+    pub(super) planned: Vec<Option<Script>>,
+}
+
+impl Scripts {
+    pub(super) fn find(&self, name: &str, key: &str, wrong: &mut Wrong) -> Option<usize> {
+        let place = self.names.iter().position(|known| known == name);
+        if place.is_none() {
+            let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+            wrong.add(key, format!("there is no script `{name}`{}", expected(&names)));
+        }
+        place
+    }
+}
+
+impl RouteDraft {
+    pub(super) fn matcher(&self, at: &str, wrong: &mut Wrong) -> Matcher {
+        let mut hosts = Vec::new();
+        for text in &self.hosts {
+            let (name, below) = match text.strip_prefix("*.") {
+                Some(name) => (name, true),
+                None => (&**text, false),
+            };
+            match key::host(name.as_bytes()) {
+                Ok(name) if below => hosts.push(HostPattern::Below(name.into_owned())),
+                Ok(name) => hosts.push(HostPattern::Exact(name.into_owned())),
+                Err(error) => wrong.add(
+                    format!("{at}.host"),
+                    format!("`{text}` is no host: {error}: expected a name such as example.org, or *.example.org"),
+                ),
+            }
+        }
+        if !self.path.is_empty() {
+            match crate::route::plain_path(&self.path) {
+                Ok(plain)
+                    if plain == self.path && self.path.starts_with('/') && !self.path.contains(['?', '#', ' ']) => {}
+                _ => wrong.add(
+                    format!("{at}.path"),
+                    format!(
+                        "`{}` is no path in its plain form: expected one such as /api, without escapes, `//` or `..`",
+                        self.path
+                    ),
+                ),
+            }
+        }
+        for method in &self.methods {
+            let is_token = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+            if !is_token {
+                wrong.add(
+                    format!("{at}.method"),
+                    format!("`{method}` is no method: expected one such as GET, in capitals"),
+                );
+            }
+        }
+        Matcher { hosts, path: self.path.clone(), methods: self.methods.clone(), headers: self.headers.clone() }
+    }
+}
+
+fn check_pool(pool: &PoolSettings, at: &str, wrong: &mut Wrong) {
+    if pool.connections == 0 {
+        wrong.add(format!("{at}.connections"), "0 leaves room for nothing: expected at least 1");
+    }
+    if pool.max_requests == 0 {
+        wrong.add(format!("{at}.max-requests"), "0 leaves room for nothing: expected at least 1, or off");
+    }
+}

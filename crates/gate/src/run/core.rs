@@ -1,0 +1,266 @@
+//! The life of one of a gateway's cores.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use oroshi_net::{BoundListener, Listener, Shutdown};
+use oroshi_server::{Exchange, Server, Settings};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinSet;
+
+use super::{LAST_LINES, RunError};
+use crate::access::{Log, Sink};
+use crate::admin;
+use crate::plan::{Door, KeyFrom, Serves};
+use crate::script::hooks::{Desk, Logs};
+use crate::script::{Declared, Hook, Script, ScriptError, Tools, http_client};
+use crate::site::{Hosts, Site};
+use crate::upstream::{Pools, Settings as PoolsSettings};
+use crate::works::Works;
+
+/// How often the log is handed over.
+const FLUSH: Duration = Duration::from_millis(500);
+
+/// What a core is told.
+pub(super) enum Job {
+    /// This plan is to be made ready, with these sockets, which are new. Whether it is, is to be said.
+    Prepare { works: Arc<Works>, open: Vec<(Door, BoundListener)>, ready: mpsc::Sender<Result<(), RunError>> },
+    /// What was made ready is in force; these addresses are no longer listened on.
+    Switch { close: Vec<Door> },
+    /// What was made ready will not be.
+    Abandon,
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Job::Prepare { open, .. } => f.debug_struct("Prepare").field("open", &open.len()).finish_non_exhaustive(),
+            Job::Switch { close } => f.debug_struct("Switch").field("close", close).finish(),
+            Job::Abandon => f.write_str("Abandon"),
+        }
+    }
+}
+
+/// A plan that is ready.
+struct Ready {
+    works: Arc<Works>,
+    desks: Vec<Rc<Desk>>,
+    listeners: Vec<(Door, Listener)>,
+}
+
+/// What stays on a core, whatever plan is in force.
+struct Core {
+    index: usize,
+    pools: Pools,
+    hosts: Rc<Hosts>,
+    logs: Rc<Logs>,
+    /// Of scripts; its connections serve them all.
+    http: oroshi_client::local::Client,
+    /// One for as long as the log is the same, so that a request which began before a reload is told no later than others.
+    sink: Option<(Arc<Log>, Rc<Sink>)>,
+}
+
+/// The plan in force on a core.
+type Place = Rc<RefCell<Rc<Site>>>;
+
+pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedReceiver<Job>, shutdown: Shutdown) {
+    let mut core = Core {
+        index,
+        pools: Pools::new(PoolsSettings::default(), Arc::clone(&works.ledger.targets)),
+        hosts: Rc::default(),
+        logs: Rc::default(),
+        http: http_client(),
+        sink: None,
+    };
+    let mut ready = None;
+    let mut serving = JoinSet::new();
+    let mut open: HashMap<String, Shutdown> = HashMap::new();
+    let mut place: Option<Place> = None;
+    let mut flushing = JoinSet::new();
+    loop {
+        let job = tokio::select! {
+            job = mail.recv() => job,
+            () = shutdown.reached(1) => None,
+        };
+        match job {
+            None => break,
+            Some(Job::Prepare { works, open, ready: told }) => {
+                // The one before goes on serving meanwhile.
+                let made = tokio::select! {
+                    made = core.prepare(works, open) => made,
+                    () = shutdown.reached(1) => break,
+                };
+                let _ = told.send(made.map(|made| ready = Some(made)));
+            }
+            Some(Job::Abandon) => ready = None,
+            Some(Job::Switch { close }) => {
+                let Some(Ready { works, desks, listeners }) = ready.take() else { continue };
+                for door in close {
+                    if let Some(ended) = open.remove(&door.address) {
+                        ended.request();
+                    }
+                }
+                let site = core.site(&works, desks);
+                let place = match &place {
+                    Some(place) => {
+                        place.replace(site).flush();
+                        place
+                    }
+                    None => {
+                        let first = place.insert(Rc::new(RefCell::new(site)));
+                        flushing.spawn_local(flush(Rc::clone(first)));
+                        first
+                    }
+                };
+                for (door, listener) in listeners {
+                    let ended = Shutdown::new();
+                    open.insert(door.address.clone(), ended.clone());
+                    serving.spawn_local(serve(Rc::clone(place), door, listener, shutdown.clone(), ended));
+                }
+            }
+        }
+    }
+    let mut at_once = std::pin::pin!(shutdown.reached(2));
+    while !serving.is_empty() {
+        tokio::select! {
+            _ = serving.join_next() => {}
+            () = &mut at_once => break,
+        }
+    }
+    // Whatever is still there is told now, and to no script.
+    drop(serving);
+    tokio::select! {
+        () = core.logs.finish(LAST_LINES) => {}
+        () = at_once => {}
+    }
+    if let Some(place) = place {
+        place.borrow().flush();
+    }
+}
+
+impl Core {
+    /// Makes this core's part of a plan.
+    async fn prepare(&self, works: Arc<Works>, open: Vec<(Door, BoundListener)>) -> Result<Ready, RunError> {
+        let register = |(door, listener): (Door, BoundListener)| match listener.into_listener() {
+            Ok(listener) => Ok((door, listener)),
+            Err(source) => Err(RunError::Register { address: door.address, source }),
+        };
+        let listeners = open.into_iter().map(register).collect::<Result<_, _>>()?;
+        let lookups = works.plan.lookups.iter().zip(&works.lookups).map(|(plan, lookup)| {
+            let by_host = plan.key == KeyFrom::Host;
+            (plan.settings.name.clone(), Declared { lookup: lookup.clone(), by_host })
+        });
+        let lookups = Rc::new(lookups.collect());
+        let mut desks = Vec::with_capacity(works.plan.scripts.len());
+        for script in &works.plan.scripts {
+            let settings = script.settings.clone();
+            let tallies = works.ledger.script(&settings.name, self.index);
+            let tools = Tools {
+                stores: works.stores.clone(),
+                lookups: Rc::clone(&lookups),
+                cache: Arc::clone(&works.cache),
+                http: self.http.clone(),
+                core: self.index,
+                counters: Arc::clone(&tallies.hooks),
+            };
+            let failed = |hook, error: ScriptError| RunError::Script { script: settings.name.clone(), hook, error };
+            let script = Script::load(&settings, tools).map_err(|error| failed(None, error))?;
+            if script.has(Hook::Init) {
+                script.call::<_, ()>(Hook::Init, ()).await.map_err(|error| failed(Some(Hook::Init), error))?;
+            }
+            desks.push(Rc::new(Desk { script, settings, tallies, logs: Rc::clone(&self.logs) }));
+        }
+        Ok(Ready { works, desks, listeners })
+    }
+
+    /// Puts it in force.
+    fn site(&mut self, works: &Arc<Works>, desks: Vec<Rc<Desk>>) -> Rc<Site> {
+        let same = matches!((&self.sink, &works.log), (Some((known, _)), Some(log)) if Arc::ptr_eq(known, log));
+        if !same {
+            self.sink = works.log.as_ref().map(|log| (Arc::clone(log), Rc::new(log.sink())));
+        }
+        let sink = self.sink.as_ref().map(|(_, sink)| Rc::clone(sink));
+        let (pools, hosts) = (self.pools.clone(), Rc::clone(&self.hosts));
+        Rc::new(Site::new(Arc::clone(works), self.index, pools, hosts, sink, desks))
+    }
+}
+
+async fn flush(place: Place) {
+    loop {
+        tokio::time::sleep(FLUSH).await;
+        place.borrow().flush();
+    }
+}
+
+/// Serves an address until it is closed, or all is.
+async fn serve(place: Place, door: Door, listener: Listener, shutdown: Shutdown, ended: Shutdown) {
+    let works = Arc::clone(&place.borrow().works);
+    let settings = settings(&works);
+    let until = || {
+        let (shutdown, ended) = (shutdown.clone(), ended.clone());
+        async move {
+            tokio::select! {
+                () = shutdown.reached(1) => {}
+                () = ended.reached(1) => {}
+            }
+        }
+    };
+    let drained = {
+        let (place, until) = (Rc::clone(&place), until());
+        async move {
+            until.await;
+            // As the plan has it that is in force then.
+            let drain = place.borrow().works.plan.drain;
+            tokio::time::sleep(drain).await;
+        }
+    };
+    let serving: std::pin::Pin<Box<dyn Future<Output = ()>>> = if door.serves == Serves::Admin {
+        let handler = async move |exchange: &mut Exchange<'_>| {
+            let site = Rc::clone(&place.borrow());
+            admin::answer(&site, exchange).await
+        };
+        let server = Server::new(handler, settings);
+        let until = until();
+        Box::pin(async move { server.serve([listener.into()], until).await })
+    } else {
+        let handler = async move |exchange: &mut Exchange<'_>| {
+            let site = Rc::clone(&place.borrow());
+            site.answer(exchange).await
+        };
+        let server = Server::new(handler, settings);
+        works.ledger.enter(server.counters());
+        let until = until();
+        Box::pin(async move { server.serve([listener.into()], until).await })
+    };
+    tokio::select! {
+        () = serving => {}
+        // What is left is cut off.
+        () = drained => {}
+    }
+}
+
+/// What a server of clients allows.
+fn settings(works: &Works) -> Settings {
+    let (plan, limits) = (&works.plan, &works.plan.limits);
+    let mut settings = Settings {
+        idle_timeout: limits.idle,
+        head_timeout: limits.head,
+        body_timeout: limits.body,
+        request_timeout: Duration::MAX,
+        write_timeout: limits.write,
+        // `serve` looks after it, as a reload may change it.
+        drain_timeout: Duration::MAX,
+        // Whoever was told by an earlier answer that the connection stays open may have sent a request already.
+        last_request_timeout: Duration::from_millis(100).min(plan.drain / 4),
+        connections: limits.connections.div_ceil(plan.threads),
+        ..Settings::default()
+    };
+    settings.limits.head_bytes = limits.head_bytes;
+    settings.limits.headers = limits.headers;
+    settings.limits.target_bytes = limits.target_bytes;
+    settings.limits.body_bytes = limits.body_bytes;
+    settings
+}

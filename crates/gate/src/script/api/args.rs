@@ -1,0 +1,110 @@
+//! What a function of `gate` was given.
+
+use std::time::Duration;
+
+use mlua::{AnyUserData, LuaString, MultiValue, UserData, Value};
+
+/// What is wrong with a call, told at the script's line.
+pub(super) enum Wrong {
+    /// With what was given.
+    Argument(String),
+    /// There is no room for the results.
+    Lua(mlua::Error),
+}
+
+impl Wrong {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Wrong::Argument(what.into())
+    }
+}
+
+impl From<mlua::Error> for Wrong {
+    fn from(error: mlua::Error) -> Self {
+        Wrong::Lua(error)
+    }
+}
+
+/// Arguments, taken from the first to the last. Each is named in what is said of it.
+pub(super) struct Args {
+    called: &'static str,
+    values: MultiValue,
+}
+
+impl Args {
+    pub(super) fn new(called: &'static str, values: MultiValue) -> Self {
+        Args { called, values }
+    }
+
+    pub(super) fn next(&mut self) -> Value {
+        self.values.pop_front().unwrap_or(Value::Nil)
+    }
+
+    /// All that are left.
+    pub(super) fn rest(&mut self) -> MultiValue {
+        std::mem::take(&mut self.values)
+    }
+
+    pub(super) fn wrong(&self, name: &str, what: &str) -> Wrong {
+        Wrong::Argument(format!("{name} {what}"))
+    }
+
+    /// A text; a number is one too.
+    pub(super) fn text(&mut self, lua: &mlua::Lua, name: &str) -> Result<LuaString, Wrong> {
+        match self.next() {
+            Value::String(text) => Ok(text),
+            number @ (Value::Integer(_) | Value::Number(_)) => {
+                lua.coerce_string(number)?.ok_or_else(|| self.wrong(name, "is not a string"))
+            }
+            other => Err(self.wrong(name, &format!("is {}: expected a string", kind(&other)))),
+        }
+    }
+
+    pub(super) fn number(&mut self, name: &str) -> Result<f64, Wrong> {
+        match self.next() {
+            Value::Integer(number) => Ok(number as f64),
+            Value::Number(number) => Ok(number),
+            other => Err(self.wrong(name, &format!("is {}: expected a number", kind(&other)))),
+        }
+    }
+
+    /// A number, if there is anything.
+    pub(super) fn optional_number(&mut self, name: &str) -> Result<Option<f64>, Wrong> {
+        match self.values.front() {
+            None | Some(Value::Nil) => {
+                self.next();
+                Ok(None)
+            }
+            Some(_) => self.number(name).map(Some),
+        }
+    }
+
+    /// A time to live, in seconds; `nil`: for ever.
+    pub(super) fn ttl(&mut self) -> Result<Option<Duration>, Wrong> {
+        let seconds = match self.next() {
+            Value::Nil => return Ok(None),
+            Value::Integer(number) => number as f64,
+            Value::Number(number) => number,
+            other => return Err(self.wrong("ttl", &format!("is {}: expected seconds", kind(&other)))),
+        };
+        let ttl = Duration::try_from_secs_f64(seconds).ok().filter(|ttl| !ttl.is_zero());
+        ttl.map(Some).ok_or_else(|| self.wrong("ttl", &format!("is {seconds}: expected more than 0 seconds, or nil")))
+    }
+
+    /// Something of ours that the prelude passes on.
+    pub(super) fn ours<T: UserData + Clone + 'static>(&mut self) -> Result<T, Wrong> {
+        let ours = match self.next() {
+            Value::UserData(data) => AnyUserData::borrow::<T>(&data).ok().map(|data| data.clone()),
+            _ => None,
+        };
+        ours.ok_or_else(|| Wrong::new(format!("it is a method: expected {}(...) on what it is of", self.called)))
+    }
+}
+
+/// A value's kind, as messages name it.
+pub(super) fn kind(value: &Value) -> String {
+    match value {
+        Value::Nil => "nil".into(),
+        Value::Integer(_) | Value::Number(_) => "a number".into(),
+        other => format!("a {}", other.type_name()),
+    }
+}

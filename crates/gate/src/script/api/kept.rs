@@ -1,0 +1,131 @@
+//! `gate.cache`.
+
+use std::sync::Arc;
+
+use mlua::{IntoLua, IntoLuaMulti, Lua, MultiValue, Value};
+use oroshi_script::Data;
+
+use super::args::{Args, Wrong};
+use super::{Got, Host, Library, later, now};
+use crate::script::cache::{Asked, Cache, KEY_BYTES};
+
+pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
+    library.add("gate.cache.get", |lua, host, args| {
+        let key = key(lua, args)?;
+        match cache(host)?.get(&key) {
+            // The second says whether a nil is what is kept.
+            Some(value) => now(lua, (value.to_lua(lua)?, true)),
+            None => now(lua, (Value::Nil, false)),
+        }
+    })?;
+    library.add("gate.cache.set", |lua, host, args| {
+        let key = key(lua, args)?;
+        let value = data(args)?;
+        let ttl = args.ttl()?;
+        match cache(host)?.set(&key, value, ttl) {
+            Ok(()) => now(lua, true),
+            Err(error) => now(lua, (Value::Nil, error.to_string(), "too-large")),
+        }
+    })?;
+    library.add("gate.cache.delete", |lua, host, args| {
+        let key = key(lua, args)?;
+        now(lua, cache(host)?.delete(&key))
+    })?;
+    library.add("gate.cache.incr", |lua, host, args| {
+        let key = key(lua, args)?;
+        let more = args.optional_number("n")?.unwrap_or(1.0);
+        let ttl = args.ttl()?;
+        match cache(host)?.incr(&key, more, ttl) {
+            Ok(sum) => now(lua, sum),
+            Err(error) => now(lua, (Value::Nil, error.to_string(), "not-a-number")),
+        }
+    })?;
+    // What `gate.cache.fetch` is made of.
+    library.add("gate.cache.ask", |lua, host, args| {
+        let key = key(lua, args)?;
+        if host.tickets.borrow().iter().any(|ticket| ticket.is_for(&key)) {
+            return Err(Wrong::new("this is called by its own function for the same key, and would wait for itself"));
+        }
+        let cache = Arc::clone(cache(host)?);
+        match cache.ask(&key) {
+            Asked::Made(mut made) => later(async move {
+                loop {
+                    // Whoever made it has gone: it is the turn of whoever asks first.
+                    let outcome = made.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+                    match outcome {
+                        Some(Ok(values)) => return Got::Made(values),
+                        Some(Err(why)) => {
+                            return Got::Raised(format!("gate.cache.fetch: its function failed elsewhere: {why}"));
+                        }
+                        None => match cache.ask(&key) {
+                            Asked::Made(other) => made = other,
+                            asked => return Got::Asked(asked),
+                        },
+                    }
+                }
+            }),
+            asked => now(lua, self::asked(lua, host, asked)?),
+        }
+    })?;
+    library.add("gate.cache.made", |lua, host, args| {
+        let key = key(lua, args)?;
+        let ttl = args.ttl()?;
+        let results = args.rest();
+        let results = results.iter().map(|value| Data::from_lua(value).map_err(|error| Wrong::new(error.to_string())));
+        let results = results.collect::<Result<Vec<_>, _>>();
+        let Some(ticket) = ticket(host, &key) else { return now(lua, ()) };
+        match results {
+            // A value that is too large is not kept; this call has it all the same.
+            Ok(results) => drop(ticket.made(results, ttl)),
+            Err(wrong) => {
+                if let Wrong::Argument(what) = &wrong {
+                    ticket.failed(what);
+                }
+                return Err(wrong);
+            }
+        }
+        now(lua, ())
+    })?;
+    library.add("gate.cache.failed", |lua, host, args| {
+        let key = key(lua, args)?;
+        let why = args.text(lua, "why")?;
+        if let Some(ticket) = ticket(host, &key) {
+            ticket.failed(&why.to_string_lossy());
+        }
+        now(lua, ())
+    })
+}
+
+/// What comes of asking: `"known", value`, or `"make"`, upon which this call has the ticket.
+pub(super) fn asked(lua: &Lua, host: &Host, asked: Asked) -> mlua::Result<MultiValue> {
+    match asked {
+        Asked::Known(value) => ("known", value.to_lua(lua)?).into_lua_multi(lua),
+        Asked::Make(ticket) => {
+            host.tickets.borrow_mut().push(ticket);
+            "make".into_lua(lua)?.into_lua_multi(lua)
+        }
+        Asked::Made(_) => Err(mlua::Error::runtime("somebody else makes it")),
+    }
+}
+
+fn ticket(host: &Host, key: &[u8]) -> Option<crate::script::cache::Ticket> {
+    let mut tickets = host.tickets.borrow_mut();
+    let place = tickets.iter().position(|ticket| ticket.is_for(key))?;
+    Some(tickets.swap_remove(place))
+}
+
+fn cache(host: &Host) -> Result<&Arc<Cache>, Wrong> {
+    Ok(&host.tools()?.cache)
+}
+
+fn key(lua: &Lua, args: &mut Args) -> Result<Vec<u8>, Wrong> {
+    let key = args.text(lua, "key")?.as_bytes().to_vec();
+    if key.len() > KEY_BYTES {
+        return Err(args.wrong("key", &format!("has {} bytes: expected at most {KEY_BYTES}", key.len())));
+    }
+    Ok(key)
+}
+
+fn data(args: &mut Args) -> Result<Data, Wrong> {
+    Data::from_lua(&args.next()).map_err(|error| Wrong::new(format!("value: {error}")))
+}

@@ -1,0 +1,232 @@
+//! The table `gate` of a script. Its Lua part is `prelude.lua`, which is what scripts call; what it calls here gives `true` and results, `false`
+//! and what is wrong with the arguments, or nothing if there is something to wait for.
+
+mod args;
+mod http;
+mod json;
+mod kept;
+mod reply;
+mod stores;
+mod text;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mlua::{IntoLua, IntoLuaMulti, Lua, MultiValue, Table, Value};
+use oroshi_lookup::{Answer, Rows};
+use oroshi_script::{Data, Engine, Error};
+
+use super::Tools;
+use super::cache::{Asked, Ticket};
+use args::{Args, Wrong};
+
+pub(crate) use http::client as http_client;
+pub(crate) use reply::Reply;
+
+/// Its Lua part.
+const PRELUDE: &str = include_str!("../prelude.lua");
+
+/// The longest that `gate.sleep` sleeps, seconds: the call's own limit is shorter.
+const MOST_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
+
+/// What stands behind the functions of a state.
+pub(crate) struct Host {
+    script: String,
+    /// None while a script is checked.
+    tools: Option<Tools>,
+    /// What the call that has just stopped waits for.
+    pending: RefCell<Option<Pending>>,
+    /// What the call that is running has promised to make.
+    tickets: RefCell<Vec<Ticket>>,
+}
+
+/// Something that a call waits for.
+pub(crate) type Pending = Pin<Box<dyn Future<Output = Got>>>;
+
+/// What it has waited for.
+#[derive(Debug)]
+pub(crate) enum Got {
+    Nothing,
+    Boolean(bool),
+    Bytes(Option<Box<[u8]>>),
+    Rows(Rows, stores::Shape),
+    Answer(Answer),
+    Response(http::Received),
+    /// For a key, what comes of asking for its value.
+    Asked(Asked),
+    /// What somebody else has made.
+    Made(Arc<[Data]>),
+    /// `nil`, what went wrong, and its name.
+    Failure(String, &'static str),
+    /// An error where it was called.
+    Raised(String),
+}
+
+/// What a function has come to at once.
+pub(crate) enum Done {
+    Now(MultiValue),
+    Later(Pending),
+}
+
+impl Host {
+    pub(crate) fn new(script: &str, tools: Option<Tools>) -> Self {
+        Host { script: script.to_owned(), tools, pending: RefCell::default(), tickets: RefCell::default() }
+    }
+
+    /// Takes what is waited for.
+    pub(crate) fn take(&self) -> Option<Pending> {
+        self.pending.take()
+    }
+
+    /// Does something for a call that has these tickets.
+    pub(crate) fn during<T>(&self, tickets: &mut Vec<Ticket>, work: impl FnOnce() -> T) -> T {
+        drop(self.pending.take());
+        std::mem::swap(&mut *self.tickets.borrow_mut(), tickets);
+        let result = work();
+        std::mem::swap(&mut *self.tickets.borrow_mut(), tickets);
+        result
+    }
+
+    /// What the functions work with. At a check there is nothing.
+    fn tools(&self) -> Result<&Tools, Wrong> {
+        self.tools.as_ref().ok_or_else(|| {
+            Wrong::new("this is a check, in which nothing can be asked: expected it in init() or in a hook")
+        })
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("script", &self.script).field("tools", &self.tools).finish_non_exhaustive()
+    }
+}
+
+/// Puts `gate` into a state.
+pub(crate) fn install(engine: &Engine, host: &Rc<Host>) -> Result<(), Error> {
+    let lua = engine.lua();
+    let filled = engine.own().ok_or_else(|| mlua::Error::runtime("the state is not confined"));
+    let filled = filled.and_then(|own| {
+        let cancelled = Rc::clone(host);
+        let cancel = move |_: &Lua, ()| {
+            drop(cancelled.pending.take());
+            Ok(())
+        };
+        own.raw_set("cancel", lua.create_function(cancel)?)?;
+        own.raw_set("core", host.tools.as_ref().map_or(0, |tools| tools.core))?;
+        own.raw_set("version", env!("CARGO_PKG_VERSION"))?;
+        let library = Library { lua, own, host };
+        time(&library)?;
+        stores::add(&library)?;
+        http::add(&library)?;
+        kept::add(&library)?;
+        json::add(&library)?;
+        text::add(&library)?;
+        reply::add(&library)
+    });
+    filled.map_err(|error| {
+        let what = format!("the API cannot be put into the state: {error}");
+        Error { place: host.script.clone(), what, kind: oroshi_script::Kind::Memory }
+    })?;
+    engine.prelude("gate", PRELUDE)
+}
+
+/// Where functions are put.
+struct Library<'a> {
+    lua: &'a Lua,
+    own: &'a Table,
+    host: &'a Rc<Host>,
+}
+
+impl Library<'_> {
+    /// `called`: what scripts call it. Its name here is that without dots and colons.
+    fn add(
+        &self,
+        called: &'static str,
+        work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, Wrong> + 'static,
+    ) -> mlua::Result<()> {
+        let host = Rc::clone(self.host);
+        let function = self.lua.create_function(move |lua, values: MultiValue| {
+            let mut args = Args::new(called, values);
+            match work(lua, &host, &mut args) {
+                Ok(Done::Now(mut values)) => {
+                    values.push_front(Value::Boolean(true));
+                    Ok(values)
+                }
+                Ok(Done::Later(pending)) => {
+                    host.pending.replace(Some(pending));
+                    Ok(MultiValue::new())
+                }
+                Err(Wrong::Argument(what)) => (false, format!("{called}: {what}")).into_lua_multi(lua),
+                Err(Wrong::Lua(error)) => Err(error),
+            }
+        })?;
+        self.own.raw_set(called.replace(['.', ':'], "_"), function)
+    }
+}
+
+/// Results that are there.
+fn now(lua: &Lua, values: impl IntoLuaMulti) -> Result<Done, Wrong> {
+    Ok(Done::Now(values.into_lua_multi(lua)?))
+}
+
+/// Results that come.
+fn later(work: impl Future<Output = Got> + 'static) -> Result<Done, Wrong> {
+    Ok(Done::Later(Box::pin(work)))
+}
+
+fn time(library: &Library<'_>) -> mlua::Result<()> {
+    library.add("gate.sleep", |_, _, args| {
+        let seconds = args.number("seconds")?;
+        if !(0.0..=MOST_SECONDS).contains(&seconds) {
+            return Err(args.wrong("seconds", &format!("is {seconds}: expected 0 or more")));
+        }
+        let pause = Duration::from_secs_f64(seconds);
+        later(async move {
+            tokio::time::sleep(pause).await;
+            Got::Nothing
+        })
+    })?;
+    library.add("gate.now", |lua, _, _| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        now_number(lua, now)
+    })?;
+    let start = std::time::Instant::now();
+    library.add("gate.monotonic", move |lua, _, _| now_number(lua, start.elapsed()))
+}
+
+fn now_number(lua: &Lua, time: Duration) -> Result<Done, Wrong> {
+    now(lua, time.as_secs_f64())
+}
+
+impl Got {
+    /// As the results of the function that was called.
+    pub(crate) fn into_lua(self, lua: &Lua, host: &Host) -> mlua::Result<MultiValue> {
+        // What the prelude takes first: whether it is no error.
+        let results: MultiValue = match self {
+            Got::Nothing => return true.into_lua_multi(lua),
+            Got::Boolean(value) => value.into_lua_multi(lua)?,
+            Got::Bytes(None) => Value::Nil.into_lua_multi(lua)?,
+            Got::Bytes(Some(bytes)) => lua.create_string(&bytes)?.into_lua_multi(lua)?,
+            Got::Rows(rows, shape) => shape.into_lua(rows, lua)?.into_lua_multi(lua)?,
+            Got::Answer(answer) => stores::answer(lua, &answer)?,
+            Got::Response(received) => received.into_lua(lua)?.into_lua_multi(lua)?,
+            Got::Asked(asked) => kept::asked(lua, host, asked)?,
+            Got::Made(values) => {
+                let values = values.iter().map(|value| value.to_lua(lua)).collect::<mlua::Result<Vec<_>>>()?;
+                let mut values = MultiValue::from_vec(values);
+                values.push_front("made".into_lua(lua)?);
+                values
+            }
+            Got::Failure(what, kind) => (Value::Nil, what, kind).into_lua_multi(lua)?,
+            Got::Raised(what) => return (false, what).into_lua_multi(lua),
+        };
+        let mut results = results;
+        results.push_front(Value::Boolean(true));
+        Ok(results)
+    }
+}

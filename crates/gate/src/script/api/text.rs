@@ -1,0 +1,80 @@
+//! `gate.log`, digests, base64.
+
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use mlua::Value;
+use sha2::Digest as _;
+
+use super::args::Wrong;
+use super::{Library, now};
+
+/// The longest line of the log that a script writes, bytes.
+const LINE_BYTES: usize = 4096;
+
+pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
+    library.add("gate.log", |lua, host, args| {
+        let level = args.text(lua, "level")?;
+        let text = args.text(lua, "text")?;
+        let bytes = text.as_bytes();
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(LINE_BYTES)]);
+        let (script, shown) = (&*host.script, &*shown);
+        match &*level.as_bytes() {
+            b"error" => tracing::error!(script, "{shown}"),
+            b"warn" => tracing::warn!(script, "{shown}"),
+            b"info" => tracing::info!(script, "{shown}"),
+            b"debug" => tracing::debug!(script, "{shown}"),
+            _ => return Err(args.wrong("level", &format!("is {level:?}: expected error, warn, info or debug"))),
+        }
+        now(lua, ())
+    })?;
+    library.add("gate.base64_encode", |lua, _, args| {
+        let text = args.text(lua, "text")?;
+        let is_url = flag(args.next());
+        let bytes = text.as_bytes();
+        now(lua, if is_url { BASE64_URL_SAFE_NO_PAD.encode(&*bytes) } else { BASE64_STANDARD.encode(&*bytes) })
+    })?;
+    library.add("gate.base64_decode", |lua, _, args| {
+        let text = args.text(lua, "text")?;
+        let is_url = flag(args.next());
+        let bytes = text.as_bytes();
+        let decoded = if is_url { BASE64_URL_SAFE_NO_PAD.decode(&*bytes) } else { BASE64_STANDARD.decode(&*bytes) };
+        match decoded {
+            Ok(decoded) => now(lua, lua.create_string(decoded)?),
+            Err(error) => now(lua, (Value::Nil, error.to_string(), "base64")),
+        }
+    })?;
+    library.add("gate.md5", |lua, _, args| {
+        let text = args.text(lua, "text")?;
+        now(lua, hex(&md5::Md5::digest(&*text.as_bytes())))
+    })?;
+    library.add("gate.sha1", |lua, _, args| {
+        let text = args.text(lua, "text")?;
+        now(lua, hex(&sha1::Sha1::digest(&*text.as_bytes())))
+    })?;
+    library.add("gate.sha256", |lua, _, args| {
+        let text = args.text(lua, "text")?;
+        now(lua, hex(&sha2::Sha256::digest(&*text.as_bytes())))
+    })?;
+    library.add("gate.hmac_sha256", |lua, _, args| {
+        let key = args.text(lua, "key")?;
+        let text = args.text(lua, "text")?;
+        let mut mac =
+            Hmac::<sha2::Sha256>::new_from_slice(&key.as_bytes()).map_err(|_| Wrong::new("the key cannot be used"))?;
+        mac.update(&text.as_bytes());
+        now(lua, hex(&mac.finalize().into_bytes()))
+    })
+}
+
+fn flag(value: Value) -> bool {
+    !matches!(value, Value::Nil | Value::Boolean(false))
+}
+
+/// In lower case.
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)]))
+        .collect()
+}

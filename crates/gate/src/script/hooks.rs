@@ -1,0 +1,316 @@
+//! What the gateway asks of a script, and what it takes for an answer.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::iter::Sum;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use mlua::{AnyUserData, FromLua, IntoLua, Lua, Table, Value};
+use oroshi_lookup::value;
+use tokio::task::JoinSet;
+
+use super::request::Request;
+use super::response::Response;
+use super::{Counters, ErrorKind, Hook, HookCounts, Reply, Script, ScriptError, ScriptSettings};
+use crate::forward::{Inspect, Inspected, Looking, Verdict};
+
+/// How many calls of `on_log` may be under way on one core. Beyond that requests are not told.
+const MOST_LOGS: usize = 1000;
+
+/// A script on one core, at work for a plan.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) script: Rc<Script>,
+    pub(crate) settings: ScriptSettings,
+    pub(crate) tallies: Arc<Tallies>,
+    pub(crate) logs: Rc<Logs>,
+}
+
+/// One request's visit to a script. Clones are the same visit.
+#[derive(Clone, Debug)]
+pub(crate) struct Visit {
+    desk: Rc<Desk>,
+    request: Request,
+    /// The request in the script's state: the same one in all its hooks.
+    object: AnyUserData,
+}
+
+/// Where `on_route` has a request go.
+#[derive(Debug)]
+pub(crate) enum Direction {
+    /// It does not say.
+    Own,
+    /// The client gets this.
+    Reply(Reply),
+    /// To a group of targets, by its name.
+    Upstream(String),
+    /// To these places, as text, with their weights; none of them was checked.
+    Targets(Vec<(String, u32)>),
+}
+
+impl Visit {
+    /// Makes the request known to a script.
+    pub(crate) fn begin(desk: &Rc<Desk>, request: &Request) -> Result<Self, ScriptError> {
+        let object = desk.script.lua().create_userdata(request.view()).map_err(|error| {
+            let what = format!("there is no room for a request: {error}");
+            desk.error(what, ErrorKind::Memory)
+        })?;
+        Ok(Visit { desk: Rc::clone(desk), request: request.clone(), object })
+    }
+
+    pub(crate) fn has(&self, hook: Hook) -> bool {
+        self.desk.script.has(hook)
+    }
+
+    /// Whether it is to this script.
+    pub(crate) fn is_to(&self, desk: &Rc<Desk>) -> bool {
+        Rc::ptr_eq(&self.desk, desk)
+    }
+
+    pub(crate) fn desk(&self) -> &Desk {
+        &self.desk
+    }
+
+    /// What the client gets before anything else happens, if anything.
+    pub(crate) async fn on_request(&self) -> Result<Option<Reply>, ScriptError> {
+        let Said(reply) = self.call(Hook::Request).await?;
+        Ok(reply)
+    }
+
+    /// Where the request goes.
+    pub(crate) async fn on_route(&self) -> Result<Direction, ScriptError> {
+        self.call(Hook::Route).await
+    }
+
+    /// What is looked up.
+    pub(crate) async fn on_key(&self) -> Result<Option<String>, ScriptError> {
+        let Key(key) = self.call(Hook::Key).await?;
+        Ok(key)
+    }
+
+    /// Looks at the answer, where the script wants to.
+    pub(crate) fn inspector(&self) -> Option<Inspector> {
+        self.has(Hook::Response).then(|| Inspector(self.clone()))
+    }
+
+    async fn call<R: FromLua>(&self, hook: Hook) -> Result<R, ScriptError> {
+        self.desk.script.call(hook, self.object.clone()).await
+    }
+}
+
+impl Desk {
+    /// An error that no line of the script is known to have made.
+    pub(crate) fn error(&self, what: String, kind: ErrorKind) -> ScriptError {
+        ScriptError { place: self.settings.file.display().to_string(), what, kind }
+    }
+
+    /// Tells operators of a call that failed.
+    pub(crate) fn tell(&self, hook: Hook, error: &ScriptError) {
+        tracing::error!(script = self.settings.name, hook = hook.name(), kind = error.kind.name(), "{error}");
+    }
+}
+
+/// Has `on_response` look at an answer.
+#[derive(Debug)]
+pub(crate) struct Inspector(Visit);
+
+impl Inspect for Inspector {
+    fn inspect(&self, head: Inspected) -> Looking {
+        let visit = self.0.clone();
+        Box::pin(async move {
+            let response = Response::new(head);
+            let called = visit.desk.script.call(Hook::Response, (visit.object.clone(), response.view())).await;
+            match called {
+                Ok(Said(None)) => Verdict::Pass { status: response.status(), changes: response.fields().edits() },
+                Ok(Said(Some(Reply { status, headers, body }))) => Verdict::Replace { status, fields: headers, body },
+                Err(error) => {
+                    visit.desk.tell(Hook::Response, &error);
+                    Verdict::Fail(error.to_string())
+                }
+            }
+        })
+    }
+}
+
+/// Nothing, or an answer.
+struct Said(Option<Reply>);
+
+impl FromLua for Said {
+    fn from_lua(value: Value, _: &Lua) -> mlua::Result<Self> {
+        if value.is_nil() {
+            return Ok(Said(None));
+        }
+        reply(&value, "value of gate.answer or gate.redirect, or nil").map(|reply| Said(Some(reply)))
+    }
+}
+
+/// Nothing, or a key.
+struct Key(Option<String>);
+
+impl FromLua for Key {
+    fn from_lua(value: Value, _: &Lua) -> mlua::Result<Self> {
+        match &value {
+            Value::Nil => Ok(Key(None)),
+            _ => text(&value, "key as a string, or nil").map(|key| Key(Some(key))),
+        }
+    }
+}
+
+impl FromLua for Direction {
+    fn from_lua(value: Value, _: &Lua) -> mlua::Result<Self> {
+        const EXPECTED: &str = "target such as \"10.0.0.7:8080\", a list of targets, { upstream = \"name\" }, a value of gate.answer or \
+                                gate.redirect, or nil";
+        match &value {
+            Value::Nil => Ok(Direction::Own),
+            Value::Table(table) => match table.raw_get::<Value>("upstream")? {
+                Value::Nil => targets(&value, table).map(Direction::Targets),
+                name => text(&name, "name of an upstream").map(Direction::Upstream),
+            },
+            Value::String(_) => text(&value, EXPECTED).map(|to| Direction::Targets(vec![(to, 1)])),
+            _ => reply(&value, EXPECTED).map(Direction::Reply),
+        }
+    }
+}
+
+/// A list of places: each a text, or a table with `to` and perhaps `weight`.
+fn targets(all: &Value, list: &Table) -> mlua::Result<Vec<(String, u32)>> {
+    const EXPECTED: &str = "list of up to 64 targets, each such as \"10.0.0.7:8080\" or { to = \"10.0.0.7:8080\", weight = 3 }, or { upstream = \"name\" }";
+    let one = |one: Value| match &one {
+        Value::Table(table) => {
+            let weight = match table.raw_get::<Value>("weight")? {
+                Value::Nil => Some(1),
+                weight => weight.as_u32().filter(|weight| (1..=value::WEIGHT).contains(weight)),
+            };
+            let weight = weight.ok_or_else(|| unexpected(&one, "target with a weight from 1 to 1000"))?;
+            Ok((text(&table.raw_get("to")?, EXPECTED)?, weight))
+        }
+        one => Ok((text(one, EXPECTED)?, 1)),
+    };
+    let targets = list.sequence_values::<Value>().take(value::TARGETS + 1);
+    let targets: Vec<_> = targets.map(|target| one(target?)).collect::<mlua::Result<_>>()?;
+    if (1..=value::TARGETS).contains(&targets.len()) { Ok(targets) } else { Err(unexpected(all, EXPECTED)) }
+}
+
+fn reply(value: &Value, expected: &str) -> mlua::Result<Reply> {
+    let reply = value.as_userdata().and_then(|data| data.borrow::<Reply>().ok()).map(|reply| reply.clone());
+    match reply {
+        // RFC 9110, sections 15.3.5 and 15.4.5.
+        Some(Reply { status: 204 | 304, body, .. }) if !body.is_empty() => {
+            Err(unexpected(value, "gate.answer without a body, as 204 and 304 have none"))
+        }
+        Some(reply) => Ok(reply),
+        None => Err(unexpected(value, expected)),
+    }
+}
+
+fn text(value: &Value, expected: &str) -> mlua::Result<String> {
+    let text = value.as_string().and_then(|text| text.to_str().ok().map(|text| text.to_owned()));
+    text.ok_or_else(|| unexpected(value, expected))
+}
+
+fn unexpected(value: &Value, expected: &str) -> mlua::Error {
+    // Lua has numbers alone; integers are mlua's way to hand over those that are whole.
+    let from = if value.is_integer() { "number" } else { value.type_name() };
+    mlua::Error::FromLuaConversionError { from, to: expected.to_owned(), message: None }
+}
+
+/// What is counted of a script on one core, over all reloads.
+#[derive(Debug, Default)]
+pub(crate) struct Tallies {
+    pub(crate) hooks: Arc<Counters>,
+    /// Requests that `on_log` was not told of, as too many calls of it were under way.
+    pub(crate) logs_dropped: AtomicU64,
+}
+
+impl Sum for HookCounts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(HookCounts::default(), |sum, one| HookCounts {
+            calls: sum.calls + one.calls,
+            errors: sum.errors + one.errors,
+            breaches: sum.breaches + one.breaches,
+            busy: sum.busy + one.busy,
+            wall: sum.wall + one.wall,
+            instructions: sum.instructions + one.instructions,
+        })
+    }
+}
+
+/// Calls of `on_log` that are under way on one core.
+#[derive(Default)]
+pub(crate) struct Logs {
+    tasks: RefCell<JoinSet<()>>,
+    /// The core has ended: nothing is begun any more.
+    is_over: Cell<bool>,
+}
+
+impl fmt::Debug for Logs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Logs").field("under_way", &self.tasks.borrow().len()).finish_non_exhaustive()
+    }
+}
+
+impl Logs {
+    /// Waits for what is under way, but no longer than this.
+    pub(crate) async fn finish(&self, patience: Duration) {
+        self.is_over.set(true);
+        let mut tasks = self.tasks.take();
+        let _ = tokio::time::timeout(patience, async { while tasks.join_next().await.is_some() {} }).await;
+    }
+}
+
+/// What `on_log` is told of a request that is over.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) status: u16,
+    pub(crate) bytes: u64,
+    pub(crate) took: Duration,
+    pub(crate) upstream: Option<String>,
+    pub(crate) upstream_took: Option<Duration>,
+    pub(crate) retries: u32,
+    pub(crate) failure: &'static str,
+    pub(crate) detail: String,
+}
+
+impl Visit {
+    /// Has `on_log` told that the request is over, in a task of its own.
+    pub(crate) fn end(self, entry: Entry) {
+        let Desk { logs, tallies, .. } = &*self.desk;
+        if logs.is_over.get() {
+            return;
+        }
+        let mut tasks = logs.tasks.borrow_mut();
+        while tasks.try_join_next().is_some() {}
+        if tasks.len() >= MOST_LOGS {
+            tallies.logs_dropped.store(tallies.logs_dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            return;
+        }
+        let visit = self.clone();
+        tasks.spawn_local(async move {
+            visit.request.fields().seal();
+            let called: Result<(), ScriptError> =
+                visit.desk.script.call(Hook::Log, (visit.object.clone(), entry)).await;
+            if let Err(error) = called {
+                visit.desk.tell(Hook::Log, &error);
+            }
+        });
+    }
+}
+
+impl IntoLua for Entry {
+    fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
+        let table = lua.create_table()?;
+        table.raw_set("status", self.status)?;
+        table.raw_set("bytes", self.bytes as f64)?;
+        table.raw_set("seconds", self.took.as_secs_f64())?;
+        table.raw_set("upstream", self.upstream)?;
+        table.raw_set("upstream_seconds", self.upstream_took.map(|took| took.as_secs_f64()))?;
+        table.raw_set("retries", self.retries)?;
+        let text = |text: String| Some(text).filter(|text| !text.is_empty());
+        table.raw_set("failure", text(self.failure.to_owned()))?;
+        table.raw_set("detail", text(self.detail))?;
+        Ok(Value::Table(table))
+    }
+}

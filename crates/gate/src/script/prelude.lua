@@ -1,0 +1,153 @@
+-- The table `gate`. What is done in Rust stands in `own` (api/mod.rs): it gives `true` and results, `false` and what is wrong with the arguments, or
+-- nothing if the call is to wait. What is called here is taken now: a script may put anything in its place later.
+local own = ...
+
+local error, getmetatable, lower, pcall, rawget, select, setmetatable, tostring, type =
+  error, getmetatable, string.lower, pcall, rawget, select, setmetatable, tostring, type
+local concat = table.concat
+local wait = own.wait
+
+-- Results, or an error at the line that called.
+local function settled(ok, ...)
+  if ok then
+    return ...
+  end
+  error((...), 2)
+end
+
+local function finished(ok, ...)
+  if ok then
+    return ...
+  elseif ok == nil then
+    return settled(wait())
+  end
+  error((...), 2)
+end
+
+-- A function that does no more than to ask.
+local function asks(name)
+  local ask = own[name]
+  return function(...)
+    return finished(ask(...))
+  end
+end
+
+gate = {
+  core = own.core,
+  version = own.version,
+}
+
+for _, name in ipairs {
+  "answer", "base64_decode", "base64_encode", "hmac_sha256", "json_decode", "json_encode", "lookup", "md5", "monotonic", "now",
+  "redirect", "sha1", "sha256", "sleep",
+} do
+  gate[name] = asks("gate_" .. name)
+end
+
+-- Stores. What Rust has of one stands behind the object, where no script reaches.
+local behind = setmetatable({}, { __mode = "k" })
+
+local function class(kind, methods)
+  local meta = { __index = {}, __metatable = false, __name = kind }
+  for _, name in ipairs(methods) do
+    local ask = own[kind .. "_" .. name]
+    meta.__index[name] = function(self, ...)
+      local store = type(self) == "table" and behind[self]
+      if not store then
+        error(kind .. ":" .. name .. ": it is a method: expected store:" .. name .. "(...), with a colon", 2)
+      end
+      return finished(ask(store, ...))
+    end
+  end
+  local open = own["gate_" .. kind]
+  local function object(ok, store)
+    if not ok then
+      error(store, 3)
+    end
+    local self = setmetatable({}, meta)
+    behind[self] = store
+    return self
+  end
+  gate[kind] = function(name)
+    return (object(open(name)))
+  end
+end
+
+class("memcached", { "delete", "get", "set" })
+class("sql", { "query", "row", "value" })
+
+-- Headers of an answer, by their names in any case.
+local Headers = {
+  __index = function(headers, name)
+    return type(name) == "string" and rawget(headers, lower(name)) or nil
+  end,
+}
+
+local function answered(answer, ...)
+  if answer then
+    setmetatable(answer.headers, Headers)
+  end
+  return answer, ...
+end
+local ask_http = own.gate_http
+function gate.http(...)
+  return answered(finished(ask_http(...)))
+end
+
+function gate.array(list)
+  return setmetatable(list or {}, own.list)
+end
+
+-- The log.
+local function text(...)
+  local words = { ... }
+  for i = 1, select("#", ...) do
+    words[i] = tostring(words[i])
+  end
+  return concat(words, "\t")
+end
+
+local log = own.gate_log
+function gate.log(level, ...)
+  return finished(log(level, text(...)))
+end
+for _, level in ipairs { "debug", "error", "info", "warn" } do
+  gate[level] = function(...)
+    return finished(log(level, text(...)))
+  end
+end
+print = gate.info
+
+-- Values that all cores share.
+gate.cache = {
+  delete = asks("gate_cache_delete"),
+  get = asks("gate_cache_get"),
+  incr = asks("gate_cache_incr"),
+  set = asks("gate_cache_set"),
+}
+
+local ask, made, failed = own.gate_cache_ask, own.gate_cache_made, own.gate_cache_failed
+
+local function keep(key, ttl, ok, ...)
+  if not ok then
+    local why = ...
+    finished(failed(key, tostring(why)))
+    error(why, 0)
+  end
+  finished(made(key, ttl, ...))
+  return ...
+end
+
+local function fetched(key, ttl, make, how, ...)
+  if how == "make" then
+    return keep(key, ttl, pcall(make, key))
+  end
+  return ...
+end
+
+function gate.cache.fetch(key, ttl, make)
+  if type(make) ~= "function" then
+    error("gate.cache.fetch: expected a key, seconds or nil, and a function that makes the value", 2)
+  end
+  return fetched(key, ttl, make, finished(ask(key)))
+end

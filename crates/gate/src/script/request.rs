@@ -1,0 +1,169 @@
+//! A request as a script sees it: a copy, made where a route has a script.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::{Rc, Weak};
+
+use mlua::{AnyUserData, Lua, UserData, UserDataFields, UserDataMethods, Value};
+use oroshi_http1::Version;
+use oroshi_server::Exchange;
+use oroshi_words::query;
+
+use super::fields::{Fields, Headers, over};
+use crate::forward::{RequestId, is_path};
+
+/// What a script may know of a request, and what it makes of it. Clones are the same one, also for another script.
+#[derive(Clone, Debug)]
+pub(crate) struct Request(Rc<Inner>);
+
+/// The request in a state. It ends with the request, whoever has kept it: a state knows nothing of how much stands behind it, and would collect
+/// it late.
+#[derive(Debug)]
+pub(crate) struct RequestView(Weak<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    method: Box<str>,
+    target: Box<str>,
+    path: Box<str>,
+    query: Box<str>,
+    host: Box<str>,
+    route: Box<str>,
+    scheme: &'static str,
+    version: &'static str,
+    client: Option<IpAddr>,
+    id: Option<RequestId>,
+    fields: Rc<Fields>,
+    /// What is asked for behind the gateway, in place of the client's target.
+    sent: RefCell<Option<Box<str>>>,
+}
+
+impl Request {
+    /// A copy of what is known of a request. `path`: as routes read it; `query`: without its `?`.
+    pub(crate) fn new(
+        exchange: &Exchange<'_>,
+        (host, path, query): (&str, &str, &str),
+        route: &str,
+        id: Option<RequestId>,
+    ) -> Self {
+        let head = &exchange.head;
+        Request(Rc::new(Inner {
+            method: head.method.into(),
+            target: head.target.into(),
+            path: path.into(),
+            query: query.into(),
+            host: host.into(),
+            route: route.into(),
+            scheme: if exchange.is_tls() { "https" } else { "http" },
+            version: if head.version == Version::Http10 { "1.0" } else { "1.1" },
+            client: exchange.remote().map(|remote| remote.ip().to_canonical()),
+            id,
+            fields: Rc::new(Fields::new(head.headers.as_bytes().into())),
+            sent: RefCell::default(),
+        }))
+    }
+
+    /// As a script sees it.
+    pub(crate) fn view(&self) -> RequestView {
+        RequestView(Rc::downgrade(&self.0))
+    }
+
+    /// What the script has made of the request: its fields.
+    pub(crate) fn fields(&self) -> &Fields {
+        &self.0.fields
+    }
+
+    /// What the script has made of it: the path and query that are asked for behind the gateway, if not the client's.
+    pub(crate) fn target(&self) -> Option<Box<str>> {
+        self.0.sent.borrow().clone()
+    }
+}
+
+impl RequestView {
+    fn get(&self) -> mlua::Result<Rc<Inner>> {
+        self.0.upgrade().ok_or_else(over)
+    }
+}
+
+impl UserData for RequestView {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_field_method_get("method", |lua, this| lua.create_string(&*this.get()?.method));
+        fields.add_field_method_get("path", |lua, this| lua.create_string(&*this.get()?.path));
+        fields.add_field_method_get("query", |lua, this| lua.create_string(&*this.get()?.query));
+        fields.add_field_method_get("host", |lua, this| lua.create_string(&*this.get()?.host));
+        fields.add_field_method_get("route", |lua, this| lua.create_string(&*this.get()?.route));
+        fields.add_field_method_get("scheme", |lua, this| lua.create_string(this.get()?.scheme));
+        fields.add_field_method_get("version", |lua, this| lua.create_string(this.get()?.version));
+        fields.add_field_method_get("client", |_, this| Ok(this.get()?.client.map(|address| address.to_string())));
+        fields.add_field_method_get("id", |lua, this| {
+            this.get()?.id.as_ref().map(|id| lua.create_string(id.as_str())).transpose()
+        });
+        fields.add_field_method_get("target", |lua, this| {
+            lua.create_string(this.get()?.sent.borrow().as_deref().unwrap_or(&this.get()?.target))
+        });
+        fields.add_field_method_set("target", |_, this, target: String| {
+            if this.get()?.fields.is_sealed() {
+                return Err(mlua::Error::runtime("the target cannot be changed any more: the request has gone on"));
+            }
+            if !is_path(&target) {
+                return Err(mlua::Error::runtime(format!(
+                    "{target:?} cannot be asked for: expected a path that begins with /, perhaps with a query, without white space and #"
+                )));
+            }
+            this.get()?.sent.replace(Some(target.into()));
+            Ok(())
+        });
+        fields.add_field_function_get("headers", |lua, this| {
+            kept(&this, "headers", |request: &RequestView| {
+                lua.create_userdata(Headers(Rc::downgrade(&request.get()?.fields))).map(Value::UserData)
+            })
+        });
+        fields.add_field_function_get("args", |lua, this| {
+            kept(&this, "args", |request: &RequestView| arguments(lua, &request.get()?.query))
+        });
+        fields.add_field_function_get("ctx", |lua, this| {
+            kept(&this, "ctx", |_: &RequestView| lua.create_table().map(Value::Table))
+        });
+    }
+
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("values", |lua, this, name: mlua::LuaString| this.get()?.fields.all(lua, &name.as_bytes()));
+        methods.add_method("fields", |lua, this, ()| this.get()?.fields.listed(lua));
+        methods
+            .add_method("cookie", |lua, this, name: mlua::LuaString| this.get()?.fields.cookie(lua, &name.as_bytes()));
+    }
+}
+
+/// A part that is made when it is first asked for, and is the same one from then on.
+pub(super) fn kept<T: 'static>(
+    object: &AnyUserData,
+    name: &str,
+    make: impl FnOnce(&T) -> mlua::Result<Value>,
+) -> mlua::Result<Value> {
+    let known: Value = object.named_user_value(name)?;
+    if !known.is_nil() {
+        return Ok(known);
+    }
+    let made = make(&*object.borrow::<T>()?)?;
+    object.set_named_user_value(name, &made)?;
+    Ok(made)
+}
+
+/// A query's parameters by name, decoded: the first of each name. What has broken escapes stands as it came.
+fn arguments(lua: &Lua, text: &str) -> mlua::Result<Value> {
+    let table = lua.create_table()?;
+    for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = match query::pairs(pair).next() {
+            Some(Ok(decoded)) => decoded,
+            _ => {
+                let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+                (name.into(), value.into())
+            }
+        };
+        let name = lua.create_string(&*name)?;
+        if !table.contains_key(&name)? {
+            table.raw_set(name, lua.create_string(&*value)?)?;
+        }
+    }
+    Ok(Value::Table(table))
+}

@@ -1,0 +1,91 @@
+//! An answer's head as a script sees it, before it goes to the client.
+
+use std::cell::Cell;
+use std::rc::{Rc, Weak};
+
+use mlua::{UserData, UserDataFields, UserDataMethods, Value};
+
+use super::fields::{Fields, Headers, over};
+use super::request::kept;
+use crate::forward::Inspected;
+
+/// An answer's head, and what a script makes of it.
+#[derive(Debug)]
+pub(crate) struct Response(Rc<Inner>);
+
+/// The answer in a state. It ends with the hook.
+#[derive(Debug)]
+pub(crate) struct ResponseView(Weak<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    status: Cell<u16>,
+    length: Option<u64>,
+    has_body: bool,
+    fields: Rc<Fields>,
+}
+
+impl Response {
+    pub(crate) fn new(head: Inspected) -> Self {
+        Response(Rc::new(Inner {
+            status: Cell::new(head.status),
+            length: head.length,
+            has_body: head.has_body,
+            fields: Rc::new(Fields::new(head.lines)),
+        }))
+    }
+
+    /// As a script sees it.
+    pub(crate) fn view(&self) -> ResponseView {
+        ResponseView(Rc::downgrade(&self.0))
+    }
+
+    /// What the script has made of its status.
+    pub(crate) fn status(&self) -> u16 {
+        self.0.status.get()
+    }
+
+    /// What the script has made of its fields.
+    pub(crate) fn fields(&self) -> &Fields {
+        &self.0.fields
+    }
+}
+
+impl ResponseView {
+    fn get(&self) -> mlua::Result<Rc<Inner>> {
+        self.0.upgrade().ok_or_else(over)
+    }
+}
+
+impl UserData for ResponseView {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_field_method_get("status", |_, this| Ok(this.get()?.status.get()));
+        fields.add_field_method_set("status", |_, this, status: Value| {
+            let number = status.as_u32().and_then(|status| u16::try_from(status).ok());
+            match number.filter(|status| (200..600).contains(status)) {
+                Some(204 | 304) if this.get()?.has_body => Err(mlua::Error::runtime(
+                    "an answer of 204 or 304 has no body, and this one may have: expected `return gate.answer{ status = ... }` in its place",
+                )),
+                Some(status) => {
+                    this.get()?.status.set(status);
+                    Ok(())
+                }
+                None => Err(mlua::Error::runtime(format!(
+                    "{} is no status of an answer: expected 200 to 599",
+                    status.to_string().unwrap_or_default()
+                ))),
+            }
+        });
+        fields.add_field_method_get("length", |_, this| Ok(this.get()?.length.map(|length| length as f64)));
+        fields.add_field_function_get("headers", |lua, this| {
+            kept(&this, "headers", |response: &ResponseView| {
+                lua.create_userdata(Headers(Rc::downgrade(&response.get()?.fields))).map(Value::UserData)
+            })
+        });
+    }
+
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("values", |lua, this, name: mlua::LuaString| this.get()?.fields.all(lua, &name.as_bytes()));
+        methods.add_method("fields", |lua, this, ()| this.get()?.fields.listed(lua));
+    }
+}

@@ -1,0 +1,101 @@
+//! Scripts at work, with the real stores.
+
+#[path = "../../../../lookup/tests/peers/mod.rs"]
+mod peers;
+
+mod api;
+mod calls;
+mod kept;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::time::Duration;
+
+use oroshi_lookup::{SqlSettings, StoreKind, StoreSettings, Stores};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, LocalOptions};
+
+use super::*;
+use crate::script::{Cache, Declared, http_client};
+
+/// Scripts in a folder of their own, and what they are given.
+pub(super) struct Bench {
+    folder: TempDir,
+    pub(super) stores: Vec<StoreSettings>,
+    pub(super) lookups: HashMap<String, Declared>,
+    pub(super) cache: Arc<Cache>,
+    pub(super) change: fn(&mut ScriptSettings),
+}
+
+impl Bench {
+    pub(super) fn new() -> Self {
+        let cache = Arc::new(Cache::new(4 << 20));
+        let folder = TempDir::new().unwrap();
+        Bench { folder, stores: Vec::new(), lookups: HashMap::new(), cache, change: |_| {} }
+    }
+
+    pub(super) fn with(change: fn(&mut ScriptSettings)) -> Self {
+        Bench { change, ..Self::new() }
+    }
+
+    pub(super) fn sqlite(mut self, name: &str, database: &peers::Sqlite) -> Self {
+        let kind = StoreKind::Sql(SqlSettings { rows: 100, ..SqlSettings::new(database.url()) });
+        self.stores.push(StoreSettings { name: name.to_owned(), kind });
+        self
+    }
+
+    pub(super) fn settings(&self, source: &str) -> ScriptSettings {
+        let file = self.folder.path().join("a.lua");
+        std::fs::write(&file, source).unwrap();
+        let mut settings = ScriptSettings::read("test", file).unwrap();
+        (self.change)(&mut settings);
+        settings
+    }
+
+    pub(super) fn tools(&self) -> Tools {
+        Tools {
+            stores: Stores::start(self.stores.clone()).unwrap(),
+            lookups: Rc::new(self.lookups.clone()),
+            cache: Arc::clone(&self.cache),
+            http: http_client(),
+            core: 3,
+            counters: Arc::default(),
+        }
+    }
+
+    pub(super) fn load(&self, source: &str) -> Result<Rc<Script>, ScriptError> {
+        Script::load(&self.settings(source), self.tools())
+    }
+}
+
+/// On a runtime like those of the cores.
+pub(super) fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
+    runtime.block_on(test)
+}
+
+/// What `on_request` of a script gives, as text.
+pub(super) fn given(bench: &Bench, source: &str) -> String {
+    run(async { shown(bench.load(source).unwrap().call(Hook::Request, ()).await) })
+}
+
+/// What the body of an `on_request` gives, which is the script's first line.
+pub(super) fn body(bench: &Bench, body: &str) -> String {
+    given(bench, &format!("function on_request() {body} end"))
+}
+
+pub(super) fn shown(result: Result<MultiValue, ScriptError>) -> String {
+    match result {
+        Ok(values) => values.iter().map(|value| value.to_string().unwrap()).collect::<Vec<_>>().join(" "),
+        Err(error) => told(&error),
+    }
+}
+
+/// An error without its folder.
+pub(super) fn told(error: &ScriptError) -> String {
+    let (path, line) = error.place.split_once(".lua").unwrap_or((&error.place, ""));
+    let name = path.rsplit('/').next().unwrap();
+    format!("{} {name}.lua{line}: {}", error.kind.name(), error.what)
+}
+
+pub(super) const SHORT: Duration = Duration::from_millis(50);

@@ -1,0 +1,203 @@
+//! A request on a route with a script: what the script is asked, and what comes of its answers.
+
+use oroshi_lookup::Targets;
+use oroshi_server::{Error, Exchange};
+
+use super::{Errand, Extras, Parts, Site, hash_by, say};
+use crate::forward::{Inspect, SCRIPT_FAILED, forward, request_id};
+use crate::plan::{Action, Answer, KeyFrom, Route, Script};
+use crate::record::Record;
+use crate::script::hooks::{Direction, Inspector, Visit};
+use crate::script::{ErrorKind, Hook, Reply, Request, ScriptError};
+
+/// A call of a script that failed.
+struct Failed(Hook, ScriptError);
+
+/// What scripts have said of a request before it goes anywhere.
+struct Said {
+    direction: Direction,
+    /// What is looked up.
+    key: Option<String>,
+}
+
+impl Site {
+    /// Asks the scripts of a route, and does what they say.
+    pub(super) async fn visit_scripts<'s>(
+        &'s self,
+        exchange: &mut Exchange<'_>,
+        record: &mut Record<'s, '_>,
+        route: &'s Route,
+        parts: Parts<'_>,
+    ) -> Result<(), Error> {
+        let plan = &self.works.plan;
+        let id = request_id(exchange, &route.rules);
+        record.outcome.request_id = id;
+        let query = parts.query.strip_prefix('?').unwrap_or(parts.query);
+        let request = Request::new(exchange, (parts.host, &parts.read.plain, query), &route.name, id);
+        let mut visit = None;
+        let said = match self.ask(route, &request, &mut visit, record).await {
+            Ok(said) => said,
+            Err(Failed(hook, error)) => {
+                if let Some(visit) = &visit {
+                    visit.desk().tell(hook, &error);
+                }
+                return failed(exchange, route, &error, record).await;
+            }
+        };
+        // The request goes on as it is now.
+        request.fields().seal();
+        let (edits, target) = (request.fields().edits(), request.target());
+        let inspector = route.script.and(visit).and_then(|visit| visit.inspector());
+        let extras = Extras {
+            edits: &edits,
+            target: target.as_deref(),
+            inspect: inspector.as_ref().map(|inspector: &Inspector| -> &dyn Inspect { inspector }),
+            key: said.key.as_deref(),
+        };
+        match said.direction {
+            Direction::Reply(reply) => give(exchange, &reply, record).await,
+            Direction::Own => {
+                self.act(exchange, record, &Errand { route, action: &route.action, parts, extras: &extras }).await
+            }
+            Direction::Upstream(name) => match plan.upstreams.iter().position(|upstream| upstream.name == name) {
+                Some(place) => {
+                    let action = &Action::Forward(place);
+                    self.act(exchange, record, &Errand { route, action, parts, extras: &extras }).await
+                }
+                None => {
+                    let script = route.script.map_or("", |script| &plan.scripts[script].settings.name);
+                    record.outcome.detail =
+                        format!("script `{script}`: on_route names the upstream `{name}`, which there is not");
+                    self.invalid(exchange, route, record).await
+                }
+            },
+            Direction::Targets(targets) => {
+                let Some(place) = route.script else { return self.invalid(exchange, route, record).await };
+                let (script, finder) = (&plan.scripts[place], &self.scripts[place].1);
+                let targets = match parse(&targets, script) {
+                    Ok(targets) => targets,
+                    Err(why) => {
+                        record.outcome.detail = format!("script `{}`: {why}", script.settings.name);
+                        return self.invalid(exchange, route, record).await;
+                    }
+                };
+                let Some(way) = finder.way(&self.pools, &targets) else {
+                    return self.invalid(exchange, route, record).await;
+                };
+                let key = hash_by(&script.hash, script.policy, exchange, parts.host);
+                forward(exchange, &extras.call(route, way.to(), key), &mut record.outcome).await
+            }
+        }
+    }
+
+    /// Calls the hooks that come before a request goes anywhere. `visit` is the one that is under way.
+    async fn ask(
+        &self,
+        route: &Route,
+        request: &Request,
+        visit: &mut Option<Visit>,
+        record: &mut Record<'_, '_>,
+    ) -> Result<Said, Failed> {
+        let mut said = Said { direction: Direction::Own, key: None };
+        if let Some(place) = route.script {
+            let begun = Visit::begin(&self.scripts[place].0, request).map_err(|error| Failed(Hook::Request, error))?;
+            let asked = visit.insert(begun);
+            if asked.has(Hook::Log) {
+                record.visit = Some(Box::new(asked.clone()));
+            }
+            if asked.has(Hook::Request)
+                && let Some(reply) = asked.on_request().await.map_err(|error| Failed(Hook::Request, error))?
+            {
+                said.direction = Direction::Reply(reply);
+                return Ok(said);
+            }
+            if asked.has(Hook::Route) {
+                said.direction = asked.on_route().await.map_err(|error| Failed(Hook::Route, error))?;
+            }
+        }
+        if let (Direction::Own, Action::Lookup(lookup)) = (&said.direction, &route.action)
+            && let KeyFrom::Script(place) = self.works.plan.lookups[*lookup].key
+        {
+            let desk = &self.scripts[place].0;
+            let failed = |error| Failed(Hook::Key, error);
+            let asked = match visit.as_ref().filter(|visit| visit.is_to(desk)) {
+                Some(same) => same.clone(),
+                None => Visit::begin(desk, request).map_err(failed)?,
+            };
+            said.key = match asked.on_key().await {
+                Ok(key) => key,
+                Err(error) => {
+                    // It is this one's.
+                    *visit = Some(asked);
+                    return Err(failed(error));
+                }
+            };
+        }
+        Ok(said)
+    }
+
+    async fn invalid(
+        &self,
+        exchange: &mut Exchange<'_>,
+        route: &Route,
+        record: &mut Record<'_, '_>,
+    ) -> Result<(), Error> {
+        record.why = "invalid";
+        tracing::warn!("{}", record.outcome.detail);
+        let answer = route.script.map(|script| &self.works.plan.scripts[script].invalid);
+        let answer = answer.unwrap_or(&self.works.plan.no_route);
+        if route.rules.settings().explain {
+            return explained(exchange, answer, record).await;
+        }
+        say(exchange, answer, record).await
+    }
+}
+
+/// Holds what a script names against what it may name.
+fn parse(targets: &[(String, u32)], script: &Script) -> Result<Targets, String> {
+    let one = |(text, weight): &(String, u32)| match Targets::parse(text.as_bytes(), &script.allow) {
+        Ok(Targets::One(target)) => Ok((target, *weight)),
+        Ok(Targets::Many(_)) => Err(format!("`{text}` stands for several targets: expected a list of single ones")),
+        Err(error) => Err(error.to_string()),
+    };
+    if let [(text, _)] = targets {
+        return Targets::parse(text.as_bytes(), &script.allow).map_err(|error| error.to_string());
+    }
+    let targets: Vec<_> = targets.iter().map(one).collect::<Result<_, _>>()?;
+    Ok(Targets::Many(targets.into()))
+}
+
+/// Gives an answer that a script has made.
+async fn give(exchange: &mut Exchange<'_>, reply: &Reply, record: &mut Record<'_, '_>) -> Result<(), Error> {
+    let fields = reply.headers.iter().map(|(name, value)| (&**name, &**value));
+    record.own = Some((reply.status, reply.body.len() as u64));
+    exchange.reply.send(reply.status, fields, &reply.body).await
+}
+
+/// Says that a script failed, and no more.
+async fn failed(
+    exchange: &mut Exchange<'_>,
+    route: &Route,
+    error: &ScriptError,
+    record: &mut Record<'_, '_>,
+) -> Result<(), Error> {
+    record.why = "script";
+    record.outcome.detail = error.to_string();
+    let answer = match error.kind {
+        // The next one may find room.
+        ErrorKind::Overload => {
+            Answer { retry_after: Some(1), ..Answer::text(503, "too many requests wait for a script of this gateway") }
+        }
+        _ => Answer::text(500, SCRIPT_FAILED),
+    };
+    if route.rules.settings().explain {
+        return explained(exchange, &answer, record).await;
+    }
+    say(exchange, &answer, record).await
+}
+
+/// Gives an answer, and says what the log is told.
+async fn explained(exchange: &mut Exchange<'_>, answer: &Answer, record: &mut Record<'_, '_>) -> Result<(), Error> {
+    let text = format!("{}{}\n", String::from_utf8_lossy(&answer.body), record.outcome.detail);
+    say(exchange, &Answer { body: text.into_bytes().into(), ..answer.clone() }, record).await
+}
