@@ -39,7 +39,7 @@ bench-client: build gem ## HTTP clients beside each other, Rust's and Ruby's of 
 	scripts/setup bench || true
 	scripts/bench-client
 
-bench-gate: build ## the gateway beside nginx, HAProxy and nginx with Lua; twenty minutes, writes docs/benchmarks/
+bench-gate: build ## the gateway beside nginx, HAProxy and nginx with Lua; half an hour, writes docs/benchmarks/
 	scripts/setup bench || true
 	scripts/bench-gate
 
