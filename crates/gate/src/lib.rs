@@ -30,8 +30,7 @@ mod works;
 
 pub use draft::{Draft, DraftError, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft};
 pub use plan::{
-    Action, Answer, Door, Filling, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Script, Serves, Template,
-    Upstream,
+    Action, Answer, Door, Filling, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Script, Serves, Template, Upstream,
 };
 pub use run::{Bound, Gate, RunError};
 pub use script::{ErrorKind as ScriptErrorKind, Hook, HookSet, Modules, ScriptError, ScriptSettings};
