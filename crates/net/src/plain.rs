@@ -100,6 +100,8 @@ pub(crate) fn try_write(stream: &impl Plain, bytes: &[u8]) -> io::Result<usize> 
 /// As [`try_write`], from several places.
 #[inline]
 pub(crate) fn try_write_vectored(stream: &impl Plain, places: &[IoSlice<'_>]) -> io::Result<usize> {
+    // More places than one call takes (IOV_MAX) are no sign that the socket is full.
+    let places = &places[..places.len().min(1024)];
     let length = places.iter().map(|place| place.len()).sum();
     partly(stream, Interest::WRITABLE, length, || Ok(writev(stream, places)?))
 }
