@@ -589,6 +589,51 @@ fn a_reload_that_fails_changes_nothing() {
 }
 
 #[test]
+fn a_reload_that_fails_has_asked_no_other_store_for_those_who_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_owned();
+    let test = "a_reload_that_fails_has_asked_no_other_store_for_those_who_are_served";
+    let table = "CREATE TABLE t (k TEXT PRIMARY KEY, host TEXT)";
+    let rows = |host: &str| format!("{table}; INSERT INTO t VALUES ('{host}', 'unix:{}/one.sock')", dir.display());
+    if !gate::sqlite(test, &dir.join("a.db"), &rows("a")) || !gate::sqlite(test, &dir.join("b.db"), &rows("b")) {
+        return;
+    }
+    echo(&dir, "one");
+    // What is asked in `init` is what the new plan would ask. It fails once a request of the old one was answered.
+    let script = |first: &str| {
+        format!(
+            "function on_request() if {first} then return gate.answer(200, tostring(gate.cache.get('count'))) end end\n\
+             function init()\n  if {first} then return end\n\
+             gate.cache.set('count', gate.sql('db'):value(\"SELECT count(*) FROM t WHERE k = 'b'\"))\n\
+             while not gate.cache.get('asked') do gate.sleep(0.01) end\n  error('never')\nend\n"
+        )
+    };
+    const CONFIG: &str = "[sql.db]\nurl = \"sqlite:{dir}/a.db\"\n[lookup.t]\nallow = [\"unix:{dir}/\"]\n\
+                          memory = { ttl = \"1h\", negative-ttl = \"1h\" }\n\
+                          sql = { store = \"db\", query = \"SELECT host FROM t WHERE k = ?\" }\n\
+                          [script.s]\nfile = \"route.lua\"\nwall = \"20s\"\ninstructions = 100000000\n\
+                          [[route]]\npath = \"/count\"\nscript = \"s\"\n\
+                          [[route]]\npath = \"/asked\"\nscript = \"s\"\n[[route]]\nlookup = \"t\"\n";
+    let first = script("true").replace(
+        "function on_request()",
+        "function on_request(r) if r.path == '/asked' then gate.cache.set('asked', true) end",
+    );
+    fs::write(dir.join("route.lua"), first).unwrap();
+    let mut gate = Gate::start(folder, CONFIG);
+    let listen = "threads = 2\nlisten = { public = \"unix:{dir}/public.sock\", admin = \"unix:{dir}/admin.sock\" }\n";
+    let other = format!("{listen}{}", CONFIG.replace("a.db", "b.db")).replace("{dir}", dir.to_str().unwrap());
+    fs::write(dir.join("route.lua"), script("false")).unwrap();
+    fs::write(gate.path("gate.toml"), other).unwrap();
+    gate.process.signal(Signal::HUP);
+    until("init, with its store", || gate.get("x", "/count").body == "1");
+    assert_eq!((gate.get("a", "/").status, gate.get("b", "/").status), (200, 503), "as the plan in force has it");
+    gate.get("x", "/asked");
+    let line = gate.process.until("not reloaded: ");
+    assert!(line.contains("route.lua") && line.contains("never"), "{line}");
+    assert_eq!((gate.get("a", "/").status, gate.get("b", "/").status), (200, 503));
+}
+
+#[test]
 fn a_gateway_whose_script_fails_does_not_start() {
     let folder = tempfile::tempdir().unwrap();
     let script = "function on_route() end\nfunction init()\n  error('no start')\nend\n";

@@ -236,29 +236,23 @@ impl Gate {
         }
         let log =
             if was.plan.access_log == plan.access_log { was.log.clone() } else { open_log(plan.access_log.as_ref())? };
-        // Until all have changed over, those that are to go are there as well.
-        let mut stores = plan.stores.clone();
-        let is_kept = |name: &str| plan.stores.iter().any(|store| store.name == name);
-        stores.extend(was.plan.stores.iter().filter(|store| !is_kept(&store.name)).cloned());
-        was.stores.update(stores)?;
-        let undo = |error: RunError| {
-            // They were valid, so that they still are.
-            let _ = was.stores.update(was.plan.stores.clone());
-            error
-        };
-        let mut lookups = Vec::new();
+        // The plan in force goes on with its own, whatever becomes of this one.
+        let stores = was.stores.beside(plan.stores.clone())?;
+        let (mut lookups, mut kept) = (Vec::new(), Vec::new());
         for lookup in &plan.lookups {
-            let kept = was.lookups.iter().find(|known| *known.settings() == lookup.settings).cloned();
-            lookups.push(match kept {
-                Some(lookup) => lookup,
-                None => Lookup::start(lookup.settings.clone(), &was.stores).map_err(|error| undo(error.into()))?,
+            lookups.push(match was.lookups.iter().find(|known| *known.settings() == lookup.settings) {
+                Some(lookup) => {
+                    kept.push(lookup.clone());
+                    lookup.clone()
+                }
+                None => Lookup::start(lookup.settings.clone(), &stores)?,
             });
         }
         let works = Arc::new(Works {
             lookups,
             cache: Arc::clone(&was.cache),
             log,
-            stores: was.stores.clone(),
+            stores,
             ledger: Arc::clone(&was.ledger),
             generation: was.generation + 1,
             since: was.since,
@@ -266,14 +260,14 @@ impl Gate {
         });
         if let Err(error) = all_ready(&prepare(&self.mail, &works, opened), &works.plan) {
             tell(&self.mail, || Job::Abandon);
-            return Err(undo(error));
+            return Err(error);
         }
         let doors: Vec<Door> = works.plan.doors.iter().chain(&state.stay).cloned().collect();
         let close: Vec<Door> = state.doors.iter().filter(|door| !doors.contains(door)).cloned().collect();
         tell(&self.mail, || Job::Switch { close: close.clone() });
         works.cache.set_bytes(works.plan.script_cache);
-        // These are those that are there, without those that have gone.
-        let _ = works.stores.update(works.plan.stores.clone());
+        // They are the same for both plans: until now they asked the stores that were in force, and keep what those said.
+        kept.iter().for_each(|lookup| lookup.set_stores(&works.stores));
         if let Some(log) = &works.log {
             log.reopen();
         }

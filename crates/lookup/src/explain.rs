@@ -57,7 +57,7 @@ pub(crate) async fn explain(shared: &Arc<Shared>, key: &str) -> Explanation {
     let memory = shared.memory.as_ref().and_then(|memory| memory.peek(key, clock::now()));
     let (answer, answered) = oneshot::channel();
     let (asked, key) = (Arc::clone(shared), Box::<str>::from(key));
-    shared.stores.job(move |world| {
+    shared.stores().job(move |world| {
         let world = std::rc::Rc::clone(world);
         spawn_local(async move { drop(answer.send(ask(&world, &asked, &key).await)) });
     });
@@ -65,10 +65,11 @@ pub(crate) async fn explain(shared: &Arc<Shared>, key: &str) -> Explanation {
 }
 
 async fn ask(world: &World, shared: &Shared, key: &str) -> Explanation {
+    let stores = shared.stores();
     let in_flight = world.flights.borrow().get(&shared.number).is_some_and(|flights| flights.contains(key));
     let mut explanation = Explanation { in_flight, ..Explanation::default() };
     if let (Some(tier), Some(name)) = (&shared.settings.memcached, &shared.memcached_store)
-        && let Ok(store) = world.memcached(name)
+        && let Ok(store) = world.memcached(stores.number(), name)
     {
         let held = match store.get(&memcached::key_of(&tier.prefix, key)).await {
             Ok(None) => Held::Missing,
@@ -78,7 +79,7 @@ async fn ask(world: &World, shared: &Shared, key: &str) -> Explanation {
         explanation.memcached = Some((held, store.state()));
     }
     if let Some(name) = &shared.sql_store
-        && let Ok(store) = world.sql(name)
+        && let Ok(store) = world.sql(stores.number(), name)
     {
         let held = match store.look_up(&shared.query, key).await {
             Ok(None) => Held::Negative,

@@ -108,9 +108,11 @@ async fn fly(flight: Flight) {
 
 /// Asks the tiers, in their order.
 async fn resolve(world: &Rc<World>, shared: &Arc<Shared>, key: &str, purges: u64) -> Result<(Said, Tier), StoreError> {
+    // The same ones to the end, also when there are others meanwhile.
+    let stores = shared.stores();
     let mut cache = None;
     if let (Some(tier), Some(name)) = (&shared.settings.memcached, &shared.memcached_store) {
-        let store = world.memcached(name)?;
+        let store = world.memcached(stores.number(), name)?;
         let its_key = memcached::key_of(&tier.prefix, key);
         let asked = timed(&shared.memcached, store.get(&its_key)).await;
         let asked_well = asked.is_ok();
@@ -147,7 +149,7 @@ async fn resolve(world: &Rc<World>, shared: &Arc<Shared>, key: &str, purges: u64
         }
     }
     let name = shared.sql_store.as_ref().ok_or_else(|| shared.error(Failure::Unknown))?;
-    let store = world.sql(name)?;
+    let store = world.sql(stores.number(), name)?;
     let value = timed(&shared.sql, store.look_up(&shared.query, key)).await?;
     let said = value.as_deref().map_or(Said::Refusal(None), |value| read_value(shared, value));
     let tally = match said {

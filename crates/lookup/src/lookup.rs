@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ impl Lookup {
             memcached_store: memcached.map(Into::into),
             sql_store: sql.map(Into::into),
             query: settings.sql.as_ref().map_or("", |tier| &tier.query).into(),
-            stores: stores.clone(),
+            stores: Mutex::new(stores.clone()),
             settings,
             waiting: AtomicUsize::new(0),
             last_failure: Mutex::new(None),
@@ -107,6 +107,12 @@ impl Lookup {
         self.ask(key, expired)
     }
 
+    /// From now on these stores are asked, which are to have the same names and kinds. What is in memory stays.
+    pub fn set_stores(&self, stores: &Stores) {
+        let before = std::mem::replace(&mut *self.0.locked_stores(), stores.clone());
+        drop(before);
+    }
+
     /// Puts targets into memory, as if a store had just named them: for a start that is warm. Does nothing where there
     /// is no memory tier.
     pub fn keep(&self, key: &str, targets: Targets) {
@@ -132,7 +138,7 @@ impl Lookup {
     /// memcached could not delete it. In memory it is forgotten.
     pub async fn purge_everywhere(&self, key: &str) -> Result<bool, StoreError> {
         let Some(tier) = &self.0.settings.memcached else { return Ok(self.purge(key)) };
-        let deleted = self.0.stores.memcached(&tier.store)?.delete(crate::memcached::key_of(&tier.prefix, key)).await;
+        let deleted = self.0.stores().memcached(&tier.store)?.delete(crate::memcached::key_of(&tier.prefix, key)).await;
         // Afterwards, so that nobody has fetched it from there meanwhile.
         Ok(self.purge(key) | deleted?)
     }
@@ -168,7 +174,7 @@ impl Lookup {
     fn refresh(&self, key: &str) {
         let (shared, key): (_, Box<str>) = (Arc::clone(&self.0), key.into());
         shared.asked.more();
-        self.0.stores.job(move |world| fly::ask(world, &shared, key, None));
+        self.0.stores().job(move |world| fly::ask(world, &shared, key, None));
     }
 
     /// Asks the stores, or says why not.
@@ -184,7 +190,7 @@ impl Lookup {
         let (answer, answered) = oneshot::channel();
         let waiter = Waiter { answer: Some(answer), shared: Arc::clone(&shared) };
         let (asking, key): (_, Box<str>) = (Arc::clone(&shared), key.into());
-        self.0.stores.job(move |world| fly::ask(world, &asking, key, Some(waiter)));
+        self.0.stores().job(move |world| fly::ask(world, &asking, key, Some(waiter)));
         Get::Later(Later(Box::pin(async move {
             let failure = match timeout(shared.settings.wait, answered).await {
                 Ok(Ok(Answer { outcome: outcome @ (Outcome::StoreDown(_) | Outcome::Overloaded), .. })) => outcome,
@@ -230,7 +236,7 @@ pub(crate) struct Shared {
     pub(crate) number: u64,
     pub(crate) settings: LookupSettings,
     pub(crate) memory: Option<Memory>,
-    pub(crate) stores: Stores,
+    stores: Mutex<Stores>,
     pub(crate) memcached_store: Option<Arc<str>>,
     pub(crate) sql_store: Option<Arc<str>>,
     pub(crate) query: Arc<str>,
@@ -247,6 +253,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Those that are asked now.
+    pub(crate) fn stores(&self) -> Stores {
+        self.locked_stores().clone()
+    }
+
+    fn locked_stores(&self) -> MutexGuard<'_, Stores> {
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Nobody could say: what has expired, if there is any, or that nobody could.
     fn or_stale(&self, outcome: Outcome, expired: Option<(Targets, Duration)>) -> Answer {
         match (expired, outcome) {
@@ -284,7 +299,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let number = self.number;
-        self.stores.job(move |world| drop(world.flights.borrow_mut().remove(&number)));
+        self.stores().job(move |world| drop(world.flights.borrow_mut().remove(&number)));
     }
 }
 

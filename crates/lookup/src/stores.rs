@@ -6,6 +6,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,9 +24,13 @@ use crate::sql::{Rows, Sql, SqlState, Value};
 /// The stores, by name. Clones are the same stores; the thread ends when the last of them, and of what was made with
 /// them, is gone.
 #[derive(Clone)]
-pub struct Stores {
+pub struct Stores(Arc<Edition>);
+
+/// The stores of one configuration, beside which others may be at work on the same thread.
+struct Edition {
+    number: u64,
     jobs: mpsc::UnboundedSender<Job>,
-    settings: Arc<Mutex<Vec<StoreSettings>>>,
+    settings: Mutex<Vec<StoreSettings>>,
 }
 
 /// What the stores' thread is to do.
@@ -98,9 +103,25 @@ impl Stores {
         std::thread::Builder::new().name("oroshi-stores".to_owned()).spawn(thread).map_err(StartError::Thread)?;
         let ended = || Err(io::Error::other("it ended at once"));
         is_ready.recv().unwrap_or_else(|_| ended()).map_err(StartError::Thread)?;
-        let started = Stores { jobs, settings: Arc::default() };
-        started.set(stores);
-        Ok(started)
+        Ok(Stores::new(jobs, stores, None))
+    }
+
+    /// Stores with other settings beside these, on the same thread: what is made with the ones knows nothing of the
+    /// others. Those whose settings are as they were are the same, with their connections. Each ends when neither needs it.
+    ///
+    /// # Errors
+    /// All that is wrong with the settings.
+    pub fn beside(&self, stores: Vec<StoreSettings>) -> Result<Self, StartError> {
+        validate(&stores)?;
+        Ok(Stores::new(self.0.jobs.clone(), stores, Some(self.0.number)))
+    }
+
+    fn new(jobs: mpsc::UnboundedSender<Job>, settings: Vec<StoreSettings>, before: Option<u64>) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, Relaxed);
+        let stores = Stores(Arc::new(Edition { number, jobs, settings: Mutex::new(settings.clone()) }));
+        stores.job(move |world| world.set(number, settings, before));
+        stores
     }
 
     /// Takes up other settings. Stores whose settings are as they were keep their connections; what is under way with
@@ -110,7 +131,9 @@ impl Stores {
     /// All that is wrong with the settings; then nothing changes.
     pub fn update(&self, stores: Vec<StoreSettings>) -> Result<(), StartError> {
         validate(&stores)?;
-        self.set(stores);
+        self.locked().clone_from(&stores);
+        let number = self.0.number;
+        self.job(move |world| world.set(number, stores, Some(number)));
         Ok(())
     }
 
@@ -137,8 +160,9 @@ impl Stores {
     /// How each store is, in the order of the settings.
     pub async fn states(&self) -> Vec<(String, StoreState)> {
         let names: Vec<String> = self.locked().iter().map(|store| store.name.clone()).collect();
-        let state = |world: Rc<World>| async move {
-            names.into_iter().filter_map(|name| Some((name.clone(), world.store(&name)?.state()))).collect()
+        let number = self.0.number;
+        let state = move |world: Rc<World>| async move {
+            names.into_iter().filter_map(|name| Some((name.clone(), world.store(number, &name)?.state()))).collect()
         };
         self.run(state).await.unwrap_or_default()
     }
@@ -149,7 +173,7 @@ impl Stores {
 
     /// Has something done on the stores' thread.
     pub(crate) fn job(&self, job: impl FnOnce(&Rc<World>) + Send + 'static) {
-        let _ = self.jobs.send(Box::new(job)); // the thread lives for as long as this does, unless it has panicked
+        let _ = self.0.jobs.send(Box::new(job)); // the thread lives for as long as this does, unless it has panicked
     }
 
     /// Has something done there that takes time. It is carried on with when the future is dropped; `None` if the thread
@@ -166,13 +190,20 @@ impl Stores {
         async move { answered.await.ok() }
     }
 
-    fn set(&self, stores: Vec<StoreSettings>) {
-        self.locked().clone_from(&stores);
-        self.job(move |world| world.set(stores));
+    /// By which their thread knows them.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, Vec<StoreSettings>> {
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Edition {
+    fn drop(&mut self) {
+        let number = self.number;
+        let _ = self.jobs.send(Box::new(move |world| world.forget(number))); // as in `job`
     }
 }
 
@@ -227,8 +258,12 @@ impl MemcachedStore {
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + 'static,
     {
-        let name = Arc::clone(&self.name);
-        let work = self.stores.run(|world| async move { work(world.memcached(&name)?).await });
+        let (name, number) = (Arc::clone(&self.name), self.stores.number());
+        // Found before these stores can be forgotten, so that it is carried out in any case.
+        let work = self.stores.run(move |world| {
+            let store = world.memcached(number, &name);
+            async move { work(store?).await }
+        });
         work.await.unwrap_or_else(|| Err(closed(&self.name)))
     }
 }
@@ -247,16 +282,23 @@ impl SqlStore {
     /// # Errors
     /// What is wrong with the store, or with the query.
     pub async fn query(&self, query: impl Into<Arc<str>>, parameters: Vec<Value>) -> Result<Rows, StoreError> {
-        let (name, query) = (Arc::clone(&self.name), query.into());
-        let work = self.stores.run(|world| async move { world.sql(&name)?.query(&query, &parameters).await });
+        let (name, query, number) = (Arc::clone(&self.name), query.into(), self.stores.number());
+        let work = self.stores.run(move |world| {
+            let store = world.sql(number, &name);
+            async move { store?.query(&query, &parameters).await }
+        });
         work.await.unwrap_or_else(|| Err(closed(&self.name)))
     }
 }
 
+/// The stores of one edition, by their names.
+type ByName = HashMap<Arc<str>, (StoreSettings, Store)>;
+
 /// What the stores' thread has.
 #[derive(Default)]
 pub(crate) struct World {
-    stores: RefCell<HashMap<Arc<str>, (StoreSettings, Store)>>,
+    /// By the numbers of the editions that are in use.
+    stores: RefCell<HashMap<u64, ByName>>,
     /// What is being looked up, by the look-ups' numbers.
     pub(crate) flights: RefCell<HashMap<u64, Flights<Option<Waiter>>>>,
 }
@@ -277,32 +319,33 @@ impl Store {
 }
 
 impl World {
-    pub(crate) fn memcached(&self, name: &Arc<str>) -> Result<Rc<Memcached>, StoreError> {
-        match self.store(name) {
+    pub(crate) fn memcached(&self, edition: u64, name: &Arc<str>) -> Result<Rc<Memcached>, StoreError> {
+        match self.store(edition, name) {
             Some(Store::Memcached(store)) => Ok(store),
             _ => Err(unknown(name)),
         }
     }
 
-    pub(crate) fn sql(&self, name: &Arc<str>) -> Result<Rc<Sql>, StoreError> {
-        match self.store(name) {
+    pub(crate) fn sql(&self, edition: u64, name: &Arc<str>) -> Result<Rc<Sql>, StoreError> {
+        match self.store(edition, name) {
             Some(Store::Sql(store)) => Ok(store),
             _ => Err(unknown(name)),
         }
     }
 
-    fn store(&self, name: &str) -> Option<Store> {
-        self.stores.borrow().get(name).map(|(_, store)| store.clone())
+    fn store(&self, edition: u64, name: &str) -> Option<Store> {
+        self.stores.borrow().get(&edition)?.get(name).map(|(_, store)| store.clone())
     }
 
-    /// On the stores' thread, as stores begin their work when they are made.
-    fn set(&self, settings: Vec<StoreSettings>) {
-        let mut before = self.stores.take();
+    /// On the stores' thread, as stores begin their work when they are made. Those that are as in the edition `before` are
+    /// taken over.
+    fn set(&self, edition: u64, settings: Vec<StoreSettings>, before: Option<u64>) {
+        let before = before.and_then(|before| self.stores.borrow().get(&before).cloned()).unwrap_or_default();
         let mut after = HashMap::new();
         for settings in settings {
             let name: Arc<str> = settings.name.as_str().into();
-            let store = match before.remove(&name) {
-                Some((same, store)) if same == settings => store,
+            let store = match before.get(&name) {
+                Some((same, store)) if *same == settings => store.clone(),
                 _ => match settings.kind.clone() {
                     StoreKind::Memcached(memcached) => {
                         Store::Memcached(Rc::new(Memcached::start(Arc::clone(&name), memcached)))
@@ -312,7 +355,13 @@ impl World {
             };
             after.insert(name, (settings, store));
         }
-        self.stores.replace(after);
+        let replaced = self.stores.borrow_mut().insert(edition, after);
+        drop(replaced);
+    }
+
+    fn forget(&self, edition: u64) {
+        let forgotten = self.stores.borrow_mut().remove(&edition);
+        drop(forgotten);
     }
 }
 

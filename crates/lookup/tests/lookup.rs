@@ -15,10 +15,16 @@ const QUERY: &str = "SELECT host FROM domain WHERE domain = ?";
 
 fn start(database: &Sqlite, change: impl FnOnce(&mut LookupSettings)) -> (Lookup, Stores) {
     let stores = Stores::start(vec![sql("db", &database.url())]).unwrap();
-    let mut settings = lookup();
-    settings.sql = Some(SqlTier { store: "db".to_owned(), query: QUERY.to_owned() });
+    let mut settings = in_db();
     change(&mut settings);
     (Lookup::start(settings, &stores).unwrap(), stores)
+}
+
+/// Of what stands in the store `db`.
+fn in_db() -> LookupSettings {
+    let mut settings = lookup();
+    settings.sql = Some(SqlTier { store: "db".to_owned(), query: QUERY.to_owned() });
+    settings
 }
 
 /// `hit 10.0.0.1:80`, `negative`...
@@ -262,5 +268,47 @@ fn other_settings_replace_what_they_change() {
         assert_eq!(get(&lookup, "a.example").await, "hit 10.0.0.2:80 from sql");
         stores.update(vec![]).unwrap();
         assert_eq!(get(&lookup, "a.example").await, "store-down from none");
+    });
+}
+
+#[test]
+fn stores_beside_others_are_apart_from_them() {
+    let (one, two, three) = (Sqlite::start(), Sqlite::start(), Sqlite::start());
+    let stores = Stores::start(vec![sql("db", &one.url()), sql("same", &three.url())]).unwrap();
+    let look_up = Lookup::start(in_db(), &stores).unwrap();
+    run(async {
+        one.execute("INSERT INTO domain VALUES ('a.example', '10.0.0.1')").await;
+        two.execute("INSERT INTO domain VALUES ('a.example', '10.0.0.2'), ('b.example', '10.0.0.2')").await;
+        let first = async |stores: &Stores, name: &str| {
+            let rows = stores.sql(name).unwrap().query("SELECT count(*) FROM domain", vec![]).await.unwrap();
+            format!("{:?}", rows.rows[0][0])
+        };
+        assert_eq!(
+            (first(&stores, "db").await, first(&stores, "same").await),
+            ("Integer(1)".into(), "Integer(0)".into())
+        );
+        assert!(stores.beside(vec![sql("db", "nonsense:")]).is_err());
+        let others = stores.beside(vec![sql("db", &two.url()), sql("same", &three.url())]).unwrap();
+        let fresh = Lookup::start(in_db(), &others).unwrap();
+        // The ones go on as they were, and what they say is what is kept.
+        assert_eq!(
+            (first(&others, "db").await, first(&stores, "db").await),
+            ("Integer(2)".into(), "Integer(1)".into())
+        );
+        assert_eq!(get(&fresh, "a.example").await, "hit 10.0.0.2:80 from sql");
+        assert_eq!(get(&look_up, "a.example").await, "hit 10.0.0.1:80 from sql");
+        assert_eq!(first(&others, "same").await, "Integer(0)");
+        assert_eq!(sql_state(&others, "same").await.connects, 1, "it is the same store");
+        // Whatever becomes of the others.
+        let third = stores.beside(vec![]).unwrap();
+        assert!(third.sql("db").is_err());
+        drop(third);
+        assert_eq!(get(&look_up, "b.example").await, "negative from sql");
+        look_up.set_stores(&others);
+        drop(stores);
+        assert_eq!(get(&look_up, "a.example").await, "hit 10.0.0.1:80 from memory");
+        look_up.purge("a.example");
+        assert_eq!(get(&look_up, "a.example").await, "hit 10.0.0.2:80 from sql");
+        assert_eq!(sql_state(&others, "same").await.connects, 1);
     });
 }

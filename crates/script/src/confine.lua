@@ -6,7 +6,7 @@ local _G, error, getmetatable, load, pcall, select, setmetatable, tostring, type
   _G, error, getmetatable, load, pcall, select, setmetatable, tostring, type, xpcall
 local create, isyieldable, resume, running, status, yield =
   coroutine.create, coroutine.isyieldable, coroutine.resume, coroutine.running, coroutine.status, coroutine.yield
-local find_module, ending, count = own.module, own.ending, own.count
+local find_module, ending, count, stack_ends = own.module, own.ending, own.count, own.stack_ends
 
 -- What reaches outside of the state, what nobody could end, and what takes bytecode.
 for _, name in ipairs { "collectgarbage", "dofile", "gcinfo", "io", "loadfile", "module", "newproxy", "package" } do
@@ -33,6 +33,41 @@ local function text_only(chunk, name, mode, ...)
   return load(chunk, name, "t", ...)
 end
 _G.load, loadstring = text_only, text_only
+
+-- An error of a function written in Rust is caught as a text, as others are: `route.lua:7: what`.
+local plain = own.plain
+local function text_of(err)
+  if type(err) == "userdata" then
+    return plain(err)
+  end
+  return err
+end
+
+local function caught(ok, ...)
+  if ok then
+    return ok, ...
+  end
+  return ok, text_of((...))
+end
+
+function _G.pcall(...)
+  return caught(pcall(...))
+end
+
+-- What is written in C and calls functions of the script takes the thread's own stack, of which LuaJIT knows no end.
+for library, names in pairs {
+  [_G] = { "load", "loadstring", "print" }, [string] = { "format", "gsub" }, [table] = { "foreach", "foreachi", "sort" },
+} do
+  for _, name in ipairs(names) do
+    local f = library[name]
+    library[name] = function(...)
+      if stack_ends() then
+        error("C stack overflow", 2)
+      end
+      return f(...)
+    end
+  end
+end
 
 -- Waiting.
 
@@ -80,6 +115,8 @@ function pass(co, ok, first, ...)
   own.level = own.level - 1
   if ok and first == WAITS then
     return go_on(co, wait())
+  elseif not ok then
+    return ok, text_of(first)
   end
   return ok, first, ...
 end
@@ -128,7 +165,7 @@ function _G.xpcall(f, handler, ...)
     if ending() then
       return err
     end
-    return handler(err)
+    return handler(text_of(err))
   end, ...)
 end
 

@@ -12,8 +12,9 @@ use mlua::chunk::ChunkMode;
 use mlua::{Function, Lua, Table, Value};
 
 use crate::Engine;
-use crate::error::{Error, Kind, shortened};
-use crate::guard::{Handle, Report};
+use crate::contained::contained;
+use crate::error::{Context, Error, Kind, TOP_LEVEL, shortened};
+use crate::guard::{self, Handle, Report};
 
 /// Its Lua part.
 const CONFINE: &str = include_str!("confine.lua");
@@ -23,6 +24,9 @@ const MODULE_BYTES: usize = 1 << 20;
 
 /// How many places `table.new` makes beforehand, at most.
 const MOST_SLOTS: f64 = 1e6;
+
+/// What collecting may take beyond a state's memory, bytes.
+const COLLECT_BYTES: usize = 1 << 20;
 
 /// The longest name of a module, bytes.
 const NAME_BYTES: usize = 200;
@@ -62,30 +66,48 @@ impl fmt::Debug for Confines {
 #[derive(Debug)]
 pub(crate) struct Confined {
     pub(crate) instructions: u64,
+    /// What the state may use, bytes.
+    memory: usize,
     /// Between Rust and the preludes.
     own: Table,
     /// What a coroutine yields that waits.
     pub(crate) waits: RefCell<Value>,
     modules: Rc<RefCell<Vec<(String, String)>>>,
+    /// Names of chunks that are not the script's.
+    pub(crate) preludes: Rc<RefCell<Vec<String>>>,
 }
 
 impl Confined {
     pub(crate) fn new(
         lua: &Lua,
         file: &Path,
-        instructions: u64,
+        (instructions, memory): (u64, usize),
         read: Box<Read>,
         handle: Handle,
     ) -> mlua::Result<Self> {
         let own = lua.create_table()?;
         own.raw_set("ending", lua.create_function(move |_, ()| Ok(handle.is_ending()))?)?;
         own.raw_set("count", lua.create_function(|lua, ()| Ok(lua.used_memory() as f64 / 1024.0))?)?;
+        let preludes = Rc::<RefCell<Vec<String>>>::default();
+        let modules = Rc::<RefCell<Vec<(String, String)>>>::default();
+        let (named, known, others) = (file.display().to_string(), Rc::clone(&modules), Rc::clone(&preludes));
+        let short = shortened(&named);
+        let plain = move |_: &Lua, error: Value| {
+            let Value::Error(error) = error else { return error.to_string() };
+            let (modules, preludes) = (known.borrow(), others.borrow());
+            let context =
+                Context { file: &named, short: &short, modules: &modules, preludes: &preludes, what: TOP_LEVEL };
+            let Error { place, what, .. } = context.explain(&error, String::new);
+            let what = what.lines().next().unwrap_or_default();
+            Ok(if place.is_empty() { what.to_owned() } else { format!("{place}: {what}") })
+        };
+        own.raw_set("plain", lua.create_function(plain)?)?;
+        own.raw_set("stack_ends", guard::stack_ends(lua)?)?;
         let new = |lua: &Lua, (list, named): (f64, f64)| {
             lua.create_table_with_capacity(list.clamp(0.0, MOST_SLOTS) as usize, named.clamp(0.0, MOST_SLOTS) as usize)
         };
         own.raw_set("table.new", lua.create_function(new)?)?;
         own.raw_set("table.clear", lua.create_function(|_, table: Table| table.clear())?)?;
-        let modules = Rc::new(RefCell::new(Vec::new()));
         let (folder, known) = (file.parent().unwrap_or(Path::new("")).to_owned(), Rc::clone(&modules));
         let module = move |lua: &Lua, name: mlua::LuaString| {
             let (path, source) = match find(&folder, &name.as_bytes(), &read) {
@@ -105,7 +127,7 @@ impl Confined {
             }
         };
         own.raw_set("module", lua.create_function(module)?)?;
-        Ok(Confined { instructions, own, waits: RefCell::new(Value::Nil), modules })
+        Ok(Confined { instructions, memory, own, waits: RefCell::new(Value::Nil), modules, preludes })
     }
 
     /// Files whose names LuaJIT shortens: how, and in full.
@@ -141,8 +163,32 @@ impl Engine {
             let _ = own.raw_set("level", 0); // as above
         }
         if kind == Kind::Memory {
-            // LuaJIT does not collect when it runs out. Finalisers are our own, which do not fail.
+            self.collect();
+        }
+    }
+
+    /// Frees what nobody needs: LuaJIT does not when it runs out of memory.
+    pub fn collect(&self) {
+        if let Some(confined) = &self.confined {
+            // To ask for it takes some memory too.
+            let _ = self.lua().set_memory_limit(confined.memory + COLLECT_BYTES);
+            // Finalisers are our own, which do not fail.
             let _ = self.lua().gc_collect();
+            let _ = self.lua().set_memory_limit(confined.memory);
+        }
+    }
+
+    /// Makes values in the state: if there is no room for them, once more when what nobody needs was freed.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn with_room<T>(&self, mut make: impl FnMut(&Lua) -> mlua::Result<T>) -> mlua::Result<T> {
+        match contained(|| make(self.lua())) {
+            Err(error) if is_memory(&error) => {
+                self.collect();
+                contained(|| make(self.lua()))
+            }
+            made => made,
         }
     }
 
@@ -159,6 +205,15 @@ impl Engine {
     pub(crate) fn is_waiting(&self, yielded: &mlua::MultiValue) -> bool {
         let Some(confined) = &self.confined else { return false };
         yielded.front().is_some_and(|first| matches!(first, Value::Table(_)) && *first == *confined.waits.borrow())
+    }
+}
+
+/// Whether there was no memory for something.
+fn is_memory(error: &mlua::Error) -> bool {
+    match error {
+        mlua::Error::MemoryError(_) => true,
+        mlua::Error::CallbackError { cause, .. } | mlua::Error::WithContext { cause, .. } => is_memory(cause),
+        _ => false,
     }
 }
 

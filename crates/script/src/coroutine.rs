@@ -5,6 +5,7 @@ use std::time::Duration;
 use mlua::thread::ThreadStatus;
 use mlua::{Function, IntoLuaMulti, MultiValue, Thread};
 
+use crate::contained::contained;
 use crate::error::{Error, Kind};
 use crate::{Engine, guard};
 
@@ -56,11 +57,13 @@ impl Engine {
     /// # Errors
     /// When there is no memory for it.
     pub fn coroutine(&self, what: &'static str, function: &Function, instructions: u64) -> Result<Coroutine, Error> {
-        let kept = self.kept.borrow_mut().pop();
-        let thread = match kept {
-            Some(thread) => thread.reset(function.clone()).map(|()| thread),
-            None => self.lua().create_thread(function.clone()),
-        };
+        let thread = self.with_room(|lua| {
+            let kept = self.kept.borrow_mut().pop();
+            match kept {
+                Some(thread) => thread.reset(function.clone()).map(|()| thread),
+                None => lua.create_thread(function.clone()),
+            }
+        });
         let thread = thread.map_err(|error| self.explain(what, &error, || self.place(function)))?;
         let (function, allowed, left) = (function.clone(), instructions, instructions);
         Ok(Coroutine { thread: Some(thread), function, what, allowed, left, busy: Duration::ZERO })
@@ -80,7 +83,7 @@ impl Engine {
         if slice.is_refused() {
             return Err(self.failed_at(call.what, call.allowed, None, place));
         }
-        let result = thread.resume::<MultiValue>(args);
+        let result = contained(|| thread.resume::<MultiValue>(args));
         let spent = slice.end();
         let was_interrupted = slice.was_interrupted();
         drop(slice);

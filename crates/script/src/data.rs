@@ -31,6 +31,22 @@ pub enum DataError {
     /// Copy a part of it.
     #[error("tables more than {MOST_LEVELS} levels deep cannot be copied from one Lua state to another")]
     Depth,
+    /// Copy a part of it.
+    #[error("it takes more than {0} bytes to copy this value")]
+    TooLarge(usize),
+}
+
+/// What a copy may take, bytes.
+struct Room {
+    most: usize,
+    left: usize,
+}
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> Result<(), DataError> {
+        self.left = self.left.checked_sub(bytes).ok_or(DataError::TooLarge(self.most))?;
+        Ok(())
+    }
 }
 
 /// Tables within tables that are copied, at most.
@@ -42,7 +58,26 @@ impl Data {
     /// # Errors
     /// When there is something in it that cannot be copied.
     pub fn from_lua(value: &Value) -> Result<Self, DataError> {
-        copy(value, &mut Vec::new())
+        Self::from_lua_within(value, usize::MAX)
+    }
+
+    /// Copies a value out of its state, if the copy takes no more than so many bytes. One table may be many times in a value, and is copied as
+    /// many times: the copy may be much larger than the state.
+    ///
+    /// # Errors
+    /// When there is something in it that cannot be copied, or too much.
+    pub fn from_lua_within(value: &Value, most: usize) -> Result<Self, DataError> {
+        copy(value, &mut Vec::new(), &mut Room { most, left: most })
+    }
+
+    /// What it takes, bytes.
+    pub fn bytes(&self) -> usize {
+        let within = match self {
+            Self::Nil | Self::Boolean(_) | Self::Number(_) => 0,
+            Self::String(bytes) => bytes.capacity(),
+            Self::Table(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
+        };
+        size_of::<Data>() + within
     }
 
     /// Makes the value anew in a state.
@@ -81,14 +116,19 @@ impl From<DataError> for mlua::Error {
 }
 
 /// `within`: the tables that this value is in.
-fn copy(value: &Value, within: &mut Vec<mlua::Table>) -> Result<Data, DataError> {
+fn copy(value: &Value, within: &mut Vec<mlua::Table>, room: &mut Room) -> Result<Data, DataError> {
+    room.take(size_of::<Data>())?;
     Ok(match value {
         Value::Nil => Data::Nil,
         Value::Boolean(value) => Data::Boolean(*value),
         // Lua has floats alone; integers are mlua's way to hand over those that are whole.
         Value::Integer(value) => Data::Number(*value as f64),
         Value::Number(value) => Data::Number(*value),
-        Value::String(string) => Data::String(string.as_bytes().to_vec()),
+        Value::String(string) => {
+            let bytes = string.as_bytes();
+            room.take(bytes.len())?;
+            Data::String(bytes.to_vec())
+        }
         Value::Table(table) => {
             if within.contains(table) {
                 return Err(DataError::Cycle);
@@ -101,7 +141,7 @@ fn copy(value: &Value, within: &mut Vec<mlua::Table>) -> Result<Data, DataError>
             for pair in table.pairs::<Value, Value>() {
                 // Nothing of the script runs: these are the table's own pairs.
                 let (key, value) = pair.map_err(|_| DataError::Type("table"))?;
-                pairs.push((copy(&key, within)?, copy(&value, within)?));
+                pairs.push((copy(&key, within, room)?, copy(&value, within, room)?));
             }
             within.pop();
             Data::Table(pairs)
@@ -174,6 +214,19 @@ mod tests {
         assert!(data(&deep(MOST_LEVELS)).is_ok());
         assert_eq!(data(&deep(MOST_LEVELS + 1)), Err(DataError::Depth));
         assert!(DataError::Type("function").to_string().starts_with("a function cannot be copied"));
+    }
+
+    #[test]
+    fn a_copy_that_grows_is_ended_early() {
+        let lua = Lua::new();
+        let within = |code: &str, most| Data::from_lua_within(&lua.load(code).eval::<Value>().unwrap(), most);
+        // 2^90 copies of a string.
+        let many = "(function() local t = { 'x' } for i = 1, 90 do t = { t, t } end return t end)()";
+        assert_eq!(within(many, 1 << 20), Err(DataError::TooLarge(1 << 20)));
+        let size = size_of::<Data>();
+        assert_eq!(within("'12345'", size + 4), Err(DataError::TooLarge(size + 4)));
+        assert_eq!(within("'12345'", size + 5), Ok(text("12345")));
+        assert!(within("{ 1, 2 }", 5 * size).is_ok() && within("{ 1, 2, 3 }", 5 * size).is_err());
     }
 
     #[test]

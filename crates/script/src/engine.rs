@@ -3,12 +3,14 @@
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use mlua::chunk::ChunkMode;
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table, Thread};
 
 use crate::confined::{Confined, Confines};
+use crate::contained::contained;
 use crate::error::{Context, Error, Kind, TOP_LEVEL, shortened};
 use crate::guard::{self, Guard, Handle, Tell};
 use crate::watchdog;
@@ -25,7 +27,7 @@ pub struct Engine {
     short: String,
     own: Own,
     /// Names of chunks that are not the script's.
-    preludes: RefCell<Vec<String>>,
+    preludes: Rc<RefCell<Vec<String>>>,
     pub(crate) confined: Option<Confined>,
     /// Coroutines that have ended, for the next calls.
     pub(crate) kept: RefCell<Vec<Thread>>,
@@ -82,7 +84,7 @@ impl Engine {
         let made = guard::new_confined_state(memory, jit).and_then(|lua| {
             let guard = Guard::confined(&lua, &file, limit, jit, Tell(tell))?;
             let own = Own { getinfo: getinfo(&lua)?, flush: None };
-            let confined = Confined::new(&lua, path, instructions, read, guard.handle())?;
+            let confined = Confined::new(&lua, path, (instructions, memory), read, guard.handle())?;
             Ok(Self::made(lua, guard, path, own, Some(confined)))
         });
         let engine = made.map_err(|error| no_state(&file, &error))?;
@@ -93,7 +95,8 @@ impl Engine {
     fn made(lua: Lua, guard: Guard, path: &Path, own: Own, confined: Option<Confined>) -> Self {
         let file = path.display().to_string();
         let short = shortened(&file);
-        let (preludes, kept) = (RefCell::default(), RefCell::default());
+        let preludes = confined.as_ref().map(|confined| Rc::clone(&confined.preludes)).unwrap_or_default();
+        let kept = RefCell::default();
         Self { lua, guard, path: path.to_owned(), file, short, own, preludes, confined, kept }
     }
 
@@ -183,7 +186,7 @@ impl Engine {
         if slice.is_refused() {
             return Err(self.failed(what, function, confined.instructions, None));
         }
-        let result = function.call::<R>(args);
+        let result = contained(|| function.call::<R>(args));
         slice.end();
         match result {
             Ok(value) if !slice.was_interrupted() => Ok(value),

@@ -113,15 +113,23 @@ impl Context<'_> {
         (!self.is_ours(place)).then(|| (self.whole(place), function))
     }
 
-    /// The place at the beginning of a text, and the rest of it. A name may have colons in it.
+    /// The place at the beginning of a text, and the rest of it. A file of the script's may have a colon and a space in its name; of any other
+    /// name, these are where a message begins that has a place further on.
     fn split<'t>(&self, text: &'t str) -> Option<(&'t str, &'t str)> {
         text.match_indices(": ").find_map(|(at, _)| {
             let (place, rest) = (&text[..at], &text[at + 2..]);
             let (name, line) = place.rsplit_once(':')?;
             // It says 0 where it knows no line.
             let is_line = line.bytes().all(|b| b.is_ascii_digit()) && line.parse() != Ok(0);
-            (is_line && !line.is_empty() && !name.is_empty() && !name.contains('\n')).then_some((place, rest))
+            let is_name = !name.is_empty() && !name.contains('\n') && (!name.contains(": ") || self.is_file(name));
+            (is_line && !line.is_empty() && is_name).then_some((place, rest))
         })
+    }
+
+    fn is_file(&self, name: &str) -> bool {
+        name == self.file
+            || name == self.short
+            || self.modules.iter().any(|(short, file)| name == short || name == file)
     }
 
     fn is_ours(&self, place: &str) -> bool {
@@ -207,8 +215,11 @@ mod tests {
             ),
         );
         assert_eq!(told, ("counter.lua:7".into(), "bad: 3: things".into()));
-        let told = explain(&[], &runtime("C:/x: y.lua:7: bad"));
-        assert_eq!(told, ("C:/x: y.lua:7".into(), "bad".into()));
+        let odd = Context { file: "C:/x: y.lua", short: "C:/x: y.lua", ..CONTEXT };
+        let error = odd.explain(&runtime("C:/x: y.lua:7: bad"), String::new);
+        assert_eq!((&*error.place, &*error.what), ("C:/x: y.lua:7", "bad"));
+        let told = explain(&[], &runtime("it failed elsewhere: counter.lua:7: bad"));
+        assert_eq!(told, ("counter.lua:1".into(), "it failed elsewhere: counter.lua:7: bad".into()));
     }
 
     #[test]

@@ -7,11 +7,13 @@
 //!
 //! What is not Lua has no instructions: a call that does not return from there is told to be stuck.
 //!
-//! A confined state has the hook all the time, and counts its calls' instructions with it (`budget`). `state` makes states.
+//! A confined state has the hook all the time, and counts its calls' instructions with it (`budget`). `state` makes states,
+//! whose calls end before the thread's own stack does (`stack`).
 #![allow(unsafe_code)]
 
 mod budget;
 mod hook;
+mod stack;
 mod state;
 
 use std::cell::{Cell, RefCell};
@@ -27,7 +29,7 @@ use mlua::{Lua, ffi};
 
 pub(crate) use budget::Slice;
 pub(crate) use hook::place_in;
-pub(crate) use state::{new_confined_state, new_state};
+pub(crate) use state::{new_confined_state, new_state, stack_ends};
 
 use crate::error::{Error, Kind, TOP_LEVEL, subject};
 use crate::watchdog;
@@ -272,7 +274,12 @@ impl Guard {
     pub(crate) fn enter(&self, what: &'static str) -> Call<'_> {
         let outer = self.watched.running.load(Ordering::Relaxed);
         // What is called from within a call is part of it.
-        let number = if outer == NONE { self.number(what) } else { outer };
+        let number = if outer == NONE {
+            stack::begin();
+            self.number(what)
+        } else {
+            outer
+        };
         self.watched.running.store(number, Ordering::Relaxed);
         Call { watched: &self.watched, number, outer }
     }

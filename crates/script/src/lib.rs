@@ -5,6 +5,7 @@
 //!
 //! 1. [`engine`](Engine): one state, from its file to its calls.
 //! 2. [`confined`](Confines): states whose scripts get no more than they need. [`coroutine`](Coroutine): calls in them, which may wait.
+//!    `contained`: a panic ends a call alone.
 //! 3. [`guard`](Handle): how a call that does not return is ended, or told to be stuck, and how instructions are counted; all `unsafe` of this
 //!    crate is there. `watchdog` is the thread that looks.
 //! 4. [`error`](Error): what a script did wrong, and where.
@@ -15,6 +16,7 @@
 //! each has a budget, and nothing in it reaches outside: that holds off mistakes. It is no wall against whoever writes the script.
 
 mod confined;
+mod contained;
 mod coroutine;
 mod data;
 mod engine;
@@ -23,6 +25,7 @@ mod guard;
 mod watchdog;
 
 pub use confined::{Confines, Read};
+pub use contained::panics_are_contained;
 pub use coroutine::{Coroutine, Progress};
 pub use data::{Data, DataError};
 pub use engine::{Engine, Parameters};

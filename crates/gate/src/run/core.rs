@@ -171,7 +171,8 @@ impl Core {
             if script.has(Hook::Init) {
                 script.call::<_, ()>(Hook::Init, ()).await.map_err(|error| failed(Some(Hook::Init), error))?;
             }
-            desks.push(Rc::new(Desk { script, settings, tallies, logs: Rc::clone(&self.logs) }));
+            let desk = Desk::new(script, settings.clone(), tallies, Rc::clone(&self.logs));
+            desks.push(Rc::new(desk.map_err(|error| failed(None, error))?));
         }
         Ok(Ready { works, desks, listeners })
     }

@@ -41,8 +41,8 @@ pub(crate) enum Asked {
     Known(Arc<Data>),
     /// Somebody makes it: their outcome comes here. If there is none, they have gone, and it is to be asked for again.
     Made(watch::Receiver<Option<Outcome>>),
-    /// It is to be made.
-    Make(Ticket),
+    /// It is to be made; by whoever takes this.
+    Make(Option<Ticket>),
 }
 
 /// The right to make a value, which nobody else has meanwhile. Dropping it gives it to the next who asks.
@@ -57,8 +57,8 @@ pub(crate) struct Ticket {
 /// Why a value is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CacheError {
-    #[error("the value takes {bytes} bytes: expected at most {limit}, half of one of the cache's parts")]
-    TooLarge { bytes: usize, limit: usize },
+    #[error("the value takes more than {limit} bytes, half of one of the cache's parts")]
+    TooLarge { limit: usize },
     #[error("what stands there is not a number")]
     NotANumber,
 }
@@ -133,7 +133,7 @@ impl Cache {
         let (outcome, made) = watch::channel(None);
         let key: Arc<[u8]> = key.into();
         shard.flights.insert(Arc::clone(&key), made);
-        Asked::Make(Ticket { cache: Arc::clone(self), key, outcome })
+        Asked::Make(Some(Ticket { cache: Arc::clone(self), key, outcome }))
     }
 
     /// What it holds, and what has happened.
@@ -159,9 +159,14 @@ impl Cache {
         self.bytes.load(Ordering::Relaxed) as usize / self.shards.len()
     }
 
+    /// What an entry may take, bytes.
+    pub(crate) fn most(&self) -> usize {
+        self.limit() / 2
+    }
+
     fn sized(&self, key: &[u8], value: Data) -> Result<Sized, CacheError> {
-        let (bytes, limit) = (ENTRY_BYTES + key.len() + bytes(&value), self.limit() / 2);
-        if bytes > limit { Err(CacheError::TooLarge { bytes, limit }) } else { Ok(Sized { bytes, value }) }
+        let (bytes, limit) = (ENTRY_BYTES + key.len() + value.bytes(), self.most());
+        if bytes > limit { Err(CacheError::TooLarge { limit }) } else { Ok(Sized { bytes, value }) }
     }
 
     /// Milliseconds since it was made.
@@ -354,17 +359,6 @@ fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a value takes.
-fn bytes(value: &Data) -> usize {
-    match value {
-        Data::Nil | Data::Boolean(_) | Data::Number(_) => size_of::<Data>(),
-        Data::String(bytes) => size_of::<Data>() + bytes.capacity(),
-        Data::Table(pairs) => {
-            size_of::<Data>() + pairs.iter().map(|(key, value)| bytes(key) + bytes(value)).sum::<usize>()
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -414,7 +408,7 @@ mod tests {
         assert!(counts.bytes <= 1 << 20 && counts.entries > 800, "{counts:?}");
         assert_eq!(counts.evictions + counts.entries, 10_000);
         let refused = cache.set(b"large", text(1 << 20), None);
-        assert!(matches!(refused, Err(CacheError::TooLarge { limit: 524_288, .. })), "{refused:?}");
+        assert!(matches!(refused, Err(CacheError::TooLarge { limit: 524_288 })), "{refused:?}");
         assert!(cache.get(b"9999").is_some() && cache.get(b"0").is_none());
         cache.set_bytes(100_000);
         cache.set(b"one more", number(1.0), None).unwrap();
@@ -445,7 +439,7 @@ mod tests {
     #[test]
     fn a_value_is_made_once() {
         let cache = Arc::new(Cache::new(1 << 20));
-        let Asked::Make(ticket) = cache.ask(b"k") else { panic!() };
+        let Asked::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
         let Asked::Made(waiting) = cache.ask(b"k") else { panic!() };
         ticket.made(vec![number(7.0)], None).unwrap();
         assert_eq!(waiting.borrow().clone(), Some(Ok([number(7.0)].into())));
@@ -455,21 +449,21 @@ mod tests {
     #[test]
     fn what_failed_is_told_and_not_kept_and_who_goes_is_replaced() {
         let cache = Arc::new(Cache::new(1 << 20));
-        let Asked::Make(ticket) = cache.ask(b"k") else { panic!() };
+        let Asked::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
         let Asked::Made(waiting) = cache.ask(b"k") else { panic!() };
         ticket.failed("down");
         assert_eq!(waiting.borrow().clone(), Some(Err("down".into())));
 
-        let Asked::Make(ticket) = cache.ask(b"k") else { panic!() };
+        let Asked::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
         let Asked::Made(waiting) = cache.ask(b"k") else { panic!() };
         drop(ticket);
         assert!(waiting.has_changed().is_err() && waiting.borrow().is_none(), "it has gone");
 
         // A failure that the function tells itself.
-        let Asked::Make(ticket) = cache.ask(b"k") else { panic!() };
+        let Asked::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
         ticket.made(vec![Data::Nil, Data::String(b"down".to_vec())], None).unwrap();
         // That there is nothing is a value, too.
-        let Asked::Make(ticket) = cache.ask(b"k") else { panic!("nothing was kept") };
+        let Asked::Make(Some(ticket)) = cache.ask(b"k") else { panic!("nothing was kept") };
         ticket.made(vec![Data::Nil], None).unwrap();
         assert!(matches!(cache.ask(b"k"), Asked::Known(value) if *value == Data::Nil));
     }

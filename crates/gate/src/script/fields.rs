@@ -170,11 +170,19 @@ impl FromLua for Values {
         };
         Ok(Values(match value {
             Value::Nil => Vec::new(),
-            Value::Table(list) => list
-                .sequence_values::<Value>()
-                .take(MOST_NAMES + 1)
-                .map(|value| text(value?))
-                .collect::<Result<_, _>>()?,
+            Value::Table(list) => {
+                let (mut values, mut bytes) = (Vec::new(), 0);
+                for value in list.sequence_values::<Value>() {
+                    let value = text(value?)?;
+                    bytes += value.len() + 1;
+                    if bytes > MOST_BYTES {
+                        let what = format!("these values are too large: expected at most {MOST_BYTES} bytes");
+                        return Err(mlua::Error::runtime(what));
+                    }
+                    values.push(value);
+                }
+                values
+            }
             one => vec![text(one)?],
         }))
     }
@@ -265,6 +273,7 @@ mod tests {
             r#"headers[""] = "1""#,
             r#"headers["X-A"] = true"#,
             r#"headers["X-A"] = ("x"):rep(100000)"#,
+            r#"local s, t = ("x"):rep(1e6), {} for i = 1, 1000 do t[i] = s end headers["X-A"] = t"#,
         ] {
             let (engine, fields) = state();
             let error = engine.load_source(bad.as_bytes()).unwrap_err();

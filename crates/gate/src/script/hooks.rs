@@ -6,7 +6,7 @@ use std::iter::Sum;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mlua::{AnyUserData, FromLua, IntoLua, Lua, Table, Value};
 use oroshi_lookup::value;
@@ -20,6 +20,9 @@ use crate::forward::{Inspect, Inspected, Looking, Verdict};
 /// How many calls of `on_log` may be under way on one core. Beyond that requests are not told.
 const MOST_LOGS: usize = 1000;
 
+/// How often calls that were refused as too many were under way are told.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
 /// A script on one core, at work for a plan.
 #[derive(Debug)]
 pub(crate) struct Desk {
@@ -27,6 +30,9 @@ pub(crate) struct Desk {
     pub(crate) settings: ScriptSettings,
     pub(crate) tallies: Arc<Tallies>,
     pub(crate) logs: Rc<Logs>,
+    /// The requests that the script knows.
+    known: Known,
+    refused: Cell<Refused>,
 }
 
 /// One request's visit to a script. Clones are the same visit.
@@ -34,8 +40,31 @@ pub(crate) struct Desk {
 pub(crate) struct Visit {
     desk: Rc<Desk>,
     request: Request,
-    /// The request in the script's state: the same one in all its hooks.
-    object: AnyUserData,
+    place: Rc<Place>,
+}
+
+/// The requests of a state, each by its number: the same one in all its hooks. Rust can hold some 8,000 values of a state, and far more requests
+/// than that may be under way; so that it holds this table alone, and a request while a hook is called.
+#[derive(Debug)]
+struct Known {
+    table: Table,
+    /// Numbers that are in use no more, so that the table grows no longer than it must.
+    free: RefCell<Vec<u32>>,
+    used: Cell<u32>,
+}
+
+/// A number in a state's table of requests, for as long as the request is known there.
+#[derive(Debug)]
+struct Place {
+    desk: Rc<Desk>,
+    number: u32,
+}
+
+/// Calls that were refused as too many were under way, and are not told yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Refused {
+    count: u64,
+    told: Option<Instant>,
 }
 
 /// Where `on_route` has a request go.
@@ -52,13 +81,15 @@ pub(crate) enum Direction {
 }
 
 impl Visit {
-    /// Makes the request known to a script.
-    pub(crate) fn begin(desk: &Rc<Desk>, request: &Request) -> Result<Self, ScriptError> {
-        let object = desk.script.lua().create_userdata(request.view()).map_err(|error| {
-            let what = format!("there is no room for a request: {error}");
-            desk.error(what, ErrorKind::Memory)
-        })?;
-        Ok(Visit { desk: Rc::clone(desk), request: request.clone(), object })
+    /// Makes the request known to a script, which sees it when a hook is first called.
+    pub(crate) fn begin(desk: &Rc<Desk>, request: &Request) -> Self {
+        let known = &desk.known;
+        let number = known.free.borrow_mut().pop().unwrap_or_else(|| {
+            known.used.set(known.used.get() + 1);
+            known.used.get()
+        });
+        let place = Rc::new(Place { desk: Rc::clone(desk), number });
+        Visit { desk: Rc::clone(desk), request: request.clone(), place }
     }
 
     pub(crate) fn has(&self, hook: Hook) -> bool {
@@ -97,19 +128,91 @@ impl Visit {
     }
 
     async fn call<R: FromLua>(&self, hook: Hook) -> Result<R, ScriptError> {
-        self.desk.script.call(hook, self.object.clone()).await
+        self.desk.script.call(hook, self).await
+    }
+
+    /// The request in the script's state.
+    fn object(&self, lua: &Lua) -> mlua::Result<AnyUserData> {
+        let (table, number) = (&self.desk.known.table, self.place.number);
+        if let Some(object) = table.raw_get(number)? {
+            return Ok(object);
+        }
+        let object = lua.create_userdata(self.request.view())?;
+        table.raw_set(number, &object)?;
+        Ok(object)
+    }
+}
+
+/// Made while the call is under way, so that a lack of room is a failure of the call.
+impl IntoLua for &Visit {
+    fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
+        let object = match self.object(lua) {
+            Err(mlua::Error::MemoryError(_)) => {
+                // LuaJIT does not collect when it runs out.
+                lua.gc_collect()?;
+                self.object(lua)?
+            }
+            other => other?,
+        };
+        Ok(Value::UserData(object))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let known = &self.desk.known;
+        // A number that is still taken, as the state has no room for anything, would be another request's.
+        if known.table.raw_set(self.number, Value::Nil).is_ok() {
+            known.free.borrow_mut().push(self.number);
+        }
     }
 }
 
 impl Desk {
-    /// An error that no line of the script is known to have made.
-    pub(crate) fn error(&self, what: String, kind: ErrorKind) -> ScriptError {
-        ScriptError { place: self.settings.file.display().to_string(), what, kind }
+    /// `logs`: of this core.
+    ///
+    /// # Errors
+    /// The script has taken all its memory.
+    pub(crate) fn new(
+        script: Rc<Script>,
+        settings: ScriptSettings,
+        tallies: Arc<Tallies>,
+        logs: Rc<Logs>,
+    ) -> Result<Self, ScriptError> {
+        let table = script.lua().create_table().map_err(|error| ScriptError {
+            place: settings.file.display().to_string(),
+            what: format!("there is no room for requests: {error}"),
+            kind: ErrorKind::Memory,
+        })?;
+        let known = Known { table, free: RefCell::default(), used: Cell::new(0) };
+        Ok(Desk { script, settings, tallies, logs, known, refused: Cell::default() })
     }
 
-    /// Tells operators of a call that failed.
+    /// Tells operators of a call that failed. Those that were refused as too many are under way are told once a second.
     pub(crate) fn tell(&self, hook: Hook, error: &ScriptError) {
+        if error.kind == ErrorKind::Overload {
+            let mut refused = self.refused.get();
+            let count = refused.next(Instant::now());
+            self.refused.set(refused);
+            if let Some(count) = count {
+                let (script, hook, kind) = (&self.settings.name, hook.name(), error.kind.name());
+                tracing::error!(script, hook, kind, count, "{error}");
+            }
+            return;
+        }
         tracing::error!(script = self.settings.name, hook = hook.name(), kind = error.kind.name(), "{error}");
+    }
+}
+
+impl Refused {
+    /// One more. How many there are to be told of now, if any.
+    fn next(&mut self, now: Instant) -> Option<u64> {
+        self.count += 1;
+        if self.told.is_some_and(|told| now.saturating_duration_since(told) < TELL_EVERY) {
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.count))
     }
 }
 
@@ -122,7 +225,7 @@ impl Inspect for Inspector {
         let visit = self.0.clone();
         Box::pin(async move {
             let response = Response::new(head);
-            let called = visit.desk.script.call(Hook::Response, (visit.object.clone(), response.view())).await;
+            let called = visit.desk.script.call(Hook::Response, (&visit, response.view())).await;
             match called {
                 Ok(Said(None)) => Verdict::Pass { status: response.status(), changes: response.fields().edits() },
                 Ok(Said(Some(Reply { status, headers, body }))) => Verdict::Replace { status, fields: headers, body },
@@ -290,8 +393,7 @@ impl Visit {
         let visit = self.clone();
         tasks.spawn_local(async move {
             visit.request.fields().seal();
-            let called: Result<(), ScriptError> =
-                visit.desk.script.call(Hook::Log, (visit.object.clone(), entry)).await;
+            let called: Result<(), ScriptError> = visit.desk.script.call(Hook::Log, (&visit, entry)).await;
             if let Err(error) = called {
                 visit.desk.tell(Hook::Log, &error);
             }
@@ -314,3 +416,6 @@ impl IntoLua for Entry {
         Ok(Value::Table(table))
     }
 }
+
+#[cfg(test)]
+mod tests;

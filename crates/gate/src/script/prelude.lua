@@ -24,6 +24,23 @@ local function finished(ok, ...)
   error((...), 2)
 end
 
+-- The same for a function of ours that does not end with it: the line that called is one further up.
+local function settled_within(ok, ...)
+  if ok then
+    return ...
+  end
+  error((...), 3)
+end
+
+local function finished_within(ok, ...)
+  if ok then
+    return ...
+  elseif ok == nil then
+    return settled_within(wait())
+  end
+  error((...), 3)
+end
+
 -- A function that does no more than to ask.
 local function asks(name)
   local ask = own[name]
@@ -91,7 +108,7 @@ local function answered(answer, ...)
 end
 local ask_http = own.gate_http
 function gate.http(...)
-  return answered(finished(ask_http(...)))
+  return answered(finished_within(ask_http(...)))
 end
 
 function gate.array(list)
@@ -131,10 +148,10 @@ local ask, made, failed = own.gate_cache_ask, own.gate_cache_made, own.gate_cach
 local function keep(key, ttl, ok, ...)
   if not ok then
     local why = ...
-    finished(failed(key, tostring(why)))
+    finished_within(failed(key, tostring(why)))
     error(why, 0)
   end
-  finished(made(key, ttl, ...))
+  finished_within(made(key, ttl, ...))
   return ...
 end
 
@@ -149,5 +166,5 @@ function gate.cache.fetch(key, ttl, make)
   if type(make) ~= "function" then
     error("gate.cache.fetch: expected a key, seconds or nil, and a function that makes the value", 2)
   end
-  return fetched(key, ttl, make, finished(ask(key)))
+  return fetched(key, ttl, make, finished_within(ask(key)))
 end

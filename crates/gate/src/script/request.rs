@@ -63,6 +63,25 @@ impl Request {
         }))
     }
 
+    /// A GET of `/`.
+    #[cfg(test)]
+    pub(super) fn plain() -> Self {
+        Request(Rc::new(Inner {
+            method: "GET".into(),
+            target: "/".into(),
+            path: "/".into(),
+            query: "".into(),
+            host: "a".into(),
+            route: "r".into(),
+            scheme: "http",
+            version: "1.1",
+            client: None,
+            id: None,
+            fields: Rc::new(Fields::new(Rc::new([]))),
+            sent: RefCell::default(),
+        }))
+    }
+
     /// As a script sees it.
     pub(crate) fn view(&self) -> RequestView {
         RequestView(Rc::downgrade(&self.0))

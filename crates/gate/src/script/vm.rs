@@ -20,6 +20,9 @@ const MOST_CALLS: usize = 2_000;
 /// From which share of its memory on a state collects what nobody needs more eagerly, so that garbage alone does not fill it.
 const EAGER_FROM: usize = 4;
 
+/// A state that has no more than this share of its memory left is collected at once.
+const FULL_SHARE: usize = 8;
+
 /// How much memory may grow until it is collected again, percent of what was needed.
 const PAUSE: i32 = 200;
 const EAGER_PAUSE: i32 = 110;
@@ -37,6 +40,8 @@ pub(crate) struct Script {
     /// Calls that are under way.
     calls: Cell<usize>,
     is_eager: Cell<bool>,
+    /// What was in use after it was last collected because it was nearly full; 0 when it was not since.
+    full: Cell<usize>,
 }
 
 impl Script {
@@ -74,8 +79,8 @@ impl Script {
             }
         }
         let ScriptSettings { instructions, wall, memory, .. } = *settings;
-        let (calls, is_eager) = (Cell::new(0), Cell::new(false));
-        Ok(Script { engine, hooks, host, counters, instructions, wall, memory, calls, is_eager })
+        let (calls, is_eager, full) = (Cell::new(0), Cell::new(false), Cell::new(0));
+        Ok(Script { engine, hooks, host, counters, instructions, wall, memory, calls, is_eager, full })
     }
 
     /// Whether the script has this hook.
@@ -86,6 +91,14 @@ impl Script {
     /// The state, to make values in it.
     pub(crate) fn lua(&self) -> &Lua {
         self.engine.lua()
+    }
+
+    /// Makes values in the state: if there is no room for them, once more when what nobody needs was freed.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(crate) fn make<T>(&self, make: impl FnMut(&Lua) -> mlua::Result<T>) -> mlua::Result<T> {
+        self.engine.with_room(make)
     }
 
     /// What was counted so far, on this core.
@@ -109,13 +122,25 @@ impl Script {
         let Some(function) = &self.hooks[hook as usize] else {
             return R::from_lua_multi(MultiValue::new(), self.lua()).map_err(|error| self.unusable(hook, &error));
         };
-        let mut call = Call { script: self, hook, coroutine: None, began: Instant::now(), failed: None };
+        let mut call = Call {
+            script: self,
+            hook,
+            coroutine: None,
+            ended: Default::default(),
+            began: Instant::now(),
+            failed: None,
+        };
         self.calls.set(self.calls.get() + 1);
         let result = self.run(&mut call, function, args).await;
         // What cannot be used is the script's error as well.
         let result = result
             .and_then(|values| R::from_lua_multi(values, self.lua()).map_err(|error| self.unusable(hook, &error)));
         call.failed = result.as_ref().err().map(|error| error.kind);
+        if call.failed == Some(ErrorKind::Memory) {
+            // What it holds goes first.
+            call.end();
+            self.engine.collect();
+        }
         result
     }
 
@@ -151,7 +176,8 @@ impl Script {
                 let what = format!("{}() had not returned after {:?}, and waited here", call.hook.name(), self.wall);
                 return Err(ScriptError { place, what, kind: ErrorKind::Wall });
             };
-            let values = self.host.during(&mut tickets, || got.into_lua(self.lua(), &self.host));
+            let mut got = got;
+            let values = self.host.during(&mut tickets, || self.make(|lua| got.hand_over(lua, &self.host)));
             let values = values.map_err(|error| self.no_room(coroutine, function, &error))?;
             progress = self.host.during(&mut tickets, || self.engine.resume(coroutine, values));
             self.look_at_memory();
@@ -165,6 +191,15 @@ impl Script {
             let pause = if is_eager { EAGER_PAUSE } else { PAUSE };
             let parameters = mlua::state::GcIncParams::default().pause(pause);
             self.lua().gc_set_mode(mlua::state::GcMode::Incremental(parameters));
+        }
+        // Nor does it when there is no more: the next call is not to fail by what this one has left. What is needed is not looked at again
+        // until it has grown.
+        let used = self.lua().used_memory();
+        if used < self.memory - self.memory / FULL_SHARE {
+            self.full.set(0);
+        } else if used > self.full.get() + self.memory / FULL_SHARE / 2 {
+            self.engine.collect();
+            self.full.set(self.lua().used_memory());
         }
     }
 
@@ -193,15 +228,26 @@ struct Call<'a> {
     script: &'a Script,
     hook: Hook,
     coroutine: Option<Coroutine>,
+    /// Of one that has ended: how long Lua ran in it, and its instructions.
+    ended: (Duration, u64),
     began: Instant,
     failed: Option<ErrorKind>,
 }
 
+impl Call<'_> {
+    fn end(&mut self) {
+        if let Some(coroutine) = self.coroutine.take() {
+            self.ended = (coroutine.busy(), coroutine.instructions());
+        }
+    }
+}
+
 impl Drop for Call<'_> {
     fn drop(&mut self) {
+        self.end();
         let script = self.script;
         script.calls.set(script.calls.get() - 1);
-        let coroutine = self.coroutine.as_ref();
+        let (busy, instructions) = self.ended;
         let of = |kind: fn(&ErrorKind) -> bool| u64::from(self.failed.as_ref().is_some_and(kind));
         script.counters.add(
             self.hook,
@@ -209,9 +255,9 @@ impl Drop for Call<'_> {
                 calls: 1,
                 errors: of(|kind| *kind == ErrorKind::Error),
                 breaches: of(|kind| *kind != ErrorKind::Error),
-                busy: coroutine.map(Coroutine::busy).unwrap_or_default(),
+                busy,
                 wall: self.began.elapsed(),
-                instructions: coroutine.map(Coroutine::instructions).unwrap_or_default(),
+                instructions,
             },
         );
     }

@@ -100,7 +100,7 @@ impl Site {
     ) -> Result<Said, Failed> {
         let mut said = Said { direction: Direction::Own, key: None };
         if let Some(place) = route.script {
-            let begun = Visit::begin(&self.scripts[place].0, request).map_err(|error| Failed(Hook::Request, error))?;
+            let begun = Visit::begin(&self.scripts[place].0, request);
             let asked = visit.insert(begun);
             if asked.has(Hook::Log) {
                 record.visit = Some(Box::new(asked.clone()));
@@ -122,7 +122,7 @@ impl Site {
             let failed = |error| Failed(Hook::Key, error);
             let asked = match visit.as_ref().filter(|visit| visit.is_to(desk)) {
                 Some(same) => same.clone(),
-                None => Visit::begin(desk, request).map_err(failed)?,
+                None => Visit::begin(desk, request),
             };
             said.key = match asked.on_key().await {
                 Ok(key) => key,

@@ -5,6 +5,7 @@
 
 mod connection;
 mod contained;
+mod statement;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -100,6 +101,11 @@ impl Sql {
 
     /// All rows of a query, within the bounds of the settings.
     pub(crate) async fn query(&self, query: &Arc<str>, parameters: &[Value]) -> Result<Rows, StoreError> {
+        if matches!(self.database, Database::Sqlite(_))
+            && let Some(why) = statement::objection(query, parameters.len())
+        {
+            return Err(StoreError { store: Arc::clone(&self.name), failure: Failure::Refused(why.into()) });
+        }
         let bounds = Bounds { rows: self.settings.rows, bytes: self.settings.row_bytes, first_only: false };
         let start = query.trim_start().get(..6).unwrap_or_default();
         self.run(query, parameters, bounds, start.eq_ignore_ascii_case("select")).await

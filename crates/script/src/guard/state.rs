@@ -1,8 +1,11 @@
 //! States, and what there is in them.
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 
-use mlua::{Lua, LuaOptions, StdLib, ffi};
+use mlua::{Function, Lua, LuaOptions, StdLib, ffi};
+
+use super::stack;
 
 /// A state with all of LuaJIT's libraries.
 pub(crate) fn new_state() -> mlua::Result<Lua> {
@@ -42,9 +45,30 @@ fn wrap_c_functions(lua: &Lua) -> mlua::Result<()> {
 
 /// Calls a C function for LuaJIT, which takes all 64 bits of the register for the result although it is 32 of them: what stands in the
 /// others is for compilers to choose, and rustc's choice for mlua's finalisers is not 0. Without this, memory is corrupted.
+///
+/// LuaJIT has no measure for the thread's own stack, which functions take that call functions of the script; here it is bounded. LuaJIT's own
+/// libraries do not come by here: confine.lua sees to those.
 unsafe extern "C-unwind" fn call_c_function(state: *mut ffi::lua_State, function: ffi::lua_CFunction) -> u64 {
+    if stack::is_low() && !ptr::fn_addr_eq(function, STACK_ENDS) && stack::ends() {
+        // SAFETY: it leaves this function as an error of a C function does, at the line that called it. Nothing that has a destructor is alive.
+        unsafe { ffi::luaL_error(state, c"C stack overflow".as_ptr()) };
+    }
     // SAFETY: LuaJIT would call it in the same way.
     u64::from(unsafe { function(state) }.cast_unsigned())
+}
+
+/// A function that tells whether there is too little of the thread's stack left to call what may call back.
+pub(crate) fn stack_ends(lua: &Lua) -> mlua::Result<Function> {
+    // SAFETY: a C function has room for some values, and this one leaves one.
+    unsafe { lua.create_c_function(STACK_ENDS) }
+}
+
+const STACK_ENDS: ffi::lua_CFunction = tell_whether_stack_ends;
+
+unsafe extern "C-unwind" fn tell_whether_stack_ends(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: as above.
+    unsafe { ffi::lua_pushboolean(state, c_int::from(stack::is_low() && stack::ends())) };
+    1
 }
 
 // luajit.h

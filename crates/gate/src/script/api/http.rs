@@ -14,6 +14,12 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// The largest body that is taken, unpacked, bytes.
 const BODY_BYTES: u64 = 4 << 20;
 
+/// The fields of a head that a script makes, bytes at most.
+pub(super) const HEADERS_BYTES: usize = 64 << 10;
+
+/// What a field has beside its name and value: a colon, a space, and the end of its line.
+const FIELD_BYTES: usize = 4;
+
 /// How many requests of one core are under way to one server at most; others wait.
 const CONNECTIONS: usize = 100;
 
@@ -131,23 +137,31 @@ fn text(args: &Args, name: &str, text: &LuaString) -> Result<String, Wrong> {
 
 /// Names and values; a value may be a list of them.
 pub(super) fn fields(lua: &Lua, args: &Args, headers: &Table) -> Result<Vec<(String, Vec<u8>)>, Wrong> {
-    let mut fields = Vec::new();
+    let (mut fields, mut bytes) = (Vec::new(), 0);
     for pair in headers.pairs::<Value, Value>() {
         let (name, value) = pair?;
         let Value::String(name) = name else {
             return Err(args.wrong("headers", &format!("has a name that is {}: expected a string", kind(&name))));
         };
         let name = text(args, "a header's name", &name)?;
-        let values = match value {
-            Value::Table(values) => values.sequence_values::<Value>().collect::<mlua::Result<Vec<_>>>()?,
-            value => vec![value],
+        let (list, one) = match value {
+            Value::Table(values) => (Some(values), None),
+            value => (None, Some(value)),
         };
-        for value in values {
+        let listed = list.iter().flat_map(|values| values.sequence_values::<Value>());
+        for value in listed.chain(one.map(Ok)) {
+            let value = value?;
             let wrong =
                 || args.wrong(&format!("the header `{}`", name.escape_default()), "has a value that is no string");
             let is_text = matches!(value, Value::String(_) | Value::Integer(_) | Value::Number(_));
             let text = if is_text { lua.coerce_string(value)? } else { None };
-            fields.push((name.clone(), text.ok_or_else(wrong)?.as_bytes().to_vec()));
+            let text = text.ok_or_else(wrong)?;
+            let text = text.as_bytes();
+            bytes += name.len() + text.len() + FIELD_BYTES;
+            if bytes > HEADERS_BYTES {
+                return Err(args.wrong("headers", &format!("are too large: expected at most {HEADERS_BYTES} bytes")));
+            }
+            fields.push((name.clone(), text.to_vec()));
         }
     }
     Ok(fields)
@@ -155,18 +169,18 @@ pub(super) fn fields(lua: &Lua, args: &Args, headers: &Table) -> Result<Vec<(Str
 
 impl Received {
     /// Names are in lower case. Values of one name are joined by commas, but those of Set-Cookie, which are a list.
-    pub(super) fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
+    pub(super) fn to_lua(&self, lua: &Lua) -> mlua::Result<Value> {
         let headers = lua.create_table_with_capacity(0, self.headers.len())?;
-        for (name, value) in self.headers {
-            let value = lua.create_string(&value)?;
-            match (&*name, headers.raw_get(&*name)?) {
+        for (name, value) in &self.headers {
+            let value = lua.create_string(value)?;
+            match (&**name, headers.raw_get(&**name)?) {
                 ("set-cookie", Value::Table(known)) => known.raw_set(known.raw_len() + 1, value)?,
-                ("set-cookie", _) => headers.raw_set(name, lua.create_sequence_from([value])?)?,
+                ("set-cookie", _) => headers.raw_set(&**name, lua.create_sequence_from([value])?)?,
                 (_, Value::String(known)) => {
                     let joined = [&known.as_bytes()[..], b", ", &value.as_bytes()[..]].concat();
-                    headers.raw_set(name, lua.create_string(joined)?)?;
+                    headers.raw_set(&**name, lua.create_string(joined)?)?;
                 }
-                _ => headers.raw_set(name, value)?,
+                _ => headers.raw_set(&**name, value)?,
             }
         }
         let response = lua.create_table_with_capacity(0, 3)?;

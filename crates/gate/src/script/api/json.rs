@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mlua::{IntoLua, Lua, Table, Value};
+use mlua::{Function, IntoLua, Lua, Table, Value};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use super::args::{Wrong, kind};
@@ -11,14 +11,20 @@ use super::{Library, now};
 /// Tables within tables that are written, at most. As many are read.
 const MOST_LEVELS: usize = 100;
 
+/// The longest text that is written, bytes.
+const MOST_BYTES: usize = 8 << 20;
+
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     // What says that a table is a list, although it may be empty.
     let list = library.lua.create_table()?;
     library.own.raw_set("list", &list)?;
-    let lists = list.clone();
+    // In Lua: mlua's own way to a metatable panics where a state can hold no more of Rust's values.
+    let is_list =
+        "local list, getmetatable = ..., getmetatable return function(value) return getmetatable(value) == list end";
+    let is_list: Function = library.lua.load(is_list).set_name("=[gate]").call(&list)?;
     library.add("gate.json_encode", move |lua, _, args| {
         let mut out = Vec::new();
-        encode(&mut out, &args.next(), &lists, 0).map_err(|why| Wrong::new(format!("value: {why}")))?;
+        encode(&mut out, &args.next(), &is_list, 0).map_err(|why| Wrong::new(format!("value: {why}")))?;
         now(lua, lua.create_string(out)?)
     })?;
     library.add("gate.json_decode", move |lua, _, args| {
@@ -33,7 +39,11 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     })
 }
 
-fn encode(out: &mut Vec<u8>, value: &Value, list: &Table, level: usize) -> Result<(), String> {
+fn encode(out: &mut Vec<u8>, value: &Value, is_list: &Function, level: usize) -> Result<(), String> {
+    // One table may be many times in a value, and is written as many times.
+    if out.len() > MOST_BYTES {
+        return Err(format!("it is too large: expected at most {MOST_BYTES} bytes of JSON"));
+    }
     match value {
         Value::Nil => out.extend_from_slice(b"null"),
         Value::Boolean(true) => out.extend_from_slice(b"true"),
@@ -52,12 +62,12 @@ fn encode(out: &mut Vec<u8>, value: &Value, list: &Table, level: usize) -> Resul
             for pair in table.pairs::<Value, Value>() {
                 keys.push(Key::of(&pair.map_err(|error| error.to_string())?.0));
             }
-            let is_list = length > 0 && keys.len() == length;
-            if is_list || keys.is_empty() && table.metatable().as_ref() == Some(list) {
+            let is_marked = || is_list.call::<bool>(table).map_err(|error| error.to_string());
+            if length > 0 && keys.len() == length || keys.is_empty() && is_marked()? {
                 for index in 1..=length {
                     out.push(if index == 1 { b'[' } else { b',' });
                     let value: Value = table.raw_get(index).map_err(|error| error.to_string())?;
-                    encode(out, &value, list, level + 1)?;
+                    encode(out, &value, is_list, level + 1)?;
                 }
                 out.extend_from_slice(if length == 0 { b"[]" } else { b"]" });
                 return Ok(());
@@ -76,7 +86,7 @@ fn encode(out: &mut Vec<u8>, value: &Value, list: &Table, level: usize) -> Resul
                     Some(number) => table.raw_get(number),
                     None => table.raw_get(mlua::BString::from(&*key.text)),
                 };
-                encode(out, &value.map_err(|error| error.to_string())?, list, level + 1)?;
+                encode(out, &value.map_err(|error| error.to_string())?, is_list, level + 1)?;
             }
             out.push(b'}');
         }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use mlua::{IntoLua, IntoLuaMulti, Lua, MultiValue, Value};
-use oroshi_script::Data;
+use mlua::{IntoLuaMulti, Lua, MultiValue, Value};
+use oroshi_script::{Data, DataError};
 
 use super::args::{Args, Wrong};
 use super::{Got, Host, Library, later, now};
-use crate::script::cache::{Asked, Cache, KEY_BYTES};
+use crate::script::cache::{Asked, Cache, CacheError, KEY_BYTES};
 
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.cache.get", |lua, host, args| {
@@ -20,9 +20,13 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     })?;
     library.add("gate.cache.set", |lua, host, args| {
         let key = key(lua, args)?;
-        let value = data(args)?;
+        let cache = cache(host)?;
+        let value = match Data::from_lua_within(&args.next(), cache.most()) {
+            Err(DataError::TooLarge(limit)) => Err(CacheError::TooLarge { limit }),
+            value => Ok(value.map_err(|error| Wrong::new(format!("value: {error}")))?),
+        };
         let ttl = args.ttl()?;
-        match cache(host)?.set(&key, value, ttl) {
+        match value.and_then(|value| cache.set(&key, value, ttl)) {
             Ok(()) => now(lua, true),
             Err(error) => now(lua, (Value::Nil, error.to_string(), "too-large")),
         }
@@ -41,7 +45,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         }
     })?;
     // What `gate.cache.fetch` is made of.
-    library.add("gate.cache.ask", |lua, host, args| {
+    library.add_as("gate.cache.ask", "gate.cache.fetch", |lua, host, args| {
         let key = key(lua, args)?;
         if host.tickets.borrow().iter().any(|ticket| ticket.is_for(&key)) {
             return Err(Wrong::new("this is called by its own function for the same key, and would wait for itself"));
@@ -64,29 +68,33 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
                     }
                 }
             }),
-            asked => now(lua, self::asked(lua, host, asked)?),
+            mut asked => now(lua, self::asked(lua, host, &mut asked)?),
         }
     })?;
-    library.add("gate.cache.made", |lua, host, args| {
+    library.add_as("gate.cache.made", "gate.cache.fetch", |lua, host, args| {
         let key = key(lua, args)?;
         let ttl = args.ttl()?;
         let results = args.rest();
-        let results = results.iter().map(|value| Data::from_lua(value).map_err(|error| Wrong::new(error.to_string())));
-        let results = results.collect::<Result<Vec<_>, _>>();
+        let mut most = cache(host)?.most();
+        let copied = |value| {
+            let data = Data::from_lua_within(value, most)?;
+            most = most.saturating_sub(data.bytes());
+            Ok(data)
+        };
+        let results = results.iter().map(copied).collect::<Result<Vec<_>, _>>();
         let Some(ticket) = ticket(host, &key) else { return now(lua, ()) };
         match results {
-            // A value that is too large is not kept; this call has it all the same.
             Ok(results) => drop(ticket.made(results, ttl)),
-            Err(wrong) => {
-                if let Wrong::Argument(what) = &wrong {
-                    ticket.failed(what);
-                }
-                return Err(wrong);
+            // What is too large is not kept; this call has it all the same, and those who wait make it for themselves.
+            Err(DataError::TooLarge(_)) => drop(ticket),
+            Err(error) => {
+                ticket.failed(&error.to_string());
+                return Err(Wrong::new(error.to_string()));
             }
         }
         now(lua, ())
     })?;
-    library.add("gate.cache.failed", |lua, host, args| {
+    library.add_as("gate.cache.failed", "gate.cache.fetch", |lua, host, args| {
         let key = key(lua, args)?;
         let why = args.text(lua, "why")?;
         if let Some(ticket) = ticket(host, &key) {
@@ -97,12 +105,14 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
 }
 
 /// What comes of asking: `"known", value`, or `"make"`, upon which this call has the ticket.
-pub(super) fn asked(lua: &Lua, host: &Host, asked: Asked) -> mlua::Result<MultiValue> {
+pub(super) fn asked(lua: &Lua, host: &Host, asked: &mut Asked) -> mlua::Result<MultiValue> {
     match asked {
         Asked::Known(value) => ("known", value.to_lua(lua)?).into_lua_multi(lua),
         Asked::Make(ticket) => {
-            host.tickets.borrow_mut().push(ticket);
-            "make".into_lua(lua)?.into_lua_multi(lua)
+            let make = "make".into_lua_multi(lua)?;
+            // Taken from here on by the call.
+            host.tickets.borrow_mut().extend(ticket.take());
+            Ok(make)
         }
         Asked::Made(_) => Err(mlua::Error::runtime("somebody else makes it")),
     }
@@ -124,8 +134,4 @@ fn key(lua: &Lua, args: &mut Args) -> Result<Vec<u8>, Wrong> {
         return Err(args.wrong("key", &format!("has {} bytes: expected at most {KEY_BYTES}", key.len())));
     }
     Ok(key)
-}
-
-fn data(args: &mut Args) -> Result<Data, Wrong> {
-    Data::from_lua(&args.next()).map_err(|error| Wrong::new(format!("value: {error}")))
 }

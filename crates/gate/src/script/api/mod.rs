@@ -149,6 +149,16 @@ impl Library<'_> {
         called: &'static str,
         work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, Wrong> + 'static,
     ) -> mlua::Result<()> {
+        self.add_as(called, called, work)
+    }
+
+    /// A part of what scripts call.
+    fn add_as(
+        &self,
+        name: &'static str,
+        called: &'static str,
+        work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, Wrong> + 'static,
+    ) -> mlua::Result<()> {
         let host = Rc::clone(self.host);
         let function = self.lua.create_function(move |lua, values: MultiValue| {
             let mut args = Args::new(called, values);
@@ -165,7 +175,7 @@ impl Library<'_> {
                 Err(Wrong::Lua(error)) => Err(error),
             }
         })?;
-        self.own.raw_set(called.replace(['.', ':'], "_"), function)
+        self.own.raw_set(name.replace(['.', ':'], "_"), function)
     }
 }
 
@@ -204,17 +214,17 @@ fn now_number(lua: &Lua, time: Duration) -> Result<Done, Wrong> {
 }
 
 impl Got {
-    /// As the results of the function that was called.
-    pub(crate) fn into_lua(self, lua: &Lua, host: &Host) -> mlua::Result<MultiValue> {
+    /// As the results of the function that was called. When there is no room for them, it can be tried again.
+    pub(crate) fn hand_over(&mut self, lua: &Lua, host: &Host) -> mlua::Result<MultiValue> {
         // What the prelude takes first: whether it is no error.
         let results: MultiValue = match self {
             Got::Nothing => return true.into_lua_multi(lua),
-            Got::Boolean(value) => value.into_lua_multi(lua)?,
+            Got::Boolean(value) => (*value).into_lua_multi(lua)?,
             Got::Bytes(None) => Value::Nil.into_lua_multi(lua)?,
-            Got::Bytes(Some(bytes)) => lua.create_string(&bytes)?.into_lua_multi(lua)?,
-            Got::Rows(rows, shape) => shape.into_lua(rows, lua)?.into_lua_multi(lua)?,
-            Got::Answer(answer) => stores::answer(lua, &answer)?,
-            Got::Response(received) => received.into_lua(lua)?.into_lua_multi(lua)?,
+            Got::Bytes(Some(bytes)) => lua.create_string(&*bytes)?.into_lua_multi(lua)?,
+            Got::Rows(rows, shape) => shape.to_lua(rows, lua)?.into_lua_multi(lua)?,
+            Got::Answer(answer) => stores::answer(lua, answer)?,
+            Got::Response(received) => received.to_lua(lua)?.into_lua_multi(lua)?,
             Got::Asked(asked) => kept::asked(lua, host, asked)?,
             Got::Made(values) => {
                 let values = values.iter().map(|value| value.to_lua(lua)).collect::<mlua::Result<Vec<_>>>()?;
@@ -222,8 +232,8 @@ impl Got {
                 values.push_front("made".into_lua(lua)?);
                 values
             }
-            Got::Failure(what, kind) => (Value::Nil, what, kind).into_lua_multi(lua)?,
-            Got::Raised(what) => return (false, what).into_lua_multi(lua),
+            Got::Failure(what, kind) => (Value::Nil, &**what, *kind).into_lua_multi(lua)?,
+            Got::Raised(what) => return (false, &**what).into_lua_multi(lua),
         };
         let mut results = results;
         results.push_front(Value::Boolean(true));

@@ -69,6 +69,9 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     })?;
     library.add("gate.redirect", |lua, _, args| {
         let url = args.text(lua, "url")?.as_bytes().to_vec();
+        if url.len() > http::HEADERS_BYTES {
+            return Err(args.wrong("url", &format!("is too large: expected at most {} bytes", http::HEADERS_BYTES)));
+        }
         let status = args.next();
         let status = if status.is_nil() { 302 } else { status_of(args, &status)? };
         if !REDIRECTS.contains(&status) {

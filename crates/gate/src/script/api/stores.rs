@@ -6,6 +6,9 @@ use oroshi_lookup::{Answer, MemcachedStore, Rows, SqlStore, StoreError, Targets,
 use super::args::{Args, Wrong, kind};
 use super::{Done, Got, Library, later, now};
 
+/// What the parameters of a query may take, bytes.
+const PARAMETERS_BYTES: usize = 16 << 20;
+
 #[derive(Clone)]
 struct Memcached(MemcachedStore);
 impl UserData for Memcached {}
@@ -88,7 +91,14 @@ fn query(lua: &Lua, args: &mut Args, shape: Shape) -> Result<Done, Wrong> {
     let store = args.ours::<Sql>()?.0;
     let query = args.text(lua, "query")?.to_str()?.to_owned();
     let values = args.rest();
-    let parameters = values.into_iter().enumerate().map(|(index, value)| parameter(index + 1, &value));
+    let mut bytes = 0;
+    let parameters = values.into_iter().enumerate().map(|(index, value)| {
+        bytes += value.as_string().map_or(0, |text| text.as_bytes().len());
+        if bytes > PARAMETERS_BYTES {
+            return Err(format!("the parameters are too large: expected at most {PARAMETERS_BYTES} bytes"));
+        }
+        parameter(index + 1, &value)
+    });
     let parameters = parameters.collect::<Result<Vec<_>, _>>().map_err(Wrong::Argument)?;
     later(async move {
         store.query(query, parameters).await.map_or_else(|error| failure(&error), |rows| Got::Rows(rows, shape))
@@ -120,10 +130,10 @@ fn parameter(number: usize, value: &Value) -> Result<oroshi_lookup::Value, Strin
 }
 
 impl Shape {
-    pub(super) fn into_lua(self, rows: Rows, lua: &Lua) -> mlua::Result<Value> {
+    pub(super) fn to_lua(self, rows: &Rows, lua: &Lua) -> mlua::Result<Value> {
         let Rows { columns, rows } = rows;
         let names = columns.iter().map(|name| lua.create_string(name)).collect::<mlua::Result<Vec<_>>>()?;
-        let row = |values: Vec<oroshi_lookup::Value>| -> mlua::Result<Table> {
+        let row = |values: &Vec<oroshi_lookup::Value>| -> mlua::Result<Table> {
             let table = lua.create_table_with_capacity(0, names.len())?;
             for (name, value) in names.iter().zip(values) {
                 table.raw_set(name, column(lua, value)?)?;
@@ -133,28 +143,28 @@ impl Shape {
         match self {
             Shape::All => {
                 let table = lua.create_table_with_capacity(rows.len(), 0)?;
-                for (index, values) in rows.into_iter().enumerate() {
+                for (index, values) in rows.iter().enumerate() {
                     table.raw_set(index + 1, row(values)?)?;
                 }
                 Ok(Value::Table(table))
             }
-            Shape::First => rows.into_iter().next().map(row).transpose()?.into_lua(lua),
+            Shape::First => rows.first().map(row).transpose()?.into_lua(lua),
             Shape::Value => {
-                let first = rows.into_iter().next().and_then(|row| row.into_iter().next());
+                let first = rows.first().and_then(|row| row.first());
                 first.map_or(Ok(Value::Nil), |value| column(lua, value))
             }
         }
     }
 }
 
-fn column(lua: &Lua, value: oroshi_lookup::Value) -> mlua::Result<Value> {
+fn column(lua: &Lua, value: &oroshi_lookup::Value) -> mlua::Result<Value> {
     use oroshi_lookup::Value as Sql;
     match value {
         Sql::Null => Ok(Value::Nil),
-        Sql::Bool(value) => Ok(Value::Boolean(value)),
-        Sql::Int(value) => Ok(Value::Number(value as f64)),
-        Sql::Float(value) => Ok(Value::Number(value)),
-        Sql::Text(text) => text.into_lua(lua),
+        Sql::Bool(value) => Ok(Value::Boolean(*value)),
+        Sql::Int(value) => Ok(Value::Number(*value as f64)),
+        Sql::Float(value) => Ok(Value::Number(*value)),
+        Sql::Text(text) => (&**text).into_lua(lua),
         Sql::Bytes(bytes) => Ok(Value::String(lua.create_string(bytes)?)),
     }
 }

@@ -44,6 +44,12 @@ fn a_database_is_asked() {
     // Failures are told, with their kind.
     let refused = asked("return db:value('SELECT nothing')");
     assert!(refused.starts_with("nil store `main`: it refused: ") && refused.ends_with(" refused"), "{refused}");
+    // One statement, with as many places as parameters: SQLite would run what stands behind, and not miss what is too much.
+    let more = asked("return db:query('SELECT 1; DELETE FROM domain')");
+    assert_eq!(more, "nil store `main`: it refused: the query is more than one statement: expected one refused");
+    let more = asked("return db:query('SELECT ?', 1, 2)");
+    assert!(more.contains("2 parameters were given for a query with places for 1"), "{more}");
+    assert_eq!(asked("return db:value('SELECT count(*) FROM domain')"), "3");
     let many = asked(
         "return db:query('WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 101) SELECT i FROM n')",
     );
@@ -58,6 +64,10 @@ fn a_database_is_asked() {
         (
             "gate.sql('main'):value('SELECT ?', {})",
             "error a.lua:1: sql:value: parameter 1 is a table: expected a string, a number, a boolean or nil",
+        ),
+        (
+            "local s, t = ('x'):rep(1e6), {} for i = 1, 1000 do t[i] = s end gate.sql('main'):value('SELECT 1', unpack(t))",
+            "error a.lua:1: sql:value: the parameters are too large: expected at most 16777216 bytes",
         ),
         ("gate.sql('main'):value()", "error a.lua:1: sql:value: query is nil: expected a string"),
         (
@@ -298,6 +308,10 @@ fn json_and_digests_are_what_they_are_elsewhere() {
         ),
         ("gate.json_encode(print)", "value: a function cannot be written as JSON"),
         ("gate.json_encode(0/0)", "value: NaN cannot be written as JSON"),
+        (
+            "local t = { 1 } for i = 1, 90 do t = { t, t } end gate.json_encode(t)",
+            "value: it is too large: expected at most 8388608 bytes of JSON",
+        ),
         ("gate.json_encode('\\255')", "value: a string is not UTF-8, which JSON is"),
     ];
     for (shape, what) in wrong {
@@ -343,6 +357,11 @@ fn answers_can_be_sent() {
             "gate.redirect('/a\\r\\nX: y')",
             "gate.redirect: url is empty or has bytes that a URL cannot have: expected them percent-encoded",
         ),
+        (
+            "gate.answer{ headers = { ['X-A'] = (function() local s, t = ('x'):rep(1e6), {} for i = 1, 1000 do t[i] = s end return t end)() } }",
+            "gate.answer: headers are too large: expected at most 65536 bytes",
+        ),
+        ("gate.redirect(('/'):rep(1e6))", "gate.redirect: url is too large: expected at most 65536 bytes"),
         ("gate.redirect('/a', 200)", "gate.redirect: status is 200: expected 301, 302, 303, 307 or 308"),
     ];
     for (shape, what) in wrong {

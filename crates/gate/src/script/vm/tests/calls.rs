@@ -205,6 +205,42 @@ fn as_many_calls_as_may_be_are_under_way() {
 }
 
 #[test]
+fn a_state_that_was_full_serves_the_next_request() {
+    let database = peers::Sqlite::start();
+    let mut bench = Bench::new().sqlite("main", &database);
+    bench.change = |settings| (settings.memory, settings.instructions) = (4 << 20, 100_000_000);
+    // It fills the memory to the last byte, catches that, and waits for what there is no room for.
+    let source = "local d = gate.sql('main')
+function on_request() local f, n = {}, 0
+pcall(function() while true do n = n + 1 f[n] = ('x'):rep(1000) .. n end end)
+pcall(function() while true do n = n + 1 f[n] = {} end end)
+return d:value('SELECT hex(zeroblob(100000))'), #f end
+function on_route() local f, n = {}, 0 pcall(function() while true do n = n + 1 f[n] = ('x'):rep(1000) .. n end end)
+pcall(function() while true do n = n + 1 f[n] = {} end end) return 'left' end
+function on_key(request) return request.name .. #tostring({}):rep(1000) end";
+    run(async {
+        let script = bench.load(source).unwrap();
+        for _ in 0..3 {
+            let error = script.call::<_, MultiValue>(Hook::Request, ()).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Memory, "{error}");
+            let plain = async || {
+                let request = script.make(|lua| {
+                    let request = lua.create_table()?;
+                    request.raw_set("name", "a")?;
+                    Ok(request)
+                });
+                shown(script.call(Hook::Key, request.unwrap()).await)
+            };
+            assert!(plain().await.starts_with('a'));
+            assert_eq!(shown(script.call(Hook::Route, ()).await), "left");
+            assert!(plain().await.starts_with('a'));
+        }
+        assert_eq!(script.counters().counts(Hook::Request).breaches, 3);
+        assert_eq!(script.counters().counts(Hook::Key).breaches, 0);
+    });
+}
+
+#[test]
 fn garbage_alone_does_not_fill_the_memory() {
     let bench = Bench::with(|settings| (settings.memory, settings.instructions) = (8 << 20, 100_000_000));
     let source = "keep = {} for i = 1, 30 do keep[i] = ('x'):rep(1e5) .. i end

@@ -23,10 +23,13 @@ fn values_are_kept_as_they_are() {
     assert_eq!(told, "1 3.5 2.5 true false 1");
     assert_eq!(body(&bench, "return gate.cache.incr('t')"), "nil what stands there is not a number not-a-number");
     let large = body(&bench, "return gate.cache.set('large', ('x'):rep(2e6))");
-    assert_eq!(
-        large,
-        "nil the value takes 2000165 bytes: expected at most 524288, half of one of the cache's parts too-large"
-    );
+    assert_eq!(large, "nil the value takes more than 524288 bytes, half of one of the cache's parts too-large");
+    // 2^90 copies of one table.
+    let many = "local t = { 1 } for i = 1, 90 do t = { t, t } end";
+    assert_eq!(body(&bench, &format!("{many} return gate.cache.set('large', t)")), large);
+    // It is not kept, but whoever makes it has it, and so has whoever comes after.
+    let made = format!("{many} return #gate.cache.fetch('large', 1, function() return t end), gate.cache.get('large')");
+    assert_eq!(body(&bench, &made), "2 nil false");
     let wrong = [
         (
             "gate.cache.set('f', print)",
@@ -88,7 +91,9 @@ fn what_fails_is_told_to_all_and_not_kept() {
     let source = "function on_request() return gate.cache.fetch('key', 60, function()
       gate.cache.incr('calls') gate.sleep(0.02) error('no way') end) end
 function on_route() return gate.cache.fetch('key', 60, function() gate.cache.incr('calls') gate.sleep(0.02) return nil, 'it is down', 'timeout' end) end
-function on_key() return gate.cache.fetch('key', 60, function() gate.cache.incr('calls') return nil end) end";
+function on_key() return gate.cache.fetch('key', 60, function() gate.cache.incr('calls') return nil end) end
+function init() local ok, why = pcall(function() local v = gate.cache.fetch('key', 60, function() gate.cache.incr('calls') gate.sleep(0.02) error('no way') end) end)
+  return ok, (why:gsub('[^ ]*/', '')) end";
     run(async {
         let script = bench.load(source).unwrap();
         let together = async |hook| {
@@ -115,6 +120,12 @@ function on_key() return gate.cache.fetch('key', 60, function() gate.cache.incr(
         );
         assert!(told[2..].iter().all(|other| *other == told[1]));
         assert_eq!(calls(), "1");
+        // Who catches it has the script's own lines.
+        let caught = together(Hook::Init).await;
+        assert_eq!(caught[1], "false a.lua:5: gate.cache.fetch: its function failed elsewhere: a.lua:5: no way");
+        assert_eq!(calls(), "2");
+        bench.cache.delete(b"calls");
+        bench.cache.incr(b"calls", 1.0, None).unwrap();
         // It is asked again by whoever comes later.
         assert_eq!(together(Hook::Route).await, ["nil it is down timeout"; 20]);
         assert_eq!(calls(), "2");
@@ -157,6 +168,6 @@ function on_route() return gate.cache.fetch('other', 60, function() while true d
     let told = body(&bench, own);
     assert_eq!(
         told,
-        "error a.lua:1: gate.cache.ask: this is called by its own function for the same key, and would wait for itself"
+        "error a.lua:1: gate.cache.fetch: this is called by its own function for the same key, and would wait for itself"
     );
 }

@@ -1,0 +1,70 @@
+use std::collections::HashMap;
+use std::future::Future;
+
+use oroshi_lookup::Stores;
+use tokio::runtime::{Builder, LocalOptions};
+
+use super::*;
+use crate::script::{Cache, Tools, http_client};
+
+/// More than Rust can hold of a state.
+const MANY: usize = 9_000;
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap().block_on(test)
+}
+
+fn desk(source: &str, change: impl FnOnce(&mut ScriptSettings)) -> Rc<Desk> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.lua");
+    std::fs::write(&file, source).unwrap();
+    let mut settings = ScriptSettings::read("test", file).unwrap();
+    change(&mut settings);
+    let tallies = Arc::new(Tallies::default());
+    let tools = Tools {
+        stores: Stores::start(Vec::new()).unwrap(),
+        lookups: Rc::new(HashMap::new()),
+        cache: Arc::new(Cache::new(1 << 20)),
+        http: http_client(),
+        core: 0,
+        counters: Arc::clone(&tallies.hooks),
+    };
+    let script = Script::load(&settings, tools).unwrap();
+    Rc::new(Desk::new(script, settings, tallies, Rc::default()).unwrap())
+}
+
+#[test]
+fn requests_that_are_under_way_hold_nothing_that_the_state_has_few_of() {
+    let source = "local n = 0
+        function on_request(request) n = n + 1 request.ctx.n = n request.ctx.self = request end
+        function on_key(request) return (request.ctx.self == request and '' or 'another of ') .. request.ctx.n end";
+    run(async {
+        let desk = desk(source, |_| {});
+        let mut open = Vec::new();
+        for _ in 0..MANY {
+            let visit = Visit::begin(&desk, &Request::plain());
+            visit.on_request().await.unwrap();
+            open.push(visit);
+        }
+        for (place, visit) in open.iter().enumerate() {
+            assert_eq!(visit.on_key().await.unwrap(), Some((place + 1).to_string()));
+        }
+        // A number that is free is taken once more, and what stood there is forgotten.
+        open.truncate(1);
+        let visit = Visit::begin(&desk, &Request::plain());
+        visit.on_request().await.unwrap();
+        assert_eq!(visit.on_key().await.unwrap(), Some((MANY + 1).to_string()));
+        assert_eq!(open[0].on_key().await.unwrap().as_deref(), Some("1"));
+        assert_eq!(desk.known.used.get() as usize, MANY);
+        drop((open, visit));
+        assert_eq!(desk.known.free.borrow().len(), MANY);
+        assert!(desk.known.table.is_empty());
+    });
+}
+
+#[test]
+fn refusals_are_told_once_a_second_with_their_count() {
+    let (mut refused, begun) = (Refused::default(), Instant::now());
+    let told: Vec<_> = (0..2_500).filter_map(|ms| refused.next(begun + Duration::from_millis(ms))).collect();
+    assert_eq!(told, [1, 1000, 1000]);
+}
