@@ -36,7 +36,7 @@ fn what_is_shown_can_be_read_again() {
         [[route]]
         name = "one"
         host = ["example.org", "*.example.org"]
-        path = "/a \"quoted\" path"
+        path = "/a\"quoted\"path"
         method = "GET"
         header = { X-Beta = "1", X-Any = "*" }
         to = "app"
@@ -51,7 +51,7 @@ fn what_is_shown_can_be_read_again() {
     let again = check(&first.out, &[]);
     assert_eq!(again.code, Some(0), "{}\n{}", again.err, first.out);
     assert_eq!(again.out, first.out);
-    for line in ["X-From = \"a: b\"", "X-Empty = \"\"", "remove = [\"Server\"]", "path = \"/a \\\"quoted\\\" path\""] {
+    for line in ["X-From = \"a: b\"", "X-Empty = \"\"", "remove = [\"Server\"]", "path = \"/a\\\"quoted\\\"path\""] {
         assert!(first.out.lines().any(|shown| shown == line), "{line} is not in\n{}", first.out);
     }
 }

@@ -285,7 +285,7 @@ fn stores_beside_others_are_apart_from_them() {
         };
         assert_eq!(
             (first(&stores, "db").await, first(&stores, "same").await),
-            ("Integer(1)".into(), "Integer(0)".into())
+            ("Int(1)".into(), "Int(0)".into())
         );
         assert!(stores.beside(vec![sql("db", "nonsense:")]).is_err());
         let others = stores.beside(vec![sql("db", &two.url()), sql("same", &three.url())]).unwrap();
@@ -293,11 +293,11 @@ fn stores_beside_others_are_apart_from_them() {
         // The ones go on as they were, and what they say is what is kept.
         assert_eq!(
             (first(&others, "db").await, first(&stores, "db").await),
-            ("Integer(2)".into(), "Integer(1)".into())
+            ("Int(2)".into(), "Int(1)".into())
         );
         assert_eq!(get(&fresh, "a.example").await, "hit 10.0.0.2:80 from sql");
         assert_eq!(get(&look_up, "a.example").await, "hit 10.0.0.1:80 from sql");
-        assert_eq!(first(&others, "same").await, "Integer(0)");
+        assert_eq!(first(&others, "same").await, "Int(0)");
         assert_eq!(sql_state(&others, "same").await.connects, 1, "it is the same store");
         // Whatever becomes of the others.
         let third = stores.beside(vec![]).unwrap();

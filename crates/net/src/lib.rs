@@ -29,7 +29,6 @@ pub mod limits;
 pub mod listen;
 pub mod notify;
 pub mod pages;
-mod plain;
 pub mod ports;
 pub mod process;
 pub mod signal;

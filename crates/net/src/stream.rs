@@ -11,7 +11,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::address::Peer;
-use crate::plain;
 
 /// A connected stream socket. Without TLS it adds one jump to tokio's own stream and nothing else.
 ///
@@ -37,8 +36,8 @@ impl Stream {
     #[inline]
     pub fn try_write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => plain::try_write(stream, buf),
-            Stream::Unix(stream) => plain::try_write(stream, buf),
+            Stream::Tcp(stream) => stream.try_write(buf),
+            Stream::Unix(stream) => stream.try_write(buf),
             Stream::Tls(stream) => stream.try_write(buf),
         }
     }
@@ -47,8 +46,8 @@ impl Stream {
     #[inline]
     pub fn try_write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => plain::try_write_vectored(stream, bufs),
-            Stream::Unix(stream) => plain::try_write_vectored(stream, bufs),
+            Stream::Tcp(stream) => stream.try_write_vectored(bufs),
+            Stream::Unix(stream) => stream.try_write_vectored(bufs),
             Stream::Tls(stream) => stream.try_write(bufs.iter().find(|buf| !buf.is_empty()).map_or(&[], |buf| buf)),
         }
     }
@@ -86,8 +85,8 @@ impl Stream {
     pub fn seems_quiet(&mut self) -> bool {
         let mut byte = [0; 1];
         let read = match self {
-            Stream::Tcp(stream) => plain::try_read_byte(stream, &mut byte),
-            Stream::Unix(stream) => plain::try_read_byte(stream, &mut byte),
+            Stream::Tcp(stream) => stream.try_read(&mut byte),
+            Stream::Unix(stream) => stream.try_read(&mut byte),
             Stream::Tls(stream) => {
                 // The poll that waits for the next message brings its own waker.
                 let mut context = Context::from_waker(Waker::noop());
@@ -163,8 +162,8 @@ impl AsyncRead for Stream {
     #[inline]
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => plain::poll_read(stream, cx, buf),
-            Stream::Unix(stream) => plain::poll_read(stream, cx, buf),
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
             Stream::Tls(stream) => Pin::new(&mut stream.0).poll_read(cx, buf),
         }
     }
@@ -174,8 +173,8 @@ impl AsyncWrite for Stream {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => plain::poll_write(stream, cx, buf),
-            Stream::Unix(stream) => plain::poll_write(stream, cx, buf),
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::Tls(stream) => Pin::new(&mut stream.0).poll_write(cx, buf),
         }
     }
@@ -187,8 +186,8 @@ impl AsyncWrite for Stream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => plain::poll_write_vectored(stream, cx, bufs),
-            Stream::Unix(stream) => plain::poll_write_vectored(stream, cx, bufs),
+            Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Stream::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Stream::Tls(stream) => Pin::new(&mut stream.0).poll_write_vectored(cx, bufs),
         }
     }

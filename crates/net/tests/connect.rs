@@ -53,7 +53,10 @@ fn a_connection_that_is_kept_tells_when_it_is_not_to_be_used_again() {
                 } else {
                     server.write_all(b"x").await.unwrap();
                 }
-                assert!(!client.is_quiet());
+                // Loopback, too, delivers when it gets to it.
+                while client.is_quiet() {
+                    tokio::task::yield_now().await;
+                }
                 // The runtime looks at its sockets some time; until then nothing is seen.
                 while client.seems_quiet() {
                     tokio::task::yield_now().await;

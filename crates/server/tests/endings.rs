@@ -368,8 +368,8 @@ fn wait_until_refused(server: &Running) {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => return,
             // It came in the moment in which the listener was closed.
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
-            // Accepted in the last moment, and closed.
-            Ok(stream) => drop(Client::new(stream).end()),
+            // Accepted in the last moment: it could still send a request, and says that it will not.
+            Ok(stream) => drop(Client::new(stream).half_close().end()),
         }
     }
 }
