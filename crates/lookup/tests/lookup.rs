@@ -283,18 +283,12 @@ fn stores_beside_others_are_apart_from_them() {
             let rows = stores.sql(name).unwrap().query("SELECT count(*) FROM domain", vec![]).await.unwrap();
             format!("{:?}", rows.rows[0][0])
         };
-        assert_eq!(
-            (first(&stores, "db").await, first(&stores, "same").await),
-            ("Int(1)".into(), "Int(0)".into())
-        );
+        assert_eq!((first(&stores, "db").await, first(&stores, "same").await), ("Int(1)".into(), "Int(0)".into()));
         assert!(stores.beside(vec![sql("db", "nonsense:")]).is_err());
         let others = stores.beside(vec![sql("db", &two.url()), sql("same", &three.url())]).unwrap();
         let fresh = Lookup::start(in_db(), &others).unwrap();
         // The ones go on as they were, and what they say is what is kept.
-        assert_eq!(
-            (first(&others, "db").await, first(&stores, "db").await),
-            ("Int(2)".into(), "Int(1)".into())
-        );
+        assert_eq!((first(&others, "db").await, first(&stores, "db").await), ("Int(2)".into(), "Int(1)".into()));
         assert_eq!(get(&fresh, "a.example").await, "hit 10.0.0.2:80 from sql");
         assert_eq!(get(&look_up, "a.example").await, "hit 10.0.0.1:80 from sql");
         assert_eq!(first(&others, "same").await, "Int(0)");
