@@ -259,7 +259,11 @@ impl Gate {
             plan,
         });
         if let Err(error) = all_ready(&prepare(&self.mail, &works, opened), &works.plan) {
-            tell(&self.mail, || Job::Abandon);
+            // The next reload may want the same addresses.
+            let (gone, all_gone) = mpsc::channel();
+            tell(&self.mail, || Job::Abandon(gone.clone()));
+            drop(gone);
+            let _ = all_gone.recv_timeout(READY);
             return Err(error);
         }
         let doors: Vec<Door> = works.plan.doors.iter().chain(&state.stay).cloned().collect();

@@ -30,8 +30,8 @@ pub(super) enum Job {
     Prepare { works: Arc<Works>, open: Vec<(Door, BoundListener)>, ready: mpsc::Sender<Result<(), RunError>> },
     /// What was made ready is in force; these addresses are no longer listened on.
     Switch { close: Vec<Door> },
-    /// What was made ready will not be.
-    Abandon,
+    /// What was made ready will not be. This is dropped when it is gone, its sockets among it.
+    Abandon(mpsc::Sender<()>),
 }
 
 impl std::fmt::Debug for Job {
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Job {
         match self {
             Job::Prepare { open, .. } => f.debug_struct("Prepare").field("open", &open.len()).finish_non_exhaustive(),
             Job::Switch { close } => f.debug_struct("Switch").field("close", close).finish(),
-            Job::Abandon => f.write_str("Abandon"),
+            Job::Abandon(_) => f.write_str("Abandon"),
         }
     }
 }
@@ -95,7 +95,10 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
                 };
                 let _ = told.send(made.map(|made| ready = Some(made)));
             }
-            Some(Job::Abandon) => ready = None,
+            Some(Job::Abandon(gone)) => {
+                ready = None;
+                drop(gone);
+            }
             Some(Job::Switch { close }) => {
                 let Some(Ready { works, desks, listeners }) = ready.take() else { continue };
                 for door in close {
