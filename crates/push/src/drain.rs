@@ -18,10 +18,6 @@ const TURN: Duration = Duration::from_millis(20);
 /// At least so many at a time: fewer sessions need no spreading.
 const AT_ONCE: usize = 64;
 
-/// So long, or a quarter of the time if that is less, may clients that poll still ask for what waits for them. Only those can whose
-/// connection is kept.
-const LAST_POLLS: Duration = Duration::from_secs(1);
-
 /// So much of the time, or a tenth of it if that is less, is left for the receipts of publishes that waited for those who are cut off.
 const LAST_RECEIPTS: Duration = Duration::from_millis(500);
 
@@ -52,8 +48,9 @@ impl Hub {
         drop(sessions);
         // A poll that comes takes what waits, and ends its session.
         let is_over = |session: &Rc<Session>| matches!(session.state.get(), State::Over(_));
+        let last_polls = began + self.plan().drain.polls.min(limit / 4);
         while !asked_for.iter().all(is_over) {
-            if timeout_at(began + LAST_POLLS.min(limit / 4), self.gone.notified()).await.is_err() {
+            if timeout_at(last_polls, self.gone.notified()).await.is_err() {
                 asked_for.iter().for_each(|session| self.send_off(session));
             }
         }

@@ -296,11 +296,14 @@ pub struct Drain {
     pub timeout: Duration,
     /// Sessions are told to come back after a time of their own, up to this.
     pub retry_after: Duration,
+    /// So long may clients that poll still ask for what waits for them; at most a quarter of the whole. Only those can
+    /// whose connection is kept.
+    pub polls: Duration,
 }
 
 impl Default for Drain {
     fn default() -> Self {
-        Drain { timeout: Duration::from_secs(20), retry_after: Duration::from_secs(5) }
+        Drain { timeout: Duration::from_secs(20), retry_after: Duration::from_secs(5), polls: Duration::from_secs(1) }
     }
 }
 

@@ -14,6 +14,7 @@ fn hub(threads: usize, drain: Duration) -> Hub {
     Hub::start(|plan| {
         plan.threads = threads;
         plan.drain.timeout = drain;
+        plan.drain.polls = drain;
         plan.limits.write = never;
         plan.limits.close = never;
         plan.limits.poll_wait = never;
@@ -43,7 +44,7 @@ fn until_published(hub: &Hub, matched: &Value) {
 #[test]
 fn those_who_never_read_keep_neither_the_others_nor_the_publisher_nor_the_end() {
     const EACH: usize = 4;
-    let hub = hub(2, Duration::from_secs(4));
+    let hub = hub(2, Duration::from_secs(8));
     let of_each = || TRANSPORTS.into_iter().flat_map(|transport| [transport; EACH]);
     let blocked: Vec<Subscriber> = of_each().map(|transport| Subscriber::open(&hub, transport, "")).collect();
     let mut readers: Vec<Subscriber> = of_each().map(|transport| Subscriber::open(&hub, transport, "")).collect();
@@ -95,7 +96,7 @@ fn those_who_never_read_keep_neither_the_others_nor_the_publisher_nor_the_end() 
 #[test]
 fn a_poll_while_the_hub_ends_acknowledges_and_takes_what_waits() {
     for threads in [1, 4] {
-        let hub = hub(threads, Duration::from_secs(8));
+        let hub = hub(threads, 4 * PATIENCE);
         let mut poller = Subscriber::open(&hub, Transport::Poll, "");
         let key = poller.key.clone();
         let publish =
@@ -124,7 +125,7 @@ fn a_poll_while_the_hub_ends_acknowledges_and_takes_what_waits() {
 #[test]
 fn a_poll_that_leaves_nothing_is_told_of_the_end_at_once() {
     for threads in [1, 4] {
-        let hub = hub(threads, Duration::from_secs(8));
+        let hub = hub(threads, 4 * PATIENCE);
         let [mut acknowledges, mut takes] = [(); 2].map(|()| Subscriber::open(&hub, Transport::Poll, ""));
         hub.publish(json!({ "sessions": [acknowledges.key, takes.key], "text": "one" }));
         assert_eq!(acknowledges.text(), "one");
@@ -147,7 +148,7 @@ fn a_poll_that_leaves_nothing_is_told_of_the_end_at_once() {
 
 #[test]
 fn a_poll_that_waits_is_told_of_the_end() {
-    let hub = hub(2, Duration::from_secs(8));
+    let hub = hub(2, 4 * PATIENCE);
     let mut poller = Subscriber::open(&hub, Transport::Poll, "");
     let request = poller.poller().request();
     poller.poller().send(&request);

@@ -113,6 +113,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
     if let Some(table) = root.table("drain") {
         table.set("timeout", &mut draft.drain.timeout, parse_time);
         table.set("retry-after", &mut draft.drain.retry_after, parse_time);
+        table.set("polls", &mut draft.drain.polls, parse_time);
         table.finish();
     }
     if let Some(field) = root.get("cluster")

@@ -59,6 +59,7 @@ pub(super) fn config(plan: &Plan) -> String {
     out.table("drain");
     out.time("timeout", plan.drain.timeout);
     out.time("retry-after", plan.drain.retry_after);
+    out.time("polls", plan.drain.polls);
 
     for rule in &plan.groups {
         out.line("\n[[group]]");
