@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, connect, send, socket_with, sockopt};
 use tokio::io::Interest;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 
 pub use error::ConnectError;
 
 use crate::address::{Peer, UnixAddress};
 use crate::clock::monotonic_ns;
 use crate::ports::LocalPorts;
-use crate::stream::Stream;
+use crate::stream::{Stream, UnixStream};
 use crate::sys;
 use crate::tls::{ClientTls, TlsError};
 
@@ -257,7 +257,7 @@ impl Connector {
         }
         let at = monotonic_ns();
         let sent = send_first(&socket, first).unwrap_or(0);
-        let stream = UnixStream::from_std(socket.into()).map_err(ConnectError::from_io)?;
+        let stream = UnixStream::new(socket).map_err(ConnectError::from_io)?;
         Ok(Opened { stream: Stream::Unix(stream), at, sent })
     }
 }

@@ -36,6 +36,7 @@ pub mod stream;
 mod sys;
 pub mod timer;
 pub mod tls;
+mod unix;
 
 pub use address::{Peer, UnixAddress};
 pub use clock::monotonic_ns;

@@ -8,9 +8,10 @@ use std::task::{Context, Poll, Waker};
 
 use rustix::net::{getpeername, getsockname, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 
 use crate::address::Peer;
+pub use crate::unix::UnixStream;
 
 /// A connected stream socket. Without TLS it adds one jump to tokio's own stream and nothing else.
 ///
@@ -109,11 +110,7 @@ impl Stream {
     pub fn peer_pid(&self) -> Option<u32> {
         match self {
             Stream::Tcp(_) => None,
-            // The kernel says 0 for a process it cannot name here, which no process id can be.
-            Stream::Unix(stream) => {
-                let credentials = stream.peer_cred().ok()?;
-                credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0)
-            }
+            Stream::Unix(stream) => crate::sys::peer_pid(stream),
             Stream::Tls(stream) => stream.socket().peer_pid(),
         }
     }
@@ -152,18 +149,12 @@ impl From<TcpStream> for Stream {
     }
 }
 
-impl From<UnixStream> for Stream {
-    fn from(stream: UnixStream) -> Self {
-        Stream::Unix(stream)
-    }
-}
-
 impl AsyncRead for Stream {
     #[inline]
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Unix(stream) => stream.poll_read(cx, buf),
             Stream::Tls(stream) => Pin::new(&mut stream.0).poll_read(cx, buf),
         }
     }
@@ -174,7 +165,7 @@ impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Unix(stream) => stream.poll_write(cx, buf),
             Stream::Tls(stream) => Pin::new(&mut stream.0).poll_write(cx, buf),
         }
     }
@@ -187,7 +178,7 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Stream::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Stream::Unix(stream) => stream.poll_write_vectored(cx, bufs),
             Stream::Tls(stream) => Pin::new(&mut stream.0).poll_write_vectored(cx, bufs),
         }
     }
@@ -196,7 +187,7 @@ impl AsyncWrite for Stream {
     fn is_write_vectored(&self) -> bool {
         match self {
             Stream::Tcp(stream) => stream.is_write_vectored(),
-            Stream::Unix(stream) => stream.is_write_vectored(),
+            Stream::Unix(_) => true,
             Stream::Tls(stream) => stream.0.is_write_vectored(),
         }
     }
@@ -213,7 +204,7 @@ impl AsyncWrite for Stream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Unix(stream) => Poll::Ready(stream.shutdown()),
             Stream::Tls(stream) => Pin::new(&mut stream.0).poll_shutdown(cx),
         }
     }

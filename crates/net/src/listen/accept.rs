@@ -7,13 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
 use thiserror::Error;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpListener;
 
 use super::LocalAddress;
 use super::unix_file::UnixFile;
 use crate::address::Peer;
-use crate::stream::Stream;
+use crate::stream::{Stream, UnixStream};
+use crate::unix::register;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
@@ -33,14 +37,14 @@ pub struct Listener {
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener),
-    Unix(UnixListener),
+    Unix(AsyncFd<OwnedFd>),
 }
 
 impl Listener {
     pub(super) fn new(socket: OwnedFd, address: Peer, file: Option<Arc<UnixFile>>) -> io::Result<Self> {
         let socket = match &address {
             Peer::Tcp(_) => Socket::Tcp(TcpListener::from_std(socket.into())?),
-            Peer::Unix(_) => Socket::Unix(UnixListener::from_std(socket.into())?),
+            Peer::Unix(_) => Socket::Unix(register(socket, Interest::READABLE)?),
         };
         Ok(Listener { socket, address, pause: Cell::new(None), aborted: Cell::new(0), _file: file })
     }
@@ -102,7 +106,11 @@ impl Listener {
     async fn next(&self) -> io::Result<Stream> {
         match &self.socket {
             Socket::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
-            Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+            Socket::Unix(listener) => {
+                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+                let accept = |listener: &OwnedFd| Ok(accept_with(listener, flags)?);
+                UnixStream::new(listener.async_io(Interest::READABLE, accept).await?).map(Stream::Unix)
+            }
         }
     }
 }

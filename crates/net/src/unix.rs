@@ -1,0 +1,310 @@
+//! A unix stream socket that is not woken for what nobody waits for.
+//!
+//! Whenever the peer of a unix stream socket reads, the kernel reports that there is room to write, also where there was room all
+//! the time (`unix_write_space`; TCP reports it only after a write that was refused). With epoll waiting for both directions, as
+//! tokio registers its own sockets, each message that is sent is one more event, and one more turn of a runtime that has nothing else to
+//! do. So a socket waits for reading alone, and for writing once the kernel took less than it was given.
+
+use std::io::{self, IoSlice};
+use std::mem;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{Interest, ReadBuf};
+use tokio::task::coop::poll_proceed;
+
+/// A connected unix stream socket (unix(7)), non-blocking, part of a runtime.
+#[derive(Debug)]
+pub struct UnixStream {
+    socket: AsyncFd<OwnedFd>,
+    /// After a write that was refused: another descriptor of the same socket, which waits for writing. epoll tells descriptors
+    /// apart, so whoever waits for reading is not disturbed.
+    blocked: Option<Box<Blocked>>,
+}
+
+#[derive(Debug)]
+struct Blocked {
+    socket: AsyncFd<OwnedFd>,
+    /// The last write was taken as a whole.
+    is_over: bool,
+}
+
+impl UnixStream {
+    /// Makes a socket part of the current runtime. It must be non-blocking.
+    ///
+    /// # Errors
+    /// When epoll has no room for it.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O enabled.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        Ok(UnixStream { socket: register(socket, Interest::READABLE)?, blocked: None })
+    }
+
+    /// Reads as much as there is, if anything: `WouldBlock` if not.
+    pub(crate) fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.socket.try_io(Interest::READABLE, |socket| Ok(recv(socket, buf, RecvFlags::empty())?.0))
+    }
+
+    /// As `AsyncRead`.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut ready = ready!(self.socket.poll_read_ready(cx))?;
+            let wanted = buf.remaining();
+            // SAFETY: nothing in it is made uninitialised: the kernel writes, and nobody else.
+            let room = unsafe { buf.unfilled_mut() };
+            match recv(ready.get_inner(), room, RecvFlags::empty()) {
+                Ok(((read, _), _)) => {
+                    let count = read.len();
+                    // What filled less than there was room for has emptied the socket: the next event tells of more.
+                    if 0 < count && count < wanted {
+                        ready.clear_ready();
+                    }
+                    drop(ready);
+                    // SAFETY: the kernel has written so many bytes at its start.
+                    unsafe { buf.assume_init(count) };
+                    buf.advance(count);
+                    self.end_of_block();
+                    return Poll::Ready(Ok(()));
+                }
+                Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Poll::Ready(Err(errno.into())),
+            }
+        }
+    }
+
+    /// Writes as much as fits at once: `WouldBlock` when nothing does, or when nothing did and no room was told since.
+    #[inline]
+    pub(crate) fn try_write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.write(buf.len(), |socket| Ok(send(socket, buf, SendFlags::NOSIGNAL)?))
+    }
+
+    /// As [`try_write`](Self::try_write), from several places.
+    #[inline]
+    pub(crate) fn try_write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let wanted = bufs.iter().map(|buf| buf.len()).sum();
+        self.write(wanted, |socket| Ok(rustix::io::writev(socket, bufs)?))
+    }
+
+    /// As `AsyncWrite`.
+    #[inline]
+    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll(cx, |stream| stream.try_write(buf))
+    }
+
+    /// As `AsyncWrite`.
+    #[inline]
+    pub(crate) fn poll_write_vectored(
+        &mut self,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll(cx, |stream| stream.try_write_vectored(bufs))
+    }
+
+    /// No more is written; the peer reads the end.
+    pub(crate) fn shutdown(&self) -> io::Result<()> {
+        match rustix::net::shutdown(self, rustix::net::Shutdown::Write) {
+            // The peer has gone already.
+            Ok(()) | Err(rustix::io::Errno::NOTCONN) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, wanted: usize, write: impl Fn(BorrowedFd<'_>) -> io::Result<usize>) -> io::Result<usize> {
+        let written = match &mut self.blocked {
+            None => again(|| write(self.socket.as_fd())),
+            Some(blocked) => blocked.socket.try_io(Interest::WRITABLE, |socket| again(|| write(socket.as_fd()))),
+        };
+        match written {
+            Ok(count) => {
+                if let Some(blocked) = &mut self.blocked {
+                    blocked.is_over = count == wanted;
+                }
+                Ok(count)
+            }
+            Err(error) => {
+                if error.kind() == io::ErrorKind::WouldBlock {
+                    self.block()?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Counts as progress of a task, as reading does, so that a writer does not keep its thread for itself.
+    #[inline]
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut write: impl FnMut(&mut Self) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        let turn = ready!(poll_proceed(cx));
+        loop {
+            match write(self) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => {
+                    turn.made_progress();
+                    return Poll::Ready(written);
+                }
+            }
+            if let Some(blocked) = &self.blocked {
+                // Ready: room was told since.
+                let _ = ready!(blocked.socket.poll_write_ready(cx))?;
+            }
+        }
+    }
+
+    /// From now on room is told.
+    #[cold]
+    fn block(&mut self) -> io::Result<()> {
+        match &mut self.blocked {
+            Some(blocked) => blocked.is_over = false,
+            None => {
+                let socket = rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?;
+                let socket = register(socket, Interest::WRITABLE)?;
+                self.blocked = Some(Box::new(Blocked { socket, is_over: false }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Something was read: if all that was to be written is, another message begins, for which there may well be room.
+    #[inline]
+    fn end_of_block(&mut self) {
+        if self.blocked.as_ref().is_some_and(|blocked| blocked.is_over) {
+            drop(mem::take(&mut self.blocked));
+        }
+    }
+}
+
+impl AsFd for UnixStream {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A descriptor in the current runtime's epoll.
+#[allow(unsafe_code)]
+pub(crate) fn register(socket: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd is open until it is dropped, always gives the same number, and is only ever borrowed here.
+    Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
+}
+
+fn again(mut work: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match work() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    fn pair() -> [UnixStream; 2] {
+        let (one, other) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+                .unwrap();
+        [one, other].map(|socket| UnixStream::new(socket).unwrap())
+    }
+
+    async fn read(stream: &mut UnixStream, room: usize) -> Vec<u8> {
+        let mut bytes = vec![0; room];
+        let mut buf = ReadBuf::new(&mut bytes);
+        poll_fn(|cx| stream.poll_read(cx, &mut buf)).await.unwrap();
+        buf.filled().to_vec()
+    }
+
+    fn run(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(tokio::task::LocalSet::new().run_until(test));
+    }
+
+    #[test]
+    fn a_write_that_blocks_goes_on_when_there_is_room() {
+        const MORE: usize = 4 << 20;
+        run(async {
+            let [mut writer, mut reader] = pair();
+            let bytes: Vec<u8> = (0..MORE).map(|n| (n % 251) as u8).collect();
+            let writing = async {
+                let mut done = 0;
+                while done < MORE {
+                    let slices = [IoSlice::new(&bytes[done..]), IoSlice::new(b"")];
+                    done += poll_fn(|cx| writer.poll_write_vectored(cx, &slices)).await.unwrap();
+                }
+                assert!(writer.blocked.is_some(), "so much fits nowhere at once");
+                // What comes does so to the first descriptor, and with it the end of the block.
+                assert_eq!(read(&mut writer, 8).await, b"thanks");
+                assert!(writer.blocked.is_none());
+                assert_eq!(writer.try_write(b"bye").unwrap(), 3);
+                writer.shutdown().unwrap();
+            };
+            let sent = bytes.clone();
+            let reading = tokio::task::spawn_local(async move {
+                let mut got = Vec::new();
+                while got.len() < MORE {
+                    got.extend(read(&mut reader, 10_000).await);
+                }
+                assert!(got == sent);
+                assert_eq!(poll_fn(|cx| reader.poll_write(cx, b"thanks")).await.unwrap(), 6);
+                assert_eq!(read(&mut reader, 8).await, b"bye");
+                assert_eq!(read(&mut reader, 8).await, b"");
+            });
+            writing.await;
+            reading.await.unwrap();
+        });
+    }
+
+    #[test]
+    fn what_is_tried_says_that_it_would_block_until_room_was_told() {
+        run(async {
+            let [mut writer, mut reader] = pair();
+            assert_eq!(writer.try_read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            let piece = [7; 1 << 16];
+            let blocked = loop {
+                if let Err(error) = writer.try_write(&piece) {
+                    break error;
+                }
+            };
+            assert_eq!(blocked.kind(), io::ErrorKind::WouldBlock);
+            while !read(&mut reader, 1 << 16).await.is_empty() {
+                // There is room now, which nobody has told yet.
+                assert_eq!(writer.try_write(b"x").unwrap_err().kind(), io::ErrorKind::WouldBlock);
+                if recv(&reader, &mut [0; 1], RecvFlags::PEEK).is_err() {
+                    break;
+                }
+            }
+            assert_eq!(poll_fn(|cx| writer.poll_write(cx, b"x")).await.unwrap(), 1);
+        });
+    }
+
+    #[test]
+    fn a_peer_that_goes_is_an_error_also_to_who_waits_for_room() {
+        run(async {
+            let [mut writer, reader] = pair();
+            let piece = [7; 1 << 16];
+            while writer.try_write(&piece).is_ok() {}
+            let mut reader = Some(reader);
+            let ended = poll_fn(|cx| {
+                let polled = writer.poll_write(cx, &piece);
+                drop(reader.take());
+                polled
+            });
+            assert_eq!(ended.await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        });
+    }
+}
