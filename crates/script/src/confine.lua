@@ -56,7 +56,8 @@ end
 
 -- What is written in C and calls functions of the script takes the thread's own stack, of which LuaJIT knows no end.
 for library, names in pairs {
-  [_G] = { "load", "loadstring", "print" }, [string] = { "format", "gsub" }, [table] = { "foreach", "foreachi", "sort" },
+  [_G] = { "load", "loadstring", "print" }, [os] = { "time" }, [string] = { "format", "gsub" },
+  [table] = { "foreach", "foreachi", "sort" },
 } do
   for _, name in ipairs(names) do
     local f = library[name]
@@ -67,6 +68,18 @@ for library, names in pairs {
       return f(...)
     end
   end
+end
+
+-- A thread's own environment would be that of whatever call has the thread next.
+local setfenv = setfenv
+function _G.setfenv(f, env)
+  if type(f) == "function" then
+    return setfenv(f, env)
+  elseif type(f) ~= "number" or not (f >= 1) then
+    error("setfenv: expected a function, or the level of one from 1 on", 2)
+  end
+  local changed = setfenv(f + 1, env)
+  return changed
 end
 
 -- Waiting.

@@ -227,9 +227,38 @@ fn the_thread_s_own_stack_does_not_overflow() {
     );
     let said = with(&caught, |engine| text(engine, "f"));
     assert!(said.contains("C stack overflow") && said.ends_with(" 1"), "{said}");
+    // Also in what LuaJIT's own libraries call: a field that is not there, when others have gone nearly as far as they may.
+    for depth in (0..3000).step_by(100) {
+        let shape = format!(
+            "local n, g = 0, 0
+            local function down() local function co(k) local d, t = 0 t = setmetatable({{}}, {{ __index = function()
+              d = d + 1 if d < 6000 then return os.time(t) end if k > 0 then coroutine.wrap(co)(k - 1) end return 1 end }})
+              os.time(t) end coroutine.wrap(co)(5) end
+            local function f() return coroutine.wrap(function() local d = 0 local function h() g = g + 1 d = d + 1
+              if g >= {depth} then return down() elseif d < 1500 then string.gsub('a', 'a', h) else f() end end h() end)() end
+            return (pcall(f)), pause()"
+        );
+        let ended = with(&format!("function f() {shape} end"), |engine| call(engine, "f", 100_000_000).map(drop));
+        assert!(ended.is_ok(), "{depth}: {ended:?}");
+    }
     // At the top level too.
     let error = with_confines(DEEP, |confines| confines.instructions = 10_000_000, |engine, _, _| engine.unwrap_err());
     assert!(error.what.starts_with("C stack overflow"), "{error}");
+}
+
+#[test]
+fn no_call_changes_the_environment_of_those_that_come_later() {
+    let source = "function f(level) return pcall(setfenv, level, {}) end
+        function g() local env = { pcall = pcall } setfenv(1, env) x = 1 return env.x, pause ~= nil end
+        function h() local function inner() return y end setfenv(inner, { y = 2 }) return inner(), pause() end";
+    with(source, |engine| {
+        for level in ["0", "0.5", "'0'", "-1"] {
+            engine.load_source(format!("function e() return f({level}) end").as_bytes()).unwrap();
+            assert!(text(engine, "e").starts_with("false setfenv: expected a function"), "{level}");
+        }
+        assert_eq!(text(engine, "g"), "1 false");
+        assert_eq!(text(engine, "h"), "2 1");
+    });
 }
 
 #[test]

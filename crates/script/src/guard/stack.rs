@@ -1,8 +1,15 @@
-//! Where a thread's stack ends.
+//! How much of a thread's stack a call has taken, and where that stack ends.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ptr;
+
+/// So much of the stack a call may take before another function is called through C, bytes: some hundred calls of `string.gsub` within one
+/// another. An error has to leave all of them, in a time that grows with the square of their number, and in which nothing interrupts it.
+const MOST: usize = 1 << 20;
+
+/// What an error's handlers may take beyond that.
+const HANDLERS: usize = MOST / 2;
 
 /// What is kept for functions that call none of the script's, bytes at most; a share of small stacks.
 const RESERVE: usize = 4 << 20;
@@ -12,36 +19,40 @@ const RESERVED_SHARE: usize = 4;
 const UNKNOWN: usize = usize::MAX;
 
 thread_local! {
-    /// Below this address there is too little left.
-    static SOFT: Cell<usize> = const { Cell::new(UNKNOWN) };
-    /// Below this one even for what tells of that.
-    static HARD: Cell<usize> = const { Cell::new(0) };
-    /// It was told in this call, whose error handlers may go on to `HARD`.
+    /// The lowest address that calls may come to at all.
+    static END: Cell<usize> = const { Cell::new(UNKNOWN) };
+    /// Below this address the call that is under way has taken too much.
+    static SOFT: Cell<usize> = const { Cell::new(0) };
+    /// It was told in this call, whose error handlers may go on a little.
     static TOLD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A call into a state begins on this thread.
 #[inline]
 pub(super) fn begin() {
+    if END.get() == UNKNOWN {
+        find_end();
+    }
+    SOFT.set(address().saturating_sub(MOST).max(END.get()));
     TOLD.set(false);
 }
 
-/// Whether it may be that too little of this thread's stack is left.
+/// Whether it may be that too much of this thread's stack is taken.
 #[inline]
 pub(super) fn is_low() -> bool {
     address() < SOFT.get()
 }
 
-/// Whether so little is left that nothing more is to be called.
+/// Whether so much is taken that nothing more is to be called.
 #[cold]
 pub(super) fn ends() -> bool {
-    if SOFT.get() == UNKNOWN {
-        let (end, bytes) = bounds().unwrap_or((0, 0));
-        let reserve = RESERVE.min(bytes / RESERVED_SHARE);
-        SOFT.set(end + reserve);
-        HARD.set(end + reserve / 2);
-    }
-    address() < HARD.get() || is_low() && !TOLD.replace(true)
+    address() < SOFT.get().saturating_sub(HANDLERS).max(END.get()) || is_low() && !TOLD.replace(true)
+}
+
+#[cold]
+fn find_end() {
+    let (end, bytes) = bounds().unwrap_or((0, 0));
+    END.set(end + RESERVE.min(bytes / RESERVED_SHARE));
 }
 
 /// How far the stack has come; it grows downwards.
