@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::news::News;
+
 /// When a breaker opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaking {
@@ -52,14 +54,18 @@ pub(crate) struct Breaker {
     /// When the next probe may go, if it is open; and until when the one under way is waited for, if there is one.
     open_until: Option<u64>,
     probe_until: Option<u64>,
+    /// When it was last told that it fails, which is told no more often than [`TELL_MS`].
+    told: Option<u64>,
 }
 
 /// A probe of which nothing is heard for so long is given up: whoever had it may have been dropped.
 const PROBE_MS: u64 = 60_000;
 
+const TELL_MS: u64 = 1000;
+
 impl Breaker {
     pub(crate) fn new(settings: Breaking) -> Self {
-        Breaker { settings, failures: 0, opened: 0, open_until: None, probe_until: None }
+        Breaker { settings, failures: 0, opened: 0, open_until: None, probe_until: None, told: None }
     }
 
     pub(crate) fn state(&self, now: u64) -> State {
@@ -84,12 +90,15 @@ impl Breaker {
         passes
     }
 
-    pub(crate) fn succeeded(&mut self) {
-        *self = Breaker::new(self.settings);
+    /// A request was answered.
+    pub(crate) fn succeeded(&mut self) -> Option<News> {
+        let was_left_alone = self.opened > 0;
+        *self = Breaker { told: self.told, ..Breaker::new(self.settings) };
+        was_left_alone.then_some(News::IsBack)
     }
 
     /// A request has failed, in a way that says something about the store. `chance` is between 0 and 1.
-    pub(crate) fn failed(&mut self, now: u64, chance: f64) {
+    pub(crate) fn failed(&mut self, now: u64, chance: f64) -> Option<News> {
         self.failures = self.failures.saturating_add(1);
         let probing = self.probe_until.take().is_some();
         // Those that were under way when it opened say nothing new.
@@ -98,7 +107,13 @@ impl Breaker {
             let pause = self.settings.pause.saturating_mul(1 << self.opened.min(16)).min(self.settings.pause_max);
             self.opened += 1;
             self.open_until = Some(now + pause.mul_f64(0.75 + chance / 2.0).as_millis() as u64);
+            return (self.opened == 1).then_some(News::IsLeftAlone(pause));
         }
+        let is_news = self.failures == 1 && self.told.is_none_or(|told| now >= told + TELL_MS);
+        if is_news {
+            self.told = Some(now);
+        }
+        is_news.then_some(News::Fails)
     }
 }
 
@@ -115,35 +130,53 @@ mod tests {
         let mut breaker = breaker();
         for _ in 0..2 {
             assert!(breaker.may_pass(0));
-            breaker.failed(0, 0.5);
+            let _ = breaker.failed(0, 0.5);
         }
-        breaker.succeeded();
+        let _ = breaker.succeeded();
         for now in 0..3 {
             assert!(breaker.may_pass(now) && breaker.state(now) == State::Closed);
-            breaker.failed(now, 0.5);
+            let _ = breaker.failed(now, 0.5);
         }
         assert!(!breaker.may_pass(3) && breaker.state(3) == State::Open);
         // Others that were under way change nothing.
-        breaker.failed(50, 0.5);
+        let _ = breaker.failed(50, 0.5);
         assert!(!breaker.may_pass(101));
         assert!(breaker.may_pass(102));
     }
 
     #[test]
+    fn what_changes_is_news_once() {
+        let mut breaker = breaker();
+        assert_eq!(breaker.failed(0, 0.5), Some(News::Fails));
+        assert_eq!(breaker.succeeded(), None);
+        // Not each time that it fails once.
+        assert_eq!((breaker.failed(TELL_MS - 1, 0.5), breaker.succeeded()), (None, None));
+        assert_eq!(breaker.failed(TELL_MS, 0.5), Some(News::Fails));
+        assert_eq!(breaker.failed(TELL_MS, 0.5), None);
+        assert_eq!(breaker.failed(TELL_MS, 0.5), Some(News::IsLeftAlone(Duration::from_millis(100))));
+        assert_eq!(breaker.failed(TELL_MS, 0.5), None);
+        // Nor each probe.
+        assert!(breaker.may_pass(2 * TELL_MS));
+        assert_eq!(breaker.failed(2 * TELL_MS, 0.5), None);
+        assert!(breaker.may_pass(3 * TELL_MS));
+        assert_eq!((breaker.succeeded(), breaker.succeeded()), (Some(News::IsBack), None));
+    }
+
+    #[test]
     fn one_probe_decides_and_pauses_grow() {
         let mut breaker = breaker();
-        (0..3).for_each(|_| breaker.failed(0, 0.5));
+        (0..3).for_each(|_| _ = breaker.failed(0, 0.5));
         let mut now = 0;
         for pause in [100, 200, 350, 350] {
             assert!(!breaker.may_pass(now + pause - 1));
             now += pause;
             assert!(breaker.may_pass(now), "after {pause}");
             assert!(!breaker.may_pass(now) && breaker.state(now) == State::Probing, "one alone");
-            breaker.failed(now, 0.5);
+            let _ = breaker.failed(now, 0.5);
             assert_eq!(breaker.state(now), State::Open);
         }
         assert!(breaker.may_pass(now + 350));
-        breaker.succeeded();
+        let _ = breaker.succeeded();
         assert!(breaker.may_pass(now + 350) && breaker.state(now) == State::Closed);
     }
 
@@ -151,7 +184,7 @@ mod tests {
     fn pauses_differ_by_chance() {
         for (chance, pause) in [(0.0, 75), (1.0, 125)] {
             let mut breaker = breaker();
-            (0..3).for_each(|_| breaker.failed(0, chance));
+            (0..3).for_each(|_| _ = breaker.failed(0, chance));
             assert!(!breaker.may_pass(pause - 1) && breaker.may_pass(pause));
         }
     }
@@ -159,7 +192,7 @@ mod tests {
     #[test]
     fn a_probe_that_got_lost_is_replaced() {
         let mut breaker = breaker();
-        (0..3).for_each(|_| breaker.failed(0, 0.5));
+        (0..3).for_each(|_| _ = breaker.failed(0, 0.5));
         assert!(breaker.may_pass(100) && !breaker.may_pass(100 + PROBE_MS - 1) && breaker.may_pass(100 + PROBE_MS));
     }
 }

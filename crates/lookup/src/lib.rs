@@ -40,6 +40,7 @@ pub mod key;
 mod lookup;
 mod memcached;
 mod memory;
+mod news;
 pub mod settings;
 mod sql;
 mod stores;

@@ -201,6 +201,12 @@ pub struct SqlSettings {
 }
 
 impl SqlSettings {
+    /// Why a query with so many parameters would be refused, as far as that can be told without the database: for SQLite, which
+    /// itself would run it.
+    pub fn objection(&self, query: &str, parameters: usize) -> Option<String> {
+        crate::sql::objection(self, query, parameters)
+    }
+
     /// The database at this URL, all else as by default.
     pub fn new(url: impl Into<String>) -> Self {
         SqlSettings {

@@ -227,8 +227,10 @@ impl Server {
                 }
                 failure => failure.clone(),
             };
-            if failure.is_its_fault() {
-                state.breaker.failed(clock::now(), fastrand::f64());
+            if failure.is_its_fault()
+                && let Some(news) = state.breaker.failed(clock::now(), fastrand::f64())
+            {
+                news.tell(&format!("the memcached server `{}`", self.name), Some(&failure));
             }
             let _ = asked.answer.send(Err(failure)); // whoever asked may have gone
         }
@@ -333,7 +335,9 @@ impl<'a> Connection<'a> {
                 Reply::ServerError(message) => Err(Failure::Refused(String::from_utf8_lossy(message).into())),
             };
             taken += bytes;
-            state.breaker.succeeded();
+            if let Some(news) = state.breaker.succeeded() {
+                news.tell(&format!("the memcached server `{}`", self.server.name), None);
+            }
             if let Some(asked) = state.asked.pop_front() {
                 let _ = asked.answer.send(got); // whoever asked may have gone
             }

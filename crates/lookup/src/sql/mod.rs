@@ -68,6 +68,14 @@ pub struct SqlState {
     pub queries: u64,
 }
 
+/// As [`SqlSettings::objection`].
+pub(crate) fn objection(settings: &SqlSettings, query: &str, parameters: usize) -> Option<String> {
+    match parse_url(settings) {
+        Ok(Database::Sqlite(_)) => statement::objection(query, parameters),
+        _ => None,
+    }
+}
+
 /// A connection that was idle for so long may have been closed by the server. What may not be sent twice is sent after
 /// a look.
 const LOOK_AFTER_MS: u64 = 1000;
@@ -147,7 +155,7 @@ impl Sql {
             return Err(error(Failure::BreakerOpen));
         }
         // Whoever is dropped from here on has waited in vain.
-        let verdict = Verdict(&self.breaker, Some(Failure::Timeout));
+        let verdict = Verdict(self, Some(Failure::Timeout));
         let result = self.on_a_connection(query, parameters, bounds, reads).await;
         verdict.is(result.as_ref().err());
         result.map_err(error)
@@ -210,7 +218,7 @@ impl Sql {
 }
 
 /// Tells the breaker what became of a request, also when the request is dropped.
-struct Verdict<'a>(&'a RefCell<Breaker>, Option<Failure>);
+struct Verdict<'a>(&'a Sql, Option<Failure>);
 
 impl Verdict<'_> {
     fn is(mut self, failure: Option<&Failure>) {
@@ -220,11 +228,14 @@ impl Verdict<'_> {
 
 impl Drop for Verdict<'_> {
     fn drop(&mut self) {
-        let mut breaker = self.0.borrow_mut();
-        match &self.1 {
+        let mut breaker = self.0.breaker.borrow_mut();
+        let news = match &self.1 {
             Some(failure) if failure.is_its_fault() => breaker.failed(clock::now(), fastrand::f64()),
             // That it refuses something shows that it is there.
             _ => breaker.succeeded(),
+        };
+        if let Some(news) = news {
+            news.tell(&format!("the SQL store `{}` ({})", self.0.name, self.0.database), self.1.as_ref());
         }
     }
 }

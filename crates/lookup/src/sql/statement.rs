@@ -6,7 +6,9 @@ pub(super) fn objection(query: &str, parameters: usize) -> Option<String> {
     if !is_alone {
         return Some("the query is more than one statement: expected one".to_owned());
     }
-    (parameters > places).then(|| format!("{parameters} parameters were given for a query with places for {places}"))
+    let (s, were) = if parameters == 1 { ("", "was") } else { ("s", "were") };
+    (parameters != places)
+        .then(|| format!("{parameters} parameter{s} {were} given for a query with places for {places}"))
 }
 
 struct Statement {
@@ -82,7 +84,7 @@ mod tests {
         ];
         for (query, places) in fine {
             assert_eq!(objection(query, places), None, "{query}");
-            assert!(objection(query, places + 1).is_some_and(|why| why.contains("parameters")), "{query}");
+            assert!(objection(query, places + 1).is_some_and(|why| why.contains("parameter")), "{query}");
         }
     }
 
