@@ -7,6 +7,7 @@ mod keys;
 mod text;
 
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use oroshi_gate::{Bound, Door, Draft, DraftError, Gate, Plan, RunError, Serves};
 use oroshi_net::inherit::{InheritError, Inherited, inherited};
 use oroshi_net::listen::ListenError;
 use oroshi_net::notify::Manager;
-use oroshi_net::{Peer, Shutdown, ensure_descriptors};
+use oroshi_net::{Peer, Shutdown, UnixAddress, ensure_descriptors};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use args::Args;
@@ -96,8 +97,9 @@ impl Error {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     if let Some(command) = &args.command {
         let admin = || -> Result<Option<String>, Error> {
-            let plan = plan(&args.config, true)?;
-            Ok(plan.doors.into_iter().find(|door| door.serves == Serves::Admin).map(|door| door.address))
+            // What else is wrong with the file, now that it is being edited or a secret is not at hand, is no matter here.
+            let (draft, ..) = draft(&args.config)?;
+            Ok(draft.doors.into_iter().find(|door| door.serves == Serves::Admin).map(|door| door.address))
         };
         return ask::ask(command, args.admin.as_deref(), admin);
     }
@@ -105,20 +107,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let inherited = inherited().map_err(Error::Inherit)?;
     let level = Level::parse(&args.log_level).map_err(|why| Error::Usage(vec![format!("--log-level: {why}")]))?;
     let inherits = !inherited.is_empty();
-    let plan = plan(&args.config, inherits)?;
+    let mut plan = plan(&args.config, inherits)?;
     if args.check {
         let mut out = io::stdout().lock();
         let printed = out.write_all(text::config(&plan).as_bytes()).and_then(|()| out.flush());
         printed.map_err(|source| Error::System { what: "cannot write to standard output", source })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let log = Log { level, part: "gate", own: "oroshi_gate" };
+    let log = Log { level, part: "gate", own: "oroshi_" };
     log.listen();
     log.tell(Level::Info, &format!("configuration: {}", args.config.display()));
-    // Each client has a connection here and one behind.
-    if let Err(error) = ensure_descriptors(2 * plan.limits.connections.min(8192) as u64 + 64) {
-        log.tell(Level::Warn, &format!("limits.connections: {error}"));
-    }
+    make_room(&mut plan, log);
     let shutdown = Shutdown::on_signals().map_err(|source| Error::System { what: "cannot take signals", source })?;
     let mut doors = taken(&plan, inherited)?;
     let open: Vec<Door> = doors.iter().map(|bound| bound.door.clone()).collect();
@@ -139,26 +138,34 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 
 /// Reads the file, and makes a plan of it: every mistake at once. `inherits`: sockets are handed down.
 fn plan(file: &Path, inherits: bool) -> Result<Plan, Error> {
-    let wrong = |mistakes| Error::Config(ConfigError::mistakes(file, mistakes));
-    let node = toml::parse(&config::text_of(file)?).map_err(wrong)?;
-    let mistakes = Mistakes::default();
-    let folder = file.parent().unwrap_or(Path::new(""));
-    let draft = Draft { inherits, ..keys::read(Table::root(&node, &mistakes), folder) };
-    let mut mistakes = mistakes.into_inner();
-    let planned = draft.plan();
+    let (draft, node, mut mistakes) = draft(file)?;
+    let planned = Draft { inherits, ..draft }.plan();
     let plan = planned.map_err(|problems| {
         // What could not be read is not there, and need not be told to be missing.
         let known: Vec<String> = mistakes.iter().map(|mistake| mistake.key.clone()).collect();
-        let is_told = |key: &str| known.iter().any(|known| is_within(known, key) || is_within(key, known));
-        mistakes.extend(
-            problems.into_iter().filter(|problem| !is_told(&problem.key)).map(|problem| mistake(problem, &node)),
-        );
+        let is_told = |DraftError { key, about, .. }: &DraftError| {
+            let misread = |at: &str| known.iter().any(|known| is_within(known, at));
+            let parts = about.iter().any(|part| misread(&format!("{key}.{part}")));
+            parts || about.is_empty() && misread(key) || known.iter().any(|known| is_within(key, known))
+        };
+        mistakes
+            .extend(problems.into_iter().filter(|problem| !is_told(problem)).map(|problem| mistake(problem, &node)));
     });
     mistakes.sort();
     match plan {
         Ok(plan) if mistakes.is_empty() => Ok(plan),
-        _ => Err(wrong(mistakes)),
+        _ => Err(Error::Config(ConfigError::mistakes(file, mistakes))),
     }
+}
+
+/// What a file says, with the mistakes in reading it.
+fn draft(file: &Path) -> Result<(Draft, Node, Vec<Mistake>), Error> {
+    let wrong = |mistakes| Error::Config(ConfigError::mistakes(file, mistakes));
+    let node = toml::parse(&config::text_of(file)?).map_err(wrong)?;
+    let mistakes = Mistakes::default();
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let draft = keys::read(Table::root(&node, &mistakes), folder);
+    Ok((draft, node, mistakes.into_inner()))
 }
 
 fn mistake(problem: DraftError, node: &Node) -> Mistake {
@@ -191,6 +198,14 @@ fn taken(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
                 socket.variable
             )]));
         }
+        if let (Serves::Admin, Peer::Unix(address)) = (door.serves, socket.listener.local_address().peer())
+            && let Some(mode) = open_to_others(&address)
+        {
+            return Err(Error::Usage(vec![format!(
+                "{} hands down the admin socket {address} with mode {mode:04o}, which would let others purge and look: expected 0600 (with oroshi start: --path-mode 0600)",
+                socket.variable
+            )]));
+        }
         let clones = (1..plan.threads).map(|_| socket.listener.try_clone());
         let listeners: io::Result<Vec<_>> = clones.collect();
         let mut listeners = listeners
@@ -199,6 +214,15 @@ fn taken(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
         Ok(Bound { door, listeners })
     };
     inherited.into_iter().map(take).collect()
+}
+
+/// The mode of a socket's file if others than its owner and group may connect. An abstract socket has none, and is open to all.
+fn open_to_others(address: &UnixAddress) -> Option<u32> {
+    let mode = match address.as_path() {
+        Some(path) => std::fs::metadata(path).ok()?.mode() & 0o777,
+        None => 0o777,
+    };
+    (mode & 0o002 != 0).then_some(mode)
 }
 
 fn shown(bound: &Bound) -> String {
@@ -210,6 +234,20 @@ fn shown(bound: &Bound) -> String {
     format!("listening on {address} ({serves})")
 }
 
+/// Descriptors for as many clients as there may be, each with a connection here and one behind; or fewer clients, so that idle ones do not leave
+/// none for what is behind.
+fn make_room(plan: &mut Plan, log: Log) {
+    // Listeners, stores, logs, runtimes.
+    const OTHERS: u64 = 128;
+    let Err(error) = ensure_descriptors(2 * plan.limits.connections as u64 + OTHERS) else { return };
+    let _ = ensure_descriptors(error.hard.saturating_sub(error.open + OTHERS)); // as many as may be
+    let most = (error.hard.saturating_sub(2 * OTHERS) / 2).max(1) as usize;
+    if most < plan.limits.connections {
+        plan.limits.connections = most;
+        log.tell(Level::Warn, &format!("limits.connections is taken for {most}: {error}"));
+    }
+}
+
 /// Has a thread read the file again at each HUP, and put it in force; what is wrong with it is told, and nothing changes.
 fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, inherits: bool, log: Log) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -219,7 +257,7 @@ fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, inherits: bool, log: Lo
     thread::Builder::new().name("reload".to_owned()).spawn(move || {
         while runtime.block_on(hangup.recv()).is_some() {
             let Some(gate) = gate.upgrade() else { return };
-            match reload(&gate, &file, inherits) {
+            match reload(&gate, &file, inherits, log) {
                 Ok(generation) => {
                     log.tell(Level::Info, &format!("reloaded {}: plan {generation} is in force", file.display()));
                 }
@@ -235,9 +273,10 @@ fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, inherits: bool, log: Lo
     Ok(())
 }
 
-fn reload(gate: &Gate, file: &Path, inherits: bool) -> Result<u64, Error> {
+fn reload(gate: &Gate, file: &Path, inherits: bool, log: Log) -> Result<u64, Error> {
     let open = gate.doors();
-    let plan = plan(file, inherits)?;
+    let mut plan = plan(file, inherits)?;
+    make_room(&mut plan, log);
     let opened = Bound::bind(&plan, &open)?;
     Ok(gate.reload(plan, opened)?)
 }

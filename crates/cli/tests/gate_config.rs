@@ -164,8 +164,31 @@ fn every_mistake_is_told_with_its_line() {
         ("[[route]]\nto = '1.1.1.1'\nheader = { 'a b' = '' }\n", "route[1].header.a b: `a b` is no field name"),
         ("[[route]]\nto = '1.1.1.1'\nrequest = { set = { Host = 'x' } }\n", "Host is written by the gateway itself"),
         ("[[route]]\nto = '1.1.1.1'\nresponse = { remove = ['a:'] }\n", "line 3: route[1].response.remove: "),
-        ("[[route]]\nto = '1.1.1.1'\nhost-header = 'a/b'\n", "host \"a/b\" is not a host"),
-        ("[[route]]\nto = '1.1.1.1'\nstrip-prefix = 'x'\n", "strip_prefix \"x\" is not a path"),
+        ("[[route]]\nto = '1.1.1.1'\nhost-header = 'a/b'\n", "line 3: route[1].host-header: \"a/b\" is not a host"),
+        ("[[route]]\nto = '1.1.1.1'\nstrip-prefix = 'x'\n", "line 3: route[1].strip-prefix: \"x\" is not a path"),
+        // One mistake does not hide another beside it.
+        (
+            "[[route]]\nrequest = { set = { Host = 'x' } }\nstrip-prefix = 'x'\n",
+            "line 1: route[1]: expected exactly one of `to`",
+        ),
+        ("[[route]]\nto = 1\nstrip-prefix = 'x'\n", "line 3: route[1].strip-prefix: \"x\" is not a path"),
+        (
+            "[[route]]\nto = '1.1.1.1'\ntimeouts = { connect = '0s' }\n",
+            "line 3: route[1].timeouts.connect: 0 leaves no time",
+        ),
+        ("[[route]]\nto = '1.1.1.1'\nname = '-'\n", "line 3: route[1].name: `-` stands for requests without a route"),
+        (
+            "[[route]]\nto = '1.1.1.1'\nname = 'a'\n[[route]]\nto = '1.1.1.1'\nname = 'a'\n",
+            "line 6: route[2].name: the name `a` is given twice",
+        ),
+        (
+            "[[route]]\nto = 'http://b/x'\n",
+            "line 2: route[1].to: \"http://b/x\" is a URL: expected an address alone such as \"b\"",
+        ),
+        (
+            "[upstream.a]\ntargets = ['a']\nejection = { back-off = '2m', longest = '1m' }\n",
+            "line 3: upstream.a.ejection.longest: 60s is shorter than the first time, 120s",
+        ),
         ("[[route]]\nredirect = { to = '{port}' }\n", "line 2: route[1].redirect.to: `{port}` is no part of a request"),
         (
             "[[route]]\nredirect = { to = '/', status = 200 }\n",
@@ -190,6 +213,10 @@ fn every_mistake_is_told_with_its_line() {
         (
             "[lookup.a]\nallow = 'any'\nsql = { store = 'x', query = 'y' }\n",
             "line 3: lookup.a.sql.store: there is no such store `x`",
+        ),
+        (
+            "[sql.s]\nurl = 'sqlite:x'\n[lookup.a]\nallow = 'any'\nsql = { store = 's', query = 'SELECT 1' }\n",
+            "line 5: lookup.a.sql.query: 1 parameter was given for a query with places for 0",
         ),
         ("[lookup.a]\nallow = ['10.0.0.1/8']\n", "line 2: lookup.a.allow: "),
         ("[lookup.a]\nkey = 'cookie'\n", "line 2: lookup.a.key: `cookie` is nothing to look up"),

@@ -408,3 +408,126 @@ fn prometheus_reads_its_metrics() {
     // What is for operators is not there for clients.
     assert_eq!(gate.get("a", "/metrics").body.len(), 11);
 }
+
+#[test]
+fn a_second_signal_ends_it_at_once_and_all_is_told() {
+    const REQUESTS: usize = 4;
+    for _ in 0..3 {
+        let folder = tempfile::tempdir().unwrap();
+        let listen = format!("unix:{}/never.sock", folder.path().display());
+        let _never = Process::start(oroshi().args(["target", "--listen", &listen, "--stall-one-in", "1"]), "listening");
+        let config =
+            "drain = \"1h\"\naccess-log = { file = \"{dir}/access.log\" }\n[[route]]\nto = \"unix:{dir}/never.sock\"\n";
+        let mut gate = Gate::start(folder, config);
+        let waiting: Vec<UnixStream> = (0..REQUESTS)
+            .map(|_| {
+                let mut stream = UnixStream::connect(gate.path("public.sock")).unwrap();
+                stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+                stream
+            })
+            .collect();
+        let never = gate.path("never.sock").display().to_string();
+        let under_way = |status: &Value| {
+            let targets = status["targets"].as_array().unwrap().iter();
+            targets
+                .filter(|target| target["target"] == format!("unix:{never}"))
+                .map(|target| target["open"].as_u64().unwrap())
+                .sum::<u64>()
+        };
+        while under_way(&gate.status()) < REQUESTS as u64 {
+            std::thread::yield_now();
+        }
+        gate.process.signal(Signal::TERM);
+        while UnixStream::connect(gate.path("public.sock")).is_ok() {
+            std::thread::yield_now();
+        }
+        gate.process.signal(Signal::TERM);
+        assert_eq!(gate.process.ended().code(), Some(0), "{:?}", gate.process.said);
+        let told = fs::read_to_string(gate.path("access.log")).unwrap();
+        assert_eq!(told.lines().filter(|line| line.contains("\"host\":\"a\"")).count(), REQUESTS, "{told}");
+        drop(waiting);
+    }
+}
+
+#[test]
+fn a_restart_takes_both_addresses_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    fs::write(
+        dir.join("gate.toml"),
+        "[listen]\npublic = \"unix:public.sock\"\nadmin = \"unix:admin.sock\"\n[[route]]\nanswer = { status = 200, body = \"x\" }\n",
+    )
+    .unwrap();
+    let start = |mode: &str| {
+        let mut command = oroshi();
+        command.args([
+            "start",
+            "--path",
+            "public.sock",
+            "--path",
+            "admin.sock",
+            "--path-mode",
+            mode,
+            "--ready",
+            "notify",
+        ]);
+        command.args(["--pid-file", "gate.pid", "--"]).arg(env!("CARGO_BIN_EXE_oroshi")).args([
+            "gate",
+            "--config",
+            "gate.toml",
+        ]);
+        command.current_dir(dir);
+        command
+    };
+    let mut master = Process::start(&mut start("0600"), "serving");
+    let ask = |socket: &str, target: &str| {
+        let mut stream = UnixStream::connect(dir.join(socket)).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        write!(stream, "GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        Answer::read(stream)
+    };
+    let process = || {
+        let status: Value = serde_json::from_str(&ask("admin.sock", "/status").body).unwrap();
+        status["pid"].as_u64().unwrap()
+    };
+    let first = process();
+    let restarted = oroshi().args(["start", "--restart", "--wait", "--pid-file", "gate.pid"]).current_dir(dir).output();
+    let restarted = gate::Ran::of(restarted.unwrap());
+    assert_eq!(restarted.code, Some(0), "{}{}", restarted.out, restarted.err);
+    assert_eq!(ask("public.sock", "/").body, "x");
+    assert_ne!(process(), first);
+    master.signal(Signal::TERM);
+    assert_eq!(master.ended().code(), Some(0));
+    // One that all on this machine may write to is refused.
+    let mut open = Process::start(&mut start("0666"), "would let others purge and look: expected 0600");
+    open.signal(Signal::TERM);
+    open.ended();
+}
+
+#[test]
+fn operators_ask_by_this_machine_s_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!("listen = {{ public = \"unix:{{dir}}/public.sock\", admin = \"127.0.0.1:0\" }}\n{LOOKUP}");
+    if !sqlite("operators_ask_by_this_machine_s_names", &folder.path().join("domains.db"), DOMAINS) {
+        return;
+    }
+    let mut gate = Gate::start(folder, &config);
+    gate.process.said.retain(|line| line.contains("admin: "));
+    let port = gate::port(&gate.process.said[0]);
+    let own = format!("127.0.0.1:{port}");
+    for host in ["localhost", "LOCALHOST:80", "[::1]", &own] {
+        assert_eq!(gate::tcp(port, host, "/status").status, 200, "{host}");
+    }
+    for host in ["evil.example", "localhost.evil.example", "10.0.0.1", "[::2]"] {
+        let refused = gate::tcp(port, host, "/status");
+        assert_eq!(refused.status, 403, "{host}");
+        assert!(refused.body.contains("expected localhost or a loopback address in Host"), "{}", refused.body);
+    }
+    let asked = |target: &str| gate::tcp(port, "localhost", target);
+    assert_eq!(asked("/explain?host=a.example&key=a%00b").status, 400);
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(HANG)).unwrap();
+    write!(stream, "POST /purge?all=1&everywhere=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let refused = Answer::read(stream);
+    assert!(refused.status == 400 && refused.body.contains("goes with key=... alone"), "{}", refused.body);
+}

@@ -4,6 +4,7 @@ mod metrics;
 mod status;
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use oroshi_lookup::{Explanation, Held, key};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::plan::{Action, KeyFrom};
 use crate::route::{Asked, readings};
-use crate::site::Site;
+use crate::site::{Site, is_key};
 
 /// What is at the admin's doors.
 const PATHS: [&str; 4] = ["/status", "/metrics", "/explain", "/purge"];
@@ -35,6 +36,7 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
         "/purge" => "POST",
         _ => "GET",
     };
+    let is_tcp = exchange.remote().is_some();
     let answered = if !PATHS.contains(&path) {
         Err(Problem(404, format!("there is nothing at `{path}`: expected one of {}", PATHS.join(", "))))
     } else if method != wanted && !(wanted == "GET" && method == "HEAD") {
@@ -42,6 +44,9 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
     } else if exchange.head.headers.get("origin").is_some() {
         // A page that a browser on this machine has open is no operator.
         Err(Problem(403, "pages of browsers are not served here: expected a request without Origin".to_owned()))
+    } else if is_tcp && !exchange.head.host.is_none_or(is_local) {
+        // Nor is one whose name was made to lead here (DNS rebinding); it asks by that name.
+        Err(Problem(403, "this is for operators: expected localhost or a loopback address in Host".to_owned()))
     } else {
         match path {
             "/metrics" => {
@@ -67,6 +72,12 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
     exchange.reply.send(status, fields, &body).await
 }
 
+/// Whether who asks by this name knows that it is this machine.
+fn is_local(host: &[u8]) -> bool {
+    let host = key::host(host).unwrap_or_default();
+    host == "localhost" || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
 /// The parameters of a query that are among `known`, in their order.
 fn parameters<const N: usize>(query: &str, known: [&str; N]) -> Result<[Option<String>; N], Problem> {
     let mut found = [const { None }; N];
@@ -87,7 +98,9 @@ async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
         "" => String::new(),
         host => key::host(host.as_bytes()).map_err(|error| format!("`{host}` is no host: {error}"))?.into_owned(),
     };
-    let read = readings(&path).map_err(|error| format!("`{path}`: {error}"))?;
+    // Routes go by the path alone.
+    let path = path.split('?').next().unwrap_or_default();
+    let read = readings(path).map_err(|error| format!("`{path}`: {error}"))?;
     let plain = read.plain.clone().into_owned();
     let plan = &site.works.plan;
     // Conditions on header fields are taken for unmet: a query has none.
@@ -133,6 +146,12 @@ async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
                 }
                 _ => "there is no key to look up: expected host= or key=".to_owned(),
             })?;
+            if !is_key(&key) {
+                return Err(format!(
+                    "{key:?} is no key, and requests with it are not looked up: expected 1 to 1024 bytes of text"
+                )
+                .into());
+            }
             told["lookup"] = json!(found.settings.name);
             told["key"] = json!(key);
             // First as a request would find it, then what each tier has.
@@ -214,6 +233,11 @@ async fn purge(site: &Site, query: &str) -> Result<Value, Problem> {
     if chosen.is_empty() {
         let name = name.unwrap_or_default();
         return Err(Problem(404, format!("there is no look-up `{name}`: expected one of {}", names.join(", "))));
+    }
+    if everywhere.is_some() && key.is_none() {
+        let why =
+            "everywhere=1 goes with key=... alone: memcached has no list of its keys, and may have others' beside ours";
+        return Err(why.to_owned().into());
     }
     let mut forgotten = 0;
     match (key, prefix, all) {

@@ -210,7 +210,12 @@ pub struct DraftError {
     pub key: String,
     /// What is wrong, and what was expected.
     pub problem: String,
+    /// The keys in it that this is about: of what could not be read from them nothing more need be told. None: the key itself.
+    pub about: &'static [&'static str],
 }
+
+/// What says where a route's requests go.
+const WAYS: &[&str] = &["to", "lookup", "redirect", "answer", "script"];
 
 impl Draft {
     /// Checks it, and fills the defaults in.
@@ -309,13 +314,14 @@ impl Draft {
                 }
                 _ => {
                     let script = if route.script.is_some() { ", or none beside `script`" } else { ", or `script`" };
-                    wrong.add(&*at, format!("expected exactly one of `to`, `lookup`, `redirect` and `answer`{script}"));
+                    let problem = format!("expected exactly one of `to`, `lookup`, `redirect` and `answer`{script}");
+                    wrong.add_about(&*at, WAYS, problem);
                     Action::Answer(self.no_route.clone())
                 }
             };
             let rules = Rules::new(route.forward).unwrap_or_else(|problems| {
                 for problem in problems {
-                    wrong.add(&*at, problem.to_string());
+                    wrong.add(format!("{at}.{}", problem.key()), problem.to_string());
                 }
                 Rules::default()
             });
@@ -324,7 +330,7 @@ impl Draft {
                 script.is_some() || matches!(action, Action::Lookup(place) if lookups.get(place).is_some_and(by_key));
             routes.push(Route { name, script, is_scripted, action, rules });
         }
-        repeated("route", routes.iter().map(|route| &*route.name), &mut wrong);
+        check_names(&routes, &mut wrong);
         if routes.is_empty() {
             wrong.add(
                 "route",
@@ -461,6 +467,22 @@ fn repeated<'a>(what: &str, names: impl Iterator<Item = &'a str>, wrong: &mut Wr
     }
 }
 
+/// Names of routes stand in logs and metrics.
+fn check_names(routes: &[Route], wrong: &mut Wrong) {
+    let mut seen = HashSet::new();
+    for (place, Route { name, .. }) in routes.iter().enumerate() {
+        let at = format!("route[{}].name", place + 1);
+        if name == "-" {
+            wrong.add(&*at, "`-` stands for requests without a route: expected another name");
+        } else if name.chars().any(char::is_control) {
+            wrong.add(&*at, format!("{name:?} has characters that no line of a log has: expected a name in one line"));
+        }
+        if !seen.insert(name) {
+            wrong.add(at, format!("the name `{name}` is given twice: expected each only once"));
+        }
+    }
+}
+
 fn expected(names: &[&str]) -> String {
     match names {
         [] => ": none is configured".to_owned(),
@@ -499,6 +521,10 @@ struct Wrong(Vec<DraftError>);
 
 impl Wrong {
     fn add(&mut self, key: impl Into<String>, problem: impl Into<String>) {
-        self.0.push(DraftError { key: key.into(), problem: problem.into() });
+        self.add_about(key, &[], problem);
+    }
+
+    fn add_about(&mut self, key: impl Into<String>, about: &'static [&'static str], problem: impl Into<String>) {
+        self.0.push(DraftError { key: key.into(), problem: problem.into(), about });
     }
 }

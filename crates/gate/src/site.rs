@@ -256,7 +256,12 @@ impl Site {
         let plan = &self.works.plan.lookups[place];
         let key = match &plan.key {
             KeyFrom::Host => Some(errand.parts.host),
-            KeyFrom::Header(name) => exchange.head.headers.get(name).and_then(|value| str::from_utf8(value).ok()),
+            // Of two nobody knows which one the server behind goes by.
+            KeyFrom::Header(name) => {
+                let mut values = exchange.head.headers.get_all(name);
+                let one = values.next().filter(|_| values.next().is_none());
+                one.and_then(|value| str::from_utf8(value).ok())
+            }
             // Where the readings have different segments, none is a key.
             KeyFrom::Segment(number) => {
                 let path = errand.parts.read;
@@ -427,7 +432,7 @@ fn parts(target: &str) -> (&str, &str) {
 }
 
 /// Whether a text can be looked up: stores get it as it is.
-fn is_key(text: &str) -> bool {
+pub(crate) fn is_key(text: &str) -> bool {
     (1..=1024).contains(&text.len()) && !text.chars().any(char::is_control)
 }
 

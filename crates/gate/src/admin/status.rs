@@ -110,6 +110,7 @@ pub(super) async fn status(site: &Site) -> Value {
     let lost = works.log.as_ref().map(|log| log.counts()).unwrap_or_default();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
         "since_unix_s": works.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         "generation": works.generation,
         "threads": works.plan.threads,

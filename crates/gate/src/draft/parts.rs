@@ -11,7 +11,7 @@ use super::{KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, Wrong
 use crate::plan::{HashBy, KeyFrom, Lookup, Script, Upstream};
 use crate::route::{HostPattern, Matcher};
 use crate::script::{self, Hook, HookSet, ScriptSettings};
-use crate::upstream::{Policy, PoolSettings, Target};
+use crate::upstream::{Ejection, Policy, PoolSettings, Target};
 
 impl UpstreamDraft {
     pub(super) fn plan(&self, class: u32, wrong: &mut Wrong) -> Upstream {
@@ -75,6 +75,12 @@ impl LookupDraft {
         }
         if let Some(tier) = &self.settings.sql {
             store("sql", &tier.store, |kind| matches!(kind, StoreKind::Sql(_)));
+            let settings = stores.iter().find(|store| store.name == tier.store).map(|store| &store.kind);
+            if let Some(StoreKind::Sql(sql)) = settings
+                && let Some(why) = sql.objection(&tier.query, 1)
+            {
+                wrong.add(format!("{at}.sql.query"), why);
+            }
         }
         let key = match self.key {
             KeyDraft::Request(key) => key,
@@ -257,5 +263,13 @@ fn check_pool(pool: &PoolSettings, at: &str, wrong: &mut Wrong) {
     }
     if pool.max_requests == 0 {
         wrong.add(format!("{at}.max-requests"), "0 leaves room for nothing: expected at least 1, or off");
+    }
+    let Ejection { failures, back_off, longest, .. } = pool.ejection;
+    if failures > 0 && back_off.is_zero() {
+        wrong.add(format!("{at}.ejection.back-off"), "0 leaves nobody out: expected more, or failures = \"off\"");
+    }
+    if back_off > longest {
+        let problem = format!("{longest:?} is shorter than the first time, {back_off:?}: expected at least that");
+        wrong.add(format!("{at}.ejection.longest"), problem);
     }
 }

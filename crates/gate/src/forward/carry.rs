@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use oroshi_http1::{Expect, Framing};
 use oroshi_net::monotonic_ns;
@@ -228,7 +229,9 @@ async fn attempt(
         Some(lease) => (lease, 0),
         None => {
             let timeouts = &call.rules.settings.timeouts;
-            let patience = Patience { queue: timeouts.queue, connect: timeouts.connect, total: waiting.total };
+            // All targets that are tried share it.
+            let queue = timeouts.queue.saturating_sub(Duration::from_nanos(outcome.queued));
+            let patience = Patience { queue, connect: timeouts.connect, total: waiting.total };
             // Boxed: while the answer is waited for, there is no room kept for connecting.
             let acquired = Box::pin(pool.acquire(fresh, &waiting.seat, patience, &message.bytes)).await?;
             outcome.queued += acquired.queued;
@@ -253,24 +256,27 @@ async fn attempt(
     }
     let course =
         Course { engine: pool.engine(), rules: call.rules, edits: call.response, inspect: call.inspect, waiting };
-    let mut answer = Answer::new(message.expect);
+    let is_at_once = outcome.reused && outcome.retries == 0;
+    let mut noted = Noted { answer: Answer::new(message.expect), pool, outcome };
+    let answer = &mut noted.answer;
     let Exchange { body, reply, .. } = exchange;
     let ending = if sent == message.bytes.len() && message.whole {
-        let is_at_once = outcome.reused && outcome.retries == 0;
         waiting.enter(Phase::Head, if is_at_once { began } else { monotonic_ns() });
         poll_fn(|context| answer.poll(context, &course, connection, reply)).await.map(|ending| (ending, true))
     } else {
         let rest = &message.bytes[sent..];
-        Box::pin(upload::send_and_answer(connection, rest, body, message.framing, &mut answer, &course, reply)).await
+        Box::pin(upload::send_and_answer(connection, rest, body, message.framing, answer, &course, reply)).await
     };
-    take_note(&answer, pool, outcome);
+    let (came_at_once, head_at) = (noted.answer.came_at_once, noted.answer.head_at);
+    let (keep_alive, keep) = (noted.answer.keep_alive, noted.answer.keep);
+    drop(noted);
     match ending? {
         (Ending::Whole, all_sent) => {
             // The clock is not read again for what came in one read.
-            let now = if answer.came_at_once { answer.head_at } else { monotonic_ns() };
+            let now = if came_at_once { head_at } else { monotonic_ns() };
             outcome.total = (now - began).max(1);
-            if answer.keep_alive && all_sent {
-                lease.give_back(answer.keep, now);
+            if keep_alive && all_sent {
+                lease.give_back(keep, now);
             }
             Ok(())
         }
@@ -278,6 +284,19 @@ async fn attempt(
         (Ending::Switch(_), false) => {
             Err(Trouble::sent(Failure::Malformed, "101 before the request was complete").into())
         }
+    }
+}
+
+/// An answer on its way, of which is told what came: also when this is dropped in the middle of it, as the client is gone.
+struct Noted<'a> {
+    answer: Answer,
+    pool: &'a Pool,
+    outcome: &'a mut Outcome,
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        take_note(&self.answer, self.pool, self.outcome);
     }
 }
 

@@ -7,7 +7,7 @@ use oroshi_net::{ConnectError, Peer};
 /// Why a request got no whole answer. Each has one stable name, for logs and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// Every target was tried, or there is none. Look at why the last one failed.
+    /// There is no target.
     NoTarget,
     /// The target has as many connections as it may have, and as many requests wait for one as may. Raise the limits, or give it
     /// company.

@@ -109,7 +109,9 @@ async fn refuse_method(exchange: &mut Exchange<'_>, outcome: &mut Outcome) -> Re
     let date = exchange.date();
     let fields: [(&str, &[u8]); 3] =
         [("Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"), ("Content-Type", b"text/plain"), ("Date", &date)];
-    exchange.reply.send(405, fields, b"this gateway does not carry requests with this method\n").await?;
+    const TEXT: &[u8] = b"this gateway does not carry requests with this method\n";
+    outcome.bytes = TEXT.len() as u64;
+    exchange.reply.send(405, fields, TEXT).await?;
     outcome.end();
     Ok(())
 }
@@ -140,6 +142,7 @@ async fn fail(
     text.push('\n');
     let date = exchange.date();
     let fields: [(&str, &[u8]); 2] = [("Content-Type", b"text/plain"), ("Date", &date)];
+    outcome.bytes = text.len() as u64;
     exchange.reply.send(status, fields, text.as_bytes()).await
 }
 

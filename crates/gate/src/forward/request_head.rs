@@ -99,11 +99,7 @@ impl Request<'_> {
             out.push(b'*');
             return;
         }
-        let begins_segment = |rest: &&str| rest.is_empty() || rest.starts_with(['/', '?']);
-        let rest = match &*settings.strip_prefix {
-            "" => target,
-            prefix => target.strip_prefix(prefix).filter(begins_segment).unwrap_or(target),
-        };
+        let rest = without(target, &settings.strip_prefix);
         out.extend_from_slice(settings.add_prefix.as_bytes());
         if settings.add_prefix.is_empty() && !rest.starts_with('/') {
             out.push(b'/');
@@ -312,6 +308,34 @@ pub(crate) fn origin_form(target: &str) -> &str {
     }
 }
 
+/// What follows a prefix that is whole segments, if it is there; otherwise all of it.
+#[inline]
+fn without<'t>(target: &'t str, prefix: &str) -> &'t str {
+    let rest = target.strip_prefix(prefix).or_else(|| without_escaped(target, prefix));
+    let begins_segment = |rest: &&str| prefix.is_empty() || rest.is_empty() || rest.starts_with(['/', '?']);
+    rest.filter(begins_segment).unwrap_or(target)
+}
+
+/// The same where some of the prefix may be written as escapes: routes take `/%61pi` for `/api`, as servers do.
+fn without_escaped<'t>(target: &'t str, prefix: &str) -> Option<&'t str> {
+    let mut rest = target;
+    for byte in prefix.bytes() {
+        let (first, length) = match rest.as_bytes() {
+            [b'%', high, low, ..] => {
+                let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+                (digit(*high)? << 4 | digit(*low)?, 3)
+            }
+            [first, ..] => (*first, 1),
+            [] => return None,
+        };
+        if first != byte {
+            return None;
+        }
+        rest = rest.get(length..)?;
+    }
+    Some(rest)
+}
+
 /// Fields that are nobody's to take out by naming them in `Connection`: what the gateway says, and what servers decide by.
 fn is_own(name: &str) -> bool {
     const OWN: [&str; 5] = ["authorization", "cookie", "via", "x-request-id", "cache-control"];
@@ -330,7 +354,8 @@ pub(crate) fn is_left_out_of_trailers(name: &str) -> bool {
         "x-forwarded-proto",
         "x-real-ip",
     ];
-    LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name)) || is_own(name)
+    // As in a head, `X_Forwarded_For` is `X-Forwarded-For` to many.
+    name.contains('_') || LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name)) || is_own(name)
 }
 
 #[cfg(test)]

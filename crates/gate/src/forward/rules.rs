@@ -135,19 +135,36 @@ impl Default for Settings {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     /// The fixed `Host` is no authority.
-    #[error("host {0:?} is not a host with an optional port, such as app.example.org or 10.0.0.7:8080")]
+    #[error("{0:?} is not a host with an optional port, such as app.example.org or 10.0.0.7:8080")]
     Host(String),
     /// A prefix is no path.
-    #[error("{name} {value:?} is not a path: it begins with / and has no ?, # or white space")]
+    #[error("{value:?} is not a path: it begins with / and has no ?, # or white space")]
     Prefix {
-        /// `strip_prefix` or `add_prefix`.
-        name: &'static str,
+        /// `strip-prefix` or `add-prefix`.
+        key: &'static str,
         /// What was given.
         value: String,
     },
     /// The name in `Via` is no token.
-    #[error("via {0:?} is not a name for this gateway: use letters, digits, hyphens, dots")]
+    #[error("{0:?} is not a name for this gateway: use letters, digits, hyphens, dots")]
     Via(String),
+    /// No time at all is left for a phase.
+    #[error("0 leaves no time at all: expected more")]
+    Timeout {
+        /// `timeouts.connect` and the like.
+        key: &'static str,
+    },
+}
+
+impl RuleError {
+    /// The setting's key in a route: `host-header`, `timeouts.connect`.
+    pub fn key(&self) -> &'static str {
+        match self {
+            RuleError::Host(_) => "host-header",
+            RuleError::Via(_) => "via",
+            RuleError::Prefix { key, .. } | RuleError::Timeout { key } => key,
+        }
+    }
 }
 
 /// What a route asks of forwarding, checked. It belongs to no core and can be shared.
@@ -168,11 +185,11 @@ impl Rules {
         {
             wrong.push(RuleError::Host(host.clone()));
         }
-        for (name, prefix) in [("strip_prefix", &mut settings.strip_prefix), ("add_prefix", &mut settings.add_prefix)] {
+        for (key, prefix) in [("strip-prefix", &mut settings.strip_prefix), ("add-prefix", &mut settings.add_prefix)] {
             let sound = |byte: u8| byte > b' ' && byte != 0x7f && byte != b'?' && byte != b'#';
             let is_path = prefix.starts_with('/') && prefix.bytes().all(sound);
             if !prefix.is_empty() && !is_path {
-                wrong.push(RuleError::Prefix { name, value: prefix.clone() });
+                wrong.push(RuleError::Prefix { key, value: prefix.clone() });
             }
             // `/api/` and `/api` mean the same.
             prefix.truncate(prefix.trim_end_matches('/').len());
@@ -180,6 +197,18 @@ impl Rules {
         let in_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
         if !settings.via.bytes().all(in_name) {
             wrong.push(RuleError::Via(settings.via.clone()));
+        }
+        let Timeouts { connect, head, between, total, tunnel, queue: _ } = settings.timeouts;
+        for (key, time) in [
+            ("timeouts.connect", connect),
+            ("timeouts.head", head),
+            ("timeouts.between", between),
+            ("timeouts.total", total),
+            ("timeouts.tunnel", tunnel),
+        ] {
+            if time.is_zero() {
+                wrong.push(RuleError::Timeout { key });
+            }
         }
         if wrong.is_empty() { Ok(Rules { settings }) } else { Err(wrong) }
     }
@@ -211,9 +240,11 @@ mod tests {
             strip_prefix: "api".to_owned(),
             add_prefix: "/a?b".to_owned(),
             via: "a b".to_owned(),
+            timeouts: Timeouts { queue: Duration::ZERO, connect: Duration::ZERO, ..Timeouts::default() },
             ..Settings::default()
         };
-        assert_eq!(Rules::new(settings).unwrap_err().len(), 4);
+        let keys: Vec<&str> = Rules::new(settings).unwrap_err().iter().map(RuleError::key).collect();
+        assert_eq!(keys, ["host-header", "strip-prefix", "add-prefix", "via", "timeouts.connect"]);
         for host in ["a", "a:80", "[::1]:80", "10.0.0.1"] {
             let settings = Settings { host: HostPolicy::Fixed(host.to_owned()), ..Settings::default() };
             assert!(Rules::new(settings).is_ok(), "{host}");

@@ -127,17 +127,21 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
         }
     }
     let mut at_once = std::pin::pin!(shutdown.reached(2));
-    while !serving.is_empty() {
+    let mut is_cut = false;
+    while !serving.is_empty() && !is_cut {
         tokio::select! {
             _ = serving.join_next() => {}
-            () = &mut at_once => break,
+            () = &mut at_once => is_cut = true,
         }
     }
-    // Whatever is still there is told now, and to no script.
-    drop(serving);
-    tokio::select! {
-        () = core.logs.finish(LAST_LINES) => {}
-        () = at_once => {}
+    // Whatever is still there is told now, and to no script; connections end in the turn after their servers'.
+    serving.shutdown().await;
+    tokio::task::yield_now().await;
+    if !is_cut {
+        tokio::select! {
+            () = core.logs.finish(LAST_LINES) => {}
+            () = at_once => {}
+        }
     }
     if let Some(place) = place {
         place.borrow().flush();

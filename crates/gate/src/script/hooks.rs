@@ -20,6 +20,9 @@ use crate::forward::{Inspect, Inspected, Looking, Verdict};
 /// How many calls of `on_log` may be under way on one core. Beyond that requests are not told.
 const MOST_LOGS: usize = 1000;
 
+/// The longest text that says where a request goes, bytes: no host, socket or name is longer.
+const PLACE_BYTES: usize = 4096;
+
 /// How often calls that were refused as too many were under way are told.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -270,9 +273,9 @@ impl FromLua for Direction {
             Value::Nil => Ok(Direction::Own),
             Value::Table(table) => match table.raw_get::<Value>("upstream")? {
                 Value::Nil => targets(&value, table).map(Direction::Targets),
-                name => text(&name, "name of an upstream").map(Direction::Upstream),
+                name => place(&name, "name of an upstream").map(Direction::Upstream),
             },
-            Value::String(_) => text(&value, EXPECTED).map(|to| Direction::Targets(vec![(to, 1)])),
+            Value::String(_) => place(&value, EXPECTED).map(|to| Direction::Targets(vec![(to, 1)])),
             _ => reply(&value, EXPECTED).map(Direction::Reply),
         }
     }
@@ -288,9 +291,9 @@ fn targets(all: &Value, list: &Table) -> mlua::Result<Vec<(String, u32)>> {
                 weight => weight.as_u32().filter(|weight| (1..=value::WEIGHT).contains(weight)),
             };
             let weight = weight.ok_or_else(|| unexpected(&one, "target with a weight from 1 to 1000"))?;
-            Ok((text(&table.raw_get("to")?, EXPECTED)?, weight))
+            Ok((place(&table.raw_get("to")?, EXPECTED)?, weight))
         }
-        one => Ok((text(one, EXPECTED)?, 1)),
+        one => Ok((place(one, EXPECTED)?, 1)),
     };
     let targets = list.sequence_values::<Value>().take(value::TARGETS + 1);
     let targets: Vec<_> = targets.map(|target| one(target?)).collect::<mlua::Result<_>>()?;
@@ -298,8 +301,7 @@ fn targets(all: &Value, list: &Table) -> mlua::Result<Vec<(String, u32)>> {
 }
 
 fn reply(value: &Value, expected: &str) -> mlua::Result<Reply> {
-    let reply = value.as_userdata().and_then(|data| data.borrow::<Reply>().ok()).map(|reply| reply.clone());
-    match reply {
+    match Reply::of(value)? {
         // RFC 9110, sections 15.3.5 and 15.4.5.
         Some(Reply { status: 204 | 304, body, .. }) if !body.is_empty() => {
             Err(unexpected(value, "gate.answer without a body, as 204 and 304 have none"))
@@ -312,6 +314,20 @@ fn reply(value: &Value, expected: &str) -> mlua::Result<Reply> {
 fn text(value: &Value, expected: &str) -> mlua::Result<String> {
     let text = value.as_string().and_then(|text| text.to_str().ok().map(|text| text.to_owned()));
     text.ok_or_else(|| unexpected(value, expected))
+}
+
+/// A text that says where a request goes.
+fn place(value: &Value, expected: &str) -> mlua::Result<String> {
+    let length = value.as_string().map_or(0, |text| text.as_bytes().len());
+    if length > PLACE_BYTES {
+        let to = format!("{expected}, each of at most {PLACE_BYTES} bytes");
+        return Err(mlua::Error::FromLuaConversionError {
+            from: "string",
+            to,
+            message: Some(format!("it has {length}")),
+        });
+    }
+    text(value, expected)
 }
 
 fn unexpected(value: &Value, expected: &str) -> mlua::Error {

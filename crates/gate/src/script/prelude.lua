@@ -148,7 +148,7 @@ local ask, made, failed = own.gate_cache_ask, own.gate_cache_made, own.gate_cach
 local function keep(key, ttl, ok, ...)
   if not ok then
     local why = ...
-    finished_within(failed(key, tostring(why)))
+    finished_within(failed(key, why))
     error(why, 0)
   end
   finished_within(made(key, ttl, ...))
@@ -166,5 +166,5 @@ function gate.cache.fetch(key, ttl, make)
   if type(make) ~= "function" then
     error("gate.cache.fetch: expected a key, seconds or nil, and a function that makes the value", 2)
   end
-  return fetched(key, ttl, make, finished_within(ask(key)))
+  return fetched(key, ttl, make, finished_within(ask(key, ttl)))
 end

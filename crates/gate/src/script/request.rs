@@ -12,6 +12,9 @@ use oroshi_words::query;
 use super::fields::{Fields, Headers, over};
 use crate::forward::{RequestId, is_path};
 
+/// The longest target that a script can give, bytes: what `limits.target-bytes` takes of clients, if it is not said.
+const TARGET_BYTES: usize = 8192;
+
 /// What a script may know of a request, and what it makes of it. Clones are the same one, also for another script.
 #[derive(Clone, Debug)]
 pub(crate) struct Request(Rc<Inner>);
@@ -124,9 +127,13 @@ impl UserData for RequestView {
             if this.get()?.fields.is_sealed() {
                 return Err(mlua::Error::runtime("the target cannot be changed any more: the request has gone on"));
             }
-            if !is_path(&target) {
+            if target.len() > TARGET_BYTES {
+                let length = target.len();
+                return Err(mlua::Error::runtime(format!("the target has {length} bytes: expected at most {TARGET_BYTES}")));
+            }
+            if !target.is_ascii() || !is_path(&target) {
                 return Err(mlua::Error::runtime(format!(
-                    "{target:?} cannot be asked for: expected a path that begins with /, perhaps with a query, without white space and #"
+                    "{target:?} cannot be asked for: expected a path that begins with /, perhaps with a query, without white space and #, in ASCII (with escapes for the rest)"
                 )));
             }
             this.get()?.sent.replace(Some(target.into()));

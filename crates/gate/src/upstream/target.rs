@@ -68,6 +68,16 @@ pub enum TargetError {
         /// What is wrong with it.
         why: String,
     },
+    /// It is a URL: write the address alone.
+    #[error("{text:?} is a URL: expected an address alone such as {address:?}{}", if *.secure { "; HTTPS behind the gateway is not here yet" } else { "" })]
+    Url {
+        /// The text as it came.
+        text: String,
+        /// What may be meant.
+        address: String,
+        /// Whether it is one of HTTPS.
+        secure: bool,
+    },
     /// The port is not a number from 1 to 65535.
     #[error("{text:?} has a port that is not a number from 1 to 65535")]
     Port {
@@ -90,6 +100,11 @@ impl FromStr for Target {
             let address = UnixAddress::parse(name)
                 .map_err(|error| TargetError::Unix { text: text.to_owned(), why: error.to_string() })?;
             return Ok(Target::Peer(Peer::Unix(address)));
+        }
+        if let Some((scheme, rest)) = text.split_once("://") {
+            let address = rest.split(['/', '?', '#']).next().unwrap_or_default().to_owned();
+            let secure = scheme.eq_ignore_ascii_case("https");
+            return Err(TargetError::Url { text: text.to_owned(), address, secure });
         }
         let bad_host = || TargetError::Host { text: text.to_owned() };
         let (host, port) = match text.strip_prefix('[') {

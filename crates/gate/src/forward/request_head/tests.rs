@@ -215,6 +215,13 @@ fn targets_become_paths_and_prefixes_change() {
         ("/api", "/v1", "/api", "/v1"),
         ("/api", "/v1", "/api?x", "/v1?x"),
         ("/api", "/v1/", "http://a/api/x", "/v1/x"),
+        // As routes read it.
+        ("/api", "/v1", "/%61pi/x%2Fy?/api", "/v1/x%2Fy?/api"),
+        ("/é/b", "", "/%c3%A9/%62/%é", "/%é"),
+        ("/é", "", "/%c3", "/%c3"),
+        ("/api", "", "/%6", "/%6"),
+        ("/api", "", "/%61pix/y", "/%61pix/y"),
+        ("/api", "", "/../api", "/../api"),
     ] {
         assert_eq!(line(strip, add, target), written, "{strip} {add} {target}");
     }

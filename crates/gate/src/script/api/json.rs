@@ -1,9 +1,11 @@
 //! `gate.json_encode`, `gate.json_decode`: straight between text and the state's own values, which its memory limit bounds.
 
+use std::cell::RefCell;
+use std::ffi::c_void;
 use std::fmt;
 
 use mlua::{Function, IntoLua, Lua, Table, Value};
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::args::{Wrong, kind};
 use super::{Library, now};
@@ -23,76 +25,142 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         "local list, getmetatable = ..., getmetatable return function(value) return getmetatable(value) == list end";
     let is_list: Function = library.lua.load(is_list).set_name("=[gate]").call(&list)?;
     library.add("gate.json_encode", move |lua, _, args| {
-        let mut out = Vec::new();
-        encode(&mut out, &args.next(), &is_list, 0).map_err(|why| Wrong::new(format!("value: {why}")))?;
-        now(lua, lua.create_string(out)?)
+        let mut writer = Writer { out: Vec::new(), is_list: &is_list, path: Vec::new(), keys: 0 };
+        writer.value(&args.next()).map_err(|why| Wrong::new(format!("value: {why}")))?;
+        now(lua, lua.create_string(writer.out)?)
     })?;
     library.add("gate.json_decode", move |lua, _, args| {
         let text = args.text(lua, "text")?;
         let bytes = text.as_bytes();
         let mut reader = serde_json::Deserializer::from_slice(&bytes);
-        let read = Json { lua, list: &list }.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
-        match read {
-            Ok(value) => now(lua, value),
-            Err(error) => now(lua, (Value::Nil, format!("not JSON as expected: {error}"), "json")),
+        let failed = RefCell::new(None);
+        let json = Json { lua, list: &list, failed: &failed };
+        let read = json.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
+        match (read, failed.take()) {
+            (Ok(value), _) => now(lua, value),
+            (Err(_), Some(failed)) => Err(Wrong::Lua(failed)),
+            (Err(error), None) => now(lua, (Value::Nil, format!("not JSON as expected: {error}"), "json")),
         }
     })
 }
 
-fn encode(out: &mut Vec<u8>, value: &Value, is_list: &Function, level: usize) -> Result<(), String> {
-    // One table may be many times in a value, and is written as many times.
-    if out.len() > MOST_BYTES {
-        return Err(format!("it is too large: expected at most {MOST_BYTES} bytes of JSON"));
-    }
-    match value {
-        Value::Nil => out.extend_from_slice(b"null"),
-        Value::Boolean(true) => out.extend_from_slice(b"true"),
-        Value::Boolean(false) => out.extend_from_slice(b"false"),
-        Value::Integer(number) => out.extend_from_slice(number.to_string().as_bytes()),
-        Value::Number(number) if !number.is_finite() => return Err(format!("{number} cannot be written as JSON")),
-        Value::Number(number) => out.extend_from_slice(number.to_string().as_bytes()),
-        Value::String(text) => string(out, &text.as_bytes())?,
-        Value::Table(_) if level == MOST_LEVELS => {
-            return Err(format!("there are more than {MOST_LEVELS} tables within tables, or one that contains itself"));
+/// Writes a value. One table may be many times in it, and is written as many times: what counts is what comes out.
+struct Writer<'a> {
+    out: Vec<u8>,
+    is_list: &'a Function,
+    /// The tables that the one being written is in.
+    path: Vec<*const c_void>,
+    /// What is held of the keys of tables that are being written, bytes.
+    keys: usize,
+}
+
+impl Writer<'_> {
+    fn value(&mut self, value: &Value) -> Result<(), String> {
+        match value {
+            Value::Nil => self.word("null"),
+            Value::Boolean(true) => self.word("true"),
+            Value::Boolean(false) => self.word("false"),
+            Value::Integer(number) => self.word(&number.to_string()),
+            Value::Number(number) if !number.is_finite() => Err(format!("{number} cannot be written as JSON")),
+            Value::Number(number) => self.word(&number.to_string()),
+            Value::String(text) => self.string(&text.as_bytes()),
+            Value::Table(table) => self.table(table),
+            other => Err(format!("{} cannot be written as JSON", kind(other))),
         }
-        Value::Table(table) => {
-            let length = table.raw_len();
-            // Keys alone, as bytes: a state has room for some thousands of values that Rust holds.
-            let mut keys = Vec::new();
-            for pair in table.pairs::<Value, Value>() {
-                keys.push(Key::of(&pair.map_err(|error| error.to_string())?.0));
-            }
-            let is_marked = || is_list.call::<bool>(table).map_err(|error| error.to_string());
-            if length > 0 && keys.len() == length || keys.is_empty() && is_marked()? {
-                for index in 1..=length {
-                    out.push(if index == 1 { b'[' } else { b',' });
-                    let value: Value = table.raw_get(index).map_err(|error| error.to_string())?;
-                    encode(out, &value, is_list, level + 1)?;
-                }
-                out.extend_from_slice(if length == 0 { b"[]" } else { b"]" });
-                return Ok(());
-            }
-            let mut keys = keys.into_iter().collect::<Result<Vec<_>, _>>()?;
-            // One text for one value, in whatever order its table is.
-            keys.sort_by(|a, b| a.text.cmp(&b.text));
-            out.push(b'{');
-            for (index, key) in keys.iter().enumerate() {
-                if index > 0 {
-                    out.push(b',');
-                }
-                string(out, &key.text)?;
-                out.push(b':');
-                let value: mlua::Result<Value> = match key.number {
-                    Some(number) => table.raw_get(number),
-                    None => table.raw_get(mlua::BString::from(&*key.text)),
-                };
-                encode(out, &value.map_err(|error| error.to_string())?, is_list, level + 1)?;
-            }
-            out.push(b'}');
-        }
-        other => return Err(format!("{} cannot be written as JSON", kind(other))),
     }
-    Ok(())
+
+    fn table(&mut self, table: &Table) -> Result<(), String> {
+        let pointer = table.to_pointer();
+        if self.path.contains(&pointer) {
+            return Err("a table contains itself".to_owned());
+        }
+        if self.path.len() == MOST_LEVELS {
+            return Err(format!("there are more than {MOST_LEVELS} tables within tables"));
+        }
+        self.path.push(pointer);
+        match self.length(table)? {
+            Some(length) => self.list(table, length)?,
+            None => self.object(table)?,
+        }
+        self.path.pop();
+        Ok(())
+    }
+
+    /// How long a list is; `None`: it is none.
+    fn length(&self, table: &Table) -> Result<Option<usize>, String> {
+        let length = table.raw_len();
+        // A value and a comma each, at least.
+        self.has_room(length.saturating_mul(2))?;
+        let mut count = 0;
+        for pair in table.pairs::<Value, Value>() {
+            count += 1;
+            let (key, _) = pair.map_err(|error| error.to_string())?;
+            if count > length || !matches!(key, Value::Integer(_)) {
+                return Ok(None);
+            }
+        }
+        let is_list =
+            if count > 0 { count == length } else { self.is_list.call(table).map_err(|error| error.to_string())? };
+        Ok(is_list.then_some(length))
+    }
+
+    fn list(&mut self, table: &Table, length: usize) -> Result<(), String> {
+        self.out.push(b'[');
+        for index in 1..=length {
+            if index > 1 {
+                self.out.push(b',');
+            }
+            let value: Value = table.raw_get(index).map_err(|error| error.to_string())?;
+            self.value(&value)?;
+        }
+        self.word("]")
+    }
+
+    /// One text for one value, in whatever order its table is.
+    fn object(&mut self, table: &Table) -> Result<(), String> {
+        // Keys alone, as bytes: a state has room for some thousands of values that Rust holds.
+        let (mut keys, before) = (Vec::new(), self.keys);
+        for pair in table.pairs::<Value, Value>() {
+            let key = Key::of(&pair.map_err(|error| error.to_string())?.0)?;
+            self.keys += size_of::<Key>() + key.text.len();
+            self.has_room(0)?;
+            keys.push(key);
+        }
+        keys.sort_by(|a, b| a.text.cmp(&b.text));
+        self.out.push(b'{');
+        for (index, key) in keys.iter().enumerate() {
+            if index > 0 {
+                self.out.push(b',');
+            }
+            self.string(&key.text)?;
+            self.out.push(b':');
+            let value: mlua::Result<Value> = match key.number {
+                Some(number) => table.raw_get(number),
+                None => table.raw_get(mlua::BString::from(&*key.text)),
+            };
+            self.value(&value.map_err(|error| error.to_string())?)?;
+        }
+        self.keys = before;
+        self.word("}")
+    }
+
+    fn string(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.has_room(bytes.len())?;
+        let text = std::str::from_utf8(bytes).map_err(|_| "a string is not UTF-8, which JSON is".to_owned())?;
+        serde_json::to_writer(&mut self.out, text).map_err(|error| error.to_string())
+    }
+
+    fn word(&mut self, word: &str) -> Result<(), String> {
+        self.out.extend_from_slice(word.as_bytes());
+        self.has_room(0)
+    }
+
+    fn has_room(&self, more: usize) -> Result<(), String> {
+        if self.out.len() + more > MOST_BYTES || self.keys > MOST_BYTES {
+            return Err(format!("it is too large: expected at most {MOST_BYTES} bytes of JSON"));
+        }
+        Ok(())
+    }
 }
 
 /// A key of a table.
@@ -114,16 +182,22 @@ impl Key {
     }
 }
 
-fn string(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "a string is not UTF-8, which JSON is".to_owned())?;
-    serde_json::to_writer(out, text).map_err(|error| error.to_string())
-}
-
 /// Reads a value. `null` is nil, which leaves its place in a list empty.
 #[derive(Clone, Copy)]
 struct Json<'a> {
     lua: &'a Lua,
     list: &'a Table,
+    /// What went wrong in the state, and not with the text.
+    failed: &'a RefCell<Option<mlua::Error>>,
+}
+
+impl Json<'_> {
+    fn made<T, E: serde::de::Error>(&self, made: mlua::Result<T>) -> Result<T, E> {
+        made.map_err(|error| {
+            *self.failed.borrow_mut() = Some(error);
+            E::custom("there is no room for it")
+        })
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for Json<'_> {
@@ -162,25 +236,25 @@ impl<'de> Visitor<'de> for Json<'_> {
     }
 
     fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
-        value.into_lua(self.lua).map_err(E::custom)
+        self.made(value.into_lua(self.lua))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Value, A::Error> {
-        let table = self.lua.create_table().map_err(A::Error::custom)?;
-        table.set_metatable(Some(self.list.clone())).map_err(A::Error::custom)?;
+        let table = self.made(self.lua.create_table())?;
+        self.made(table.set_metatable(Some(self.list.clone())))?;
         let mut index = 0;
         while let Some(value) = values.next_element_seed(self)? {
             index += 1;
-            table.raw_set(index, value).map_err(A::Error::custom)?;
+            self.made(table.raw_set(index, value))?;
         }
         Ok(Value::Table(table))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Value, A::Error> {
-        let table = self.lua.create_table().map_err(A::Error::custom)?;
+        let table = self.made(self.lua.create_table())?;
         while let Some(key) = pairs.next_key::<std::borrow::Cow<'_, str>>()? {
             let value = pairs.next_value_seed(self)?;
-            table.raw_set(&*key, value).map_err(A::Error::custom)?;
+            self.made(table.raw_set(&*key, value))?;
         }
         Ok(Value::Table(table))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mlua::{IntoLuaMulti, Lua, MultiValue, Value};
 use oroshi_script::{Data, DataError};
 
-use super::args::{Args, Wrong};
+use super::args::{Args, Wrong, kind};
 use super::{Got, Host, Library, later, now};
 use crate::script::cache::{Asked, Cache, CacheError, KEY_BYTES};
 
@@ -47,6 +47,8 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     // What `gate.cache.fetch` is made of.
     library.add_as("gate.cache.ask", "gate.cache.fetch", |lua, host, args| {
         let key = key(lua, args)?;
+        // Before anything is made that could not be kept.
+        args.ttl()?;
         if host.tickets.borrow().iter().any(|ticket| ticket.is_for(&key)) {
             return Err(Wrong::new("this is called by its own function for the same key, and would wait for itself"));
         }
@@ -73,6 +75,8 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     })?;
     library.add_as("gate.cache.made", "gate.cache.fetch", |lua, host, args| {
         let key = key(lua, args)?;
+        // Whatever goes wrong from here on, it is the turn of the next who asks.
+        let Some(ticket) = ticket(host, &key) else { return now(lua, ()) };
         let ttl = args.ttl()?;
         let results = args.rest();
         let mut most = cache(host)?.most();
@@ -82,7 +86,6 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
             Ok(data)
         };
         let results = results.iter().map(copied).collect::<Result<Vec<_>, _>>();
-        let Some(ticket) = ticket(host, &key) else { return now(lua, ()) };
         match results {
             Ok(results) => drop(ticket.made(results, ttl)),
             // What is too large is not kept; this call has it all the same, and those who wait make it for themselves.
@@ -96,9 +99,11 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     })?;
     library.add_as("gate.cache.failed", "gate.cache.fetch", |lua, host, args| {
         let key = key(lua, args)?;
-        let why = args.text(lua, "why")?;
         if let Some(ticket) = ticket(host, &key) {
-            ticket.failed(&why.to_string_lossy());
+            match args.next() {
+                Value::String(why) => ticket.failed(&why.to_string_lossy()),
+                other => ticket.failed(&format!("with an error that is {}", kind(&other))),
+            }
         }
         now(lua, ())
     })

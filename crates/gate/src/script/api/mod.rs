@@ -193,7 +193,7 @@ fn time(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.sleep", |_, _, args| {
         let seconds = args.number("seconds")?;
         if !(0.0..=MOST_SECONDS).contains(&seconds) {
-            return Err(args.wrong("seconds", &format!("is {seconds}: expected 0 or more")));
+            return Err(args.wrong("seconds", &format!("is {seconds}: expected 0 to {MOST_SECONDS}")));
         }
         let pause = Duration::from_secs_f64(seconds);
         later(async move {

@@ -1,13 +1,12 @@
 //! What a script answers with: `gate.answer` and `gate.redirect`.
 
-use mlua::{Lua, UserData, Value};
+use mlua::{Lua, LuaString, Table, UserData, Value};
 use oroshi_http1::encode;
 
 use super::args::{Args, Wrong, kind};
 use super::{Done, Library, http, now};
 
-/// An answer that a hook has given, instead of the server's. Its fields can be sent; none of them frames the message. A hook returns it
-/// as a userdata.
+/// An answer that a hook has given, instead of the server's. Its fields can be sent; none of them frames the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     /// 200 to 599.
@@ -17,7 +16,27 @@ pub(crate) struct Reply {
     pub(crate) body: Vec<u8>,
 }
 
-impl UserData for Reply {}
+/// An answer as a script has it. Its parts are beside it, in a table that no script reaches: until a hook has returned it, it takes memory
+/// of the state alone, which is bounded and collected.
+struct Answer;
+
+impl UserData for Answer {}
+
+impl Reply {
+    /// The answer that a script has made, `None` if it is something else.
+    pub(crate) fn of(value: &Value) -> mlua::Result<Option<Reply>> {
+        let Some(answer) = value.as_userdata().filter(|data| data.is::<Answer>()) else { return Ok(None) };
+        let parts: Table = answer.user_value()?;
+        let body: Option<LuaString> = parts.raw_get("body")?;
+        let mut headers = Vec::with_capacity(parts.raw_len() / 2);
+        for at in (1..parts.raw_len()).step_by(2) {
+            let (name, value): (String, LuaString) = (parts.raw_get(at)?, parts.raw_get(at + 1)?);
+            headers.push((name, value.as_bytes().to_vec()));
+        }
+        let body = body.map_or_else(Vec::new, |body| body.as_bytes().to_vec());
+        Ok(Some(Reply { status: parts.raw_get("status")?, headers, body }))
+    }
+}
 
 /// What says how the message is sent, which is the gateway's to write.
 const OWN: [&str; 9] = [
@@ -38,7 +57,7 @@ const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.answer", |lua, _, args| {
         let given = args.next();
-        let reply = match given {
+        let (status, headers, body) = match given {
             Value::Table(table) => {
                 let status: Value = table.raw_get("status")?;
                 let status = if status.is_nil() { 200 } else { status_of(args, &status)? };
@@ -57,15 +76,15 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
                         return Err(Wrong::new("expected status, headers and body in the table, and nothing else"));
                     }
                 }
-                Reply { status, headers, body }
+                (status, headers, body)
             }
             status => {
                 let status = status_of(args, &status)?;
                 let body = args.next();
-                Reply { status, headers: Vec::new(), body: body_of(lua, args, body)? }
+                (status, Vec::new(), body_of(lua, args, body)?)
             }
         };
-        finished(lua, args, reply)
+        finished(lua, args, status, &headers, body)
     })?;
     library.add("gate.redirect", |lua, _, args| {
         let url = args.text(lua, "url")?.as_bytes().to_vec();
@@ -82,12 +101,21 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
                 args.wrong("url", "is empty or has bytes that a URL cannot have: expected them percent-encoded")
             );
         }
-        finished(lua, args, Reply { status, headers: vec![("Location".to_owned(), url)], body: Vec::new() })
+        finished(lua, args, status, &[("Location".to_owned(), url)], None)
     })
 }
 
-fn finished(lua: &Lua, args: &Args, reply: Reply) -> Result<Done, Wrong> {
-    for (name, value) in &reply.headers {
+fn finished(
+    lua: &Lua,
+    args: &Args,
+    status: u16,
+    headers: &[(String, Vec<u8>)],
+    body: Option<LuaString>,
+) -> Result<Done, Wrong> {
+    let parts = lua.create_table_with_capacity(headers.len() * 2, 2)?;
+    parts.raw_set("status", status)?;
+    parts.raw_set("body", body)?;
+    for (index, (name, value)) in headers.iter().enumerate() {
         if OWN.iter().any(|own| own.eq_ignore_ascii_case(name)) {
             return Err(args.wrong(
                 &format!("the header `{name}`"),
@@ -99,8 +127,12 @@ fn finished(lua: &Lua, args: &Args, reply: Reply) -> Result<Done, Wrong> {
                 args.wrong(&format!("the header `{}`", name.escape_default()), &format!("cannot be sent: {error}"))
             );
         }
+        parts.raw_set(index * 2 + 1, &**name)?;
+        parts.raw_set(index * 2 + 2, lua.create_string(value)?)?;
     }
-    now(lua, lua.create_userdata(reply)?)
+    let answer = lua.create_userdata(Answer)?;
+    answer.set_user_value(parts)?;
+    now(lua, answer)
 }
 
 fn status_of(args: &Args, status: &Value) -> Result<u16, Wrong> {
@@ -113,13 +145,11 @@ fn status_of(args: &Args, status: &Value) -> Result<u16, Wrong> {
         .ok_or_else(|| args.wrong("status", &format!("is {}: expected 200 to 599", shown())))
 }
 
-fn body_of(lua: &Lua, args: &Args, body: Value) -> Result<Vec<u8>, Wrong> {
+fn body_of(lua: &Lua, args: &Args, body: Value) -> Result<Option<LuaString>, Wrong> {
     match body {
-        Value::Nil => Ok(Vec::new()),
-        Value::String(text) => Ok(text.as_bytes().to_vec()),
-        number @ (Value::Integer(_) | Value::Number(_)) => {
-            Ok(lua.coerce_string(number)?.map(|text| text.as_bytes().to_vec()).unwrap_or_default())
-        }
+        Value::Nil => Ok(None),
+        Value::String(text) => Ok(Some(text)),
+        number @ (Value::Integer(_) | Value::Number(_)) => Ok(lua.coerce_string(number)?),
         other => Err(args.wrong("body", &format!("is {}: expected a string", kind(&other)))),
     }
 }

@@ -63,6 +63,22 @@ fn requests_that_are_under_way_hold_nothing_that_the_state_has_few_of() {
 }
 
 #[test]
+fn a_place_to_go_to_is_short() {
+    let source = "local places = { { upstream = ('u'):rep(4096) }, { upstream = ('u'):rep(4097) }, ('t'):rep(4097),
+            { 'a:80', ('t'):rep(4097) }, { { to = ('t'):rep(4097) } } }
+        local n = 0 function on_route() n = n + 1 return places[n] end";
+    run(async {
+        let desk = desk(source, |_| {});
+        let visit = Visit::begin(&desk, &Request::plain());
+        assert!(matches!(visit.on_route().await, Ok(Direction::Upstream(name)) if name.len() == 4096));
+        for _ in 0..4 {
+            let error = visit.on_route().await.unwrap_err().to_string();
+            assert!(error.ends_with("each of at most 4096 bytes (it has 4097)"), "{error}");
+        }
+    });
+}
+
+#[test]
 fn refusals_are_told_once_a_second_with_their_count() {
     let (mut refused, begun) = (Refused::default(), Instant::now());
     let told: Vec<_> = (0..2_500).filter_map(|ms| refused.next(begun + Duration::from_millis(ms))).collect();

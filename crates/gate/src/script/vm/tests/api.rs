@@ -302,9 +302,14 @@ fn json_and_digests_are_what_they_are_elsewhere() {
         assert!(told.starts_with("nil ") && told.ends_with(kind), "{shape}: {told}");
     }
     let wrong = [
+        ("local t = {} t.t = t gate.json_encode(t)", "value: a table contains itself"),
         (
-            "local t = {} t.t = t gate.json_encode(t)",
-            "value: there are more than 100 tables within tables, or one that contains itself",
+            "local t = {} for i = 1, 100 do t = { t } end gate.json_encode(t)",
+            "value: there are more than 100 tables within tables",
+        ),
+        (
+            "local t = {} for i = 1, 20000 do t[('x'):rep(500) .. i] = 1 end gate.json_encode(t)",
+            "value: it is too large: expected at most 8388608 bytes of JSON",
         ),
         ("gate.json_encode(print)", "value: a function cannot be written as JSON"),
         ("gate.json_encode(0/0)", "value: NaN cannot be written as JSON"),
@@ -325,8 +330,8 @@ fn answers_can_be_sent() {
     let replied = |shape: &str| -> Result<Reply, String> {
         run(async {
             let script = bench.load(&format!("function on_request() return {shape} end")).unwrap();
-            let value: mlua::AnyUserData = script.call(Hook::Request, ()).await.map_err(|error| told(&error))?;
-            Ok(value.borrow::<Reply>().unwrap().clone())
+            let value: mlua::Value = script.call(Hook::Request, ()).await.map_err(|error| told(&error))?;
+            Ok(Reply::of(&value).unwrap().unwrap())
         })
     };
     let plain = Reply { status: 404, headers: Vec::new(), body: b"gone".to_vec() };

@@ -205,18 +205,29 @@ fn as_many_calls_as_may_be_are_under_way() {
 }
 
 #[test]
+fn a_text_that_has_no_room_as_values_is_not_called_wrong() {
+    let bench = Bench::with(|settings| settings.memory = 8 << 20);
+    let source = "function on_request() return gate.json_decode('[' .. ('{},'):rep(200000) .. '{}]') end
+        function on_key() return gate.json_decode('\"fine\"') end";
+    run(async {
+        let script = bench.load(source).unwrap();
+        let error = script.call::<_, MultiValue>(Hook::Request, ()).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Memory, "{error}");
+        assert_eq!(script.call::<_, String>(Hook::Key, ()).await.unwrap(), "fine");
+    });
+}
+
+#[test]
 fn a_state_that_was_full_serves_the_next_request() {
     let database = peers::Sqlite::start();
     let mut bench = Bench::new().sqlite("main", &database);
     bench.change = |settings| (settings.memory, settings.instructions) = (4 << 20, 100_000_000);
     // It fills the memory to the last byte, catches that, and waits for what there is no room for.
     let source = "local d = gate.sql('main')
-function on_request() local f, n = {}, 0
-pcall(function() while true do n = n + 1 f[n] = ('x'):rep(1000) .. n end end)
-pcall(function() while true do n = n + 1 f[n] = {} end end)
-return d:value('SELECT hex(zeroblob(100000))'), #f end
-function on_route() local f, n = {}, 0 pcall(function() while true do n = n + 1 f[n] = ('x'):rep(1000) .. n end end)
-pcall(function() while true do n = n + 1 f[n] = {} end end) return 'left' end
+local function strings(f) while true do f[#f + 1] = ('x'):rep(1000) .. #f end end
+local function tables(f) while true do f[#f + 1] = {} end end
+function on_request() local f = {} pcall(strings, f) pcall(tables, f) return d:value('SELECT hex(zeroblob(100000))'), #f end
+function on_route() local f = {} pcall(strings, f) pcall(tables, f) return 'left' end
 function on_key(request) return request.name .. #tostring({}):rep(1000) end";
     run(async {
         let script = bench.load(source).unwrap();

@@ -164,6 +164,11 @@ function on_route() return gate.cache.fetch('other', 60, function() while true d
             assert_eq!(error.kind, ErrorKind::Instructions);
         }
     });
+    // What cannot be kept, or told, takes nobody's turn.
+    let odd = "local function odd() error(setmetatable({}, { __tostring = error })) end
+        return pcall(gate.cache.fetch, 'k', -1, function() end), (pcall(gate.cache.fetch, 'k', 1, odd)),
+            (gate.cache.fetch('k', 1e-9, function() return 7 end))";
+    assert_eq!(given(&bench, &format!("function on_request() {odd} end")), "false false 7");
     let own = "return gate.cache.fetch('k', 1, function() return gate.cache.fetch('k', 1, function() end) end)";
     let told = body(&bench, own);
     assert_eq!(
