@@ -531,3 +531,19 @@ fn operators_ask_by_this_machine_s_names() {
     let refused = Answer::read(stream);
     assert!(refused.status == 400 && refused.body.contains("goes with key=... alone"), "{}", refused.body);
 }
+
+#[test]
+fn a_redirect_by_host_needs_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = Gate::start(folder, "[[route]]\nredirect = { to = \"https://{host}{target}\" }\n");
+    for (request, status, place) in [
+        ("GET /x?y HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n", 302, Some("https://a.example/x?y")),
+        ("GET /x?y HTTP/1.0\r\n\r\n", 400, None),
+    ] {
+        let mut stream = UnixStream::connect(gate.path("public.sock")).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = Answer::read(stream);
+        assert_eq!((answer.status, answer.field("Location")), (status, place), "{request}");
+    }
+}

@@ -313,6 +313,11 @@ impl Template {
         }
     }
 
+    /// Whether it takes a host of the request.
+    pub fn names_host(&self) -> bool {
+        self.0.iter().any(|part| matches!(part, Part::Host))
+    }
+
     /// Puts a request's parts in.
     #[must_use]
     pub fn fill(&self, filling: &Filling<'_>) -> String {

@@ -238,6 +238,14 @@ impl Site {
             },
             Action::Redirect { status, to } => {
                 let host = String::from_utf8_lossy(exchange.head.host.unwrap_or_default());
+                if host.is_empty() && to.names_host() {
+                    return Box::pin(refuse(
+                        exchange,
+                        "this redirect goes by the host, and the request names none",
+                        record,
+                    ))
+                    .await;
+                }
                 let scheme = if exchange.is_tls() { "https" } else { "http" };
                 let place = to.fill(&Filling { host: &host, path: parts.path, query: parts.query, scheme });
                 Box::pin(redirect(exchange, *status, &place, record)).await

@@ -272,10 +272,15 @@ impl Guard {
     /// Notes that a call begins.
     #[inline]
     pub(crate) fn enter(&self, what: &'static str) -> Call<'_> {
+        self.begin(what, false)
+    }
+
+    #[inline]
+    fn begin(&self, what: &'static str, is_confined: bool) -> Call<'_> {
         let outer = self.watched.running.load(Ordering::Relaxed);
         // What is called from within a call is part of it.
         let number = if outer == NONE {
-            stack::begin();
+            stack::begin(is_confined);
             self.number(what)
         } else {
             outer
@@ -287,7 +292,7 @@ impl Guard {
     /// Notes that a call begins or goes on, in a confined state; it may take `left` instructions more.
     #[inline]
     pub(crate) fn slice(&self, what: &'static str, left: u64) -> Slice<'_> {
-        let call = self.enter(what);
+        let call = self.begin(what, true);
         let is_inner = call.outer != NONE;
         let began_ns = if is_inner { 0 } else { watchdog::now_ns() };
         if !is_inner && let Some(budget) = &self.watched.budget {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// So much of the stack a call may take before another function is called through C, bytes: some hundred calls of `string.gsub` within one
+/// So much of the stack a call of a confined state may take before another function is called through C, bytes: some hundred calls of `string.gsub` within one
 /// another. An error has to leave all of them, in a time that grows with the square of their number, and in which nothing interrupts it.
 const MOST: usize = 1 << 20;
 
@@ -19,7 +19,7 @@ const RESERVED_SHARE: usize = 4;
 const UNKNOWN: usize = usize::MAX;
 
 thread_local! {
-    /// The lowest address that calls may come to at all.
+    /// The lowest address that calls may come to.
     static END: Cell<usize> = const { Cell::new(UNKNOWN) };
     /// Below this address the call that is under way has taken too much.
     static SOFT: Cell<usize> = const { Cell::new(0) };
@@ -29,11 +29,12 @@ thread_local! {
 
 /// A call into a state begins on this thread.
 #[inline]
-pub(super) fn begin() {
+pub(super) fn begin(is_confined: bool) {
     if END.get() == UNKNOWN {
         find_end();
     }
-    SOFT.set(address().saturating_sub(MOST).max(END.get()));
+    let most = if is_confined { MOST } else { usize::MAX };
+    SOFT.set(address().saturating_sub(most).max(END.get()));
     TOLD.set(false);
 }
 
@@ -46,7 +47,7 @@ pub(super) fn is_low() -> bool {
 /// Whether so much is taken that nothing more is to be called.
 #[cold]
 pub(super) fn ends() -> bool {
-    address() < SOFT.get().saturating_sub(HANDLERS).max(END.get()) || is_low() && !TOLD.replace(true)
+    address() < SOFT.get().saturating_sub(HANDLERS) || is_low() && !TOLD.replace(true)
 }
 
 #[cold]
