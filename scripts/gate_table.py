@@ -33,7 +33,8 @@ def main():
 def tables(read):
     """`read` gives a result by its name: `gate-static`, `gate-bodies`, `route-reuse`, `gate-idle`."""
     static, bodies, reuse = read("gate-static"), read("gate-bodies"), read("route-reuse")
-    parts = [heading(static, "load and the server behind", "proxy")]
+    everything = {**static, "cells": [cell for result in (static, bodies, reuse) for cell in result["cells"]]}
+    parts = [heading(everything, "load and the server behind", "proxy")]
     for cell in static["cells"]:
         parts.append(f"12 bytes from nginx behind a unix socket, {cell['group']}:\n\n{costs(cell)}")
     parts.append(f"Bodies over 4 connections, MB per second:\n\n{throughput(bodies)}")

@@ -547,3 +547,22 @@ fn a_redirect_by_host_needs_one() {
         assert_eq!((answer.status, answer.field("Location")), (status, place), "{request}");
     }
 }
+
+#[test]
+fn a_key_that_is_there_twice_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let _server = server(dir, "one.sock", 11);
+    let domains = format!("{DOMAINS}; INSERT INTO domain VALUES ('a', 'unix:{}/one.sock');", dir.display());
+    if !sqlite("a_key_that_is_there_twice_is_none", &dir.join("domains.db"), &domains) {
+        return;
+    }
+    let gate =
+        Gate::start(folder, &LOOKUP.replace("[lookup.domains]\n", "[lookup.domains]\nkey = \"header X-Tenant\"\n"));
+    for (fields, status) in [("X-Tenant: a\r\n", 200), ("X-Tenant: a\r\nX-Tenant: a\r\n", 503), ("", 503)] {
+        let mut stream = UnixStream::connect(gate.path("public.sock")).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        write!(stream, "GET / HTTP/1.1\r\nHost: a\r\n{fields}Connection: close\r\n\r\n").unwrap();
+        assert_eq!(Answer::read(stream).status, status, "{fields}");
+    }
+}

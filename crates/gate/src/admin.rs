@@ -4,7 +4,6 @@ mod metrics;
 mod status;
 
 use std::borrow::Cow;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use oroshi_lookup::{Explanation, Held, key};
@@ -12,6 +11,7 @@ use oroshi_server::{Error, Exchange};
 use oroshi_words::query;
 use serde_json::{Value, json};
 
+use crate::draft::names_this_machine;
 use crate::plan::{Action, KeyFrom};
 use crate::route::{Asked, readings};
 use crate::site::{Site, is_key};
@@ -74,8 +74,7 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
 
 /// Whether who asks by this name knows that it is this machine.
 fn is_local(host: &[u8]) -> bool {
-    let host = key::host(host).unwrap_or_default();
-    host == "localhost" || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    key::host(host).is_ok_and(|host| names_this_machine(&host))
 }
 
 /// The parameters of a query that are among `known`, in their order.

@@ -496,7 +496,12 @@ fn is_local(address: &str) -> bool {
         // An abstract socket has no owner and no mode: whoever is on this machine may connect.
         return !address.trim_start_matches("unix:").starts_with('@');
     }
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+    names_this_machine(address.rsplit_once(':').map_or(address, |(host, _)| host))
+}
+
+/// Whether a host without a port is this machine, whoever asks.
+pub(crate) fn names_this_machine(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 

@@ -17,7 +17,8 @@ pub use crate::unix::UnixStream;
 ///
 /// tokio registers a socket edge-triggered and remembers that it is ready, so a write or read tries the system call
 /// first and waits only after the kernel said that it must. After a read that filled less than the buffer tokio takes
-/// the socket for drained and the next read waits for the next event, without a system call to find out.
+/// the socket for drained and the next read waits for the next event, without a system call to find out. A
+/// [`UnixStream`] does the same for reading alone.
 ///
 /// With TLS, one read of the socket can hold several records, so the caller reads until it is told to wait
 /// (`Poll::Pending`); and what was written may still stand in a buffer, so the caller flushes.
