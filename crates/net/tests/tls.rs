@@ -220,6 +220,8 @@ fn a_self_signed_certificate_that_says_ca_true_is_accepted_where_it_is_given() {
     let error = own.meets(given(&SelfSigned::new(|_| {})), "localhost").unwrap_err();
     assert!(matches!(error, TlsError::CaCertificate(_)), "{error:?}");
     assert!(error.to_string().contains("given as a CA file"), "{error}");
+    let error = own.meets(Roots::Only(Vec::new()), "localhost").unwrap_err();
+    assert!(matches!(error, TlsError::CaCertificate(_)), "{error:?}");
     // One that says CA:FALSE was accepted all along.
     let no_ca = SelfSigned::new(|params| params.is_ca = IsCa::ExplicitNoCa);
     no_ca.meets(given(&no_ca), "localhost").unwrap();
