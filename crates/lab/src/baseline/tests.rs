@@ -4,7 +4,8 @@ use oroshi_bench::environment::{Cpu, Environment};
 use oroshi_bench::{Load, Spacing};
 
 use super::*;
-use crate::result::{MetricRecord, Program, RulesRecord, SCHEMA, SweepRecord};
+use crate::analysis::CONFIDENCE;
+use crate::result::{MetricRecord, Program, SCHEMA, SweepRecord};
 use crate::sample::{cell, noise, record, run};
 
 fn result(cells: Vec<CellResult>) -> LabResult {
@@ -33,6 +34,8 @@ fn result(cells: Vec<CellResult>) -> LabResult {
             max_blocks: 5,
             max_time_s: None,
             blocks_per_start: Some(1),
+            disturbed: 0.2,
+            processes: Vec::new(),
             seed: 1,
             confidence: CONFIDENCE,
         },
