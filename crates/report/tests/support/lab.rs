@@ -57,6 +57,27 @@ pub fn sweep() -> LabResult {
     result
 }
 
+/// Two variants over two values that are no numbers.
+pub fn named() -> LabResult {
+    let mut result = empty("workers", "Does a second worker help?");
+    result.sweep = Some(SweepRecord {
+        name: "requests".into(),
+        label: "requests per connection".into(),
+        values: ["unlimited", "1"].map(str::to_owned).to_vec(),
+    });
+    for (point, scale) in [1.0, 0.15].into_iter().enumerate() {
+        let variants = [("one", 170_000.0 * scale), ("two", 163_000.0 * scale)];
+        result.cells.push(cell(7 + point as u64, "", Some(point), &variants, 6));
+    }
+    let cell = &mut result.cells[1];
+    cell.repeated = 2;
+    cell.comparisons[0].verdict = Verdict::Disturbed;
+    cell.comparisons[0].words = "disturbed: no verdict on requests/s of two beside one: in 5 of 6 runs of two other processes took more than \
+                                 10 % of the CPUs; run it again when the machine is quiet, or compare CPU time per request"
+        .into();
+    result
+}
+
 /// Nothing came of it.
 pub fn nothing() -> LabResult {
     let mut result = empty("nothing", "What if nothing works?");
