@@ -237,6 +237,10 @@ fn how(result: &LabResult) -> String {
             let each = if least == most { units::count(most as u64) } else { format!("{least} to {most}") };
             let comparisons = plural(cells.len() as u64, "comparison");
             parts.push(format!("{comparisons} of {each} blocks each, {}", plural(runs as u64, "run")));
+            let again: usize = cells.iter().map(|cell| cell.repeated).sum();
+            if again > 0 {
+                parts.push(format!("{} made anew, as the machine was disturbed", plural(again as u64, "block")));
+            }
         }
     }
     parts.extend(one_load(result).map(str::to_owned));
