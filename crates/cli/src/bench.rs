@@ -44,6 +44,7 @@ pub(crate) use subscribe::{SubscribeArgs, meaningless, subscribe_causes, subscri
 
 use crate::child::TargetError;
 use crate::interrupt;
+use crate::output::Output as Place;
 use crate::paint::Paint;
 use crate::say;
 use oroshi_words::units;
@@ -211,9 +212,9 @@ const STDOUT: &str = "standard output";
 
 /// Where a run is told.
 struct Reports {
-    file: Option<File>,
-    page: Option<File>,
-    percentiles: Option<File>,
+    file: Option<Place>,
+    page: Option<Place>,
+    percentiles: Option<Place>,
     /// Standard output, if it is not where it was.
     stdout: Option<File>,
 }
@@ -244,10 +245,10 @@ impl Reports {
         }
         if let (Some(file), Some(path)) = (self.page, output.page.as_deref()) {
             let run = Named { name: output.url.clone(), record: &record };
-            write(&oroshi_report::bench_page(&[run]), Some(file), Some(path))?;
+            write_beside(&oroshi_report::bench_page(&[run]), file, path)?;
         }
         if let (Some(file), Some(path)) = (self.percentiles, output.percentiles.as_deref()) {
-            write(&ab::percentiles(&record), Some(file), Some(path))?;
+            write_beside(&ab::percentiles(&record), file, path)?;
         }
         Ok(())
     }
@@ -312,9 +313,9 @@ pub(crate) fn with_causes(error: &Problem) -> String {
     text
 }
 
-/// Opens a report's file.
-pub(crate) fn open(path: &Path) -> Result<File, Error> {
-    open_kept(path).map_err(|source| Error::Output { path: path.to_owned(), source })
+/// Makes sure that a report can be written to a file.
+pub(crate) fn open(path: &Path) -> Result<Place, Error> {
+    Place::open(path).map_err(|source| Error::Output { path: path.to_owned(), source })
 }
 
 /// Opens a file for writing without taking away what is in it: the run may yet fail.
@@ -322,20 +323,24 @@ fn open_kept(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).write(true).truncate(false).open(path)
 }
 
-/// Writes a report to its file, or to standard output.
-pub(crate) fn write(report: &str, file: Option<File>, path: Option<&Path>) -> Result<(), Error> {
-    let result = match file {
-        Some(mut file) => {
-            // A pipe or a terminal has no length to cut.
-            let _ = file.set_len(0);
-            file.write_all(report.as_bytes())
-        }
-        None => {
-            let mut out = io::stdout().lock();
-            out.write_all(report.as_bytes()).and_then(|()| out.flush())
-        }
+/// Writes a report to its file, or to standard output; there as well if the file cannot be written: what was measured is not lost.
+pub(crate) fn write(report: &str, file: Option<Place>, path: Option<&Path>) -> Result<(), Error> {
+    let out = || {
+        let mut out = io::stdout().lock();
+        out.write_all(report.as_bytes()).and_then(|()| out.flush())
     };
-    written(result, path)
+    let Some(file) = file else { return written(out(), path) };
+    let result = written(file.write(report.as_bytes()), path);
+    if result.is_err() {
+        say("the report could not be written to its file: it goes to standard output");
+        let _ = out();
+    }
+    result
+}
+
+/// Writes a page, or another file that stands beside the report.
+pub(crate) fn write_beside(text: &str, file: Place, path: &Path) -> Result<(), Error> {
+    written(file.write(text.as_bytes()), Some(path))
 }
 
 /// `path`: where to, if not standard output.

@@ -134,7 +134,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     };
     bench::write(&report, file, output.file.as_deref())?;
     if let (Some(html), Some(path)) = (html, output.html.as_deref()) {
-        bench::write(&oroshi_report::lab_page(&result), Some(html), Some(path))?;
+        bench::write_beside(&oroshi_report::lab_page(&result), html, path)?;
     }
     Ok(ExitCode::from(verdicts::judge(&result, against.as_ref(), &output.fail_if)))
 }

@@ -32,14 +32,14 @@ pub(crate) fn shutdown() -> io::Result<Shutdown> {
     Ok(shutdown)
 }
 
-/// A folder of ours that is removed when this is dropped, and also when a second signal ends the process: nothing is dropped then.
+/// A folder or a file of ours that is removed when this is dropped, and also when a second signal ends the process: nothing is dropped then.
 #[derive(Debug)]
 pub(crate) struct Temporary(PathBuf);
 
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 impl Temporary {
-    /// Takes care of a folder that was made just now.
+    /// Takes care of a folder or a file that was made just now.
     pub(crate) fn new(path: PathBuf) -> Self {
         folders().push(path.clone());
         Self(path)
@@ -70,5 +70,5 @@ fn folders() -> MutexGuard<'static, Vec<PathBuf>> {
 
 fn remove(folder: &Path) {
     // What cannot be removed is for the user to clean up.
-    let _ = fs::remove_dir_all(folder);
+    let _ = if folder.is_dir() { fs::remove_dir_all(folder) } else { fs::remove_file(folder) };
 }

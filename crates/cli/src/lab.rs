@@ -36,7 +36,7 @@ use self::results::Place;
 pub(crate) use self::results::{ResultsError, measure};
 use crate::paint::Paint;
 use crate::verdicts::{self, Condition};
-use crate::{interrupt, lab_text, report};
+use crate::{interrupt, lab_text, report, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,8 +65,8 @@ A file, in short:
   ...
 docs/lab.md explains every key.
 
-Exit codes: 0 done; 1 something failed, or could not be compared; 2 wrong usage, or mistakes in the
-file; 3 a --fail-if verdict came out, and all was compared; 130 ended by Ctrl-C before there was
+Exit codes: 0 done; 1 something failed, or there is no verdict (disturbed, not compared); 2 wrong
+usage, or mistakes in the file; 3 a --fail-if verdict came out, and all was compared; 130 ended by Ctrl-C before there was
 enough to compare, or by a second one (the first ends an experiment early, and still reports).";
 
 /// Run an experiment from a file: start set-ups, let them take turns under load, say which is faster and how sure that is
@@ -261,8 +261,17 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     }
     let place = Place::make(args.out.unwrap_or_else(|| results::fresh_folder(&experiment.name)))?;
     let result = measure(experiment, place.output(), shutdown)?;
-    let kept = place.store(&result)?;
     print(&lab_text::report(&result, Paint::on(&io::stdout())))?;
+    let kept = match place.store(&result) {
+        Ok(kept) => kept,
+        Err(error) => {
+            // What was measured is not lost.
+            say("the result could not be kept: it goes to standard output, as JSON");
+            let json = serde_json::to_string(&result).map_err(ResultsError::ToJson)?;
+            print(&format!("{json}\n"))?;
+            return Err(error.into());
+        }
+    };
     print(&format!("\nResult    {}\nReport    {}\n", kept.data.display(), kept.page.display()))?;
     Ok(ExitCode::from(verdicts::judge(&result, None, &conditions)))
 }

@@ -64,7 +64,7 @@ pub(crate) fn in_colour(paint: Paint, verdict: Verdict, text: &str) -> String {
         Verdict::Faster => paint.green(text),
         Verdict::Slower => paint.red(text),
         Verdict::Equivalent => paint.bold(text),
-        Verdict::Undecided | Verdict::NotCompared => paint.yellow(text),
+        Verdict::Undecided | Verdict::Disturbed | Verdict::NotCompared => paint.yellow(text),
     }
 }
 
@@ -237,6 +237,10 @@ fn how(result: &LabResult) -> String {
             let each = if least == most { units::count(most as u64) } else { format!("{least} to {most}") };
             let comparisons = plural(cells.len() as u64, "comparison");
             parts.push(format!("{comparisons} of {each} blocks each, {}", plural(runs as u64, "run")));
+            let again: usize = cells.iter().map(|cell| cell.repeated).sum();
+            if again > 0 {
+                parts.push(format!("{} made anew, as the machine was disturbed", plural(again as u64, "block")));
+            }
         }
     }
     parts.extend(one_load(result).map(str::to_owned));
@@ -264,7 +268,11 @@ fn how(result: &LabResult) -> String {
 }
 
 fn blocks(cell: &CellResult) -> String {
-    plural(cell.blocks as u64, "block")
+    let again = match cell.repeated {
+        0 => String::new(),
+        again => format!(" ({} made anew, as the machine was disturbed)", units::count(again as u64)),
+    };
+    plural(cell.blocks as u64, "block") + &again
 }
 
 fn rate(cell: &CellResult) -> Option<String> {
@@ -364,6 +372,19 @@ mod tests {
             }
             assert_eq!(coloured, plain);
         }
+    }
+
+    #[test]
+    fn a_disturbed_comparison_says_so_in_its_headline_and_its_table_without_a_colour_of_its_own() {
+        let mut result = sample::two();
+        let cell = &mut result.cells[0];
+        cell.repeated = 2;
+        cell.comparisons[0].verdict = Verdict::Disturbed;
+        cell.comparisons[0].words = "disturbed: no verdict on requests/s".into();
+        let text = report(&result, Paint::COLOURED);
+        assert!(text.contains("\x1b[33mdisturbed: no verdict on requests/s"), "{text}");
+        assert!(text.contains("\x1b[33mdisturbed\x1b[0m") && text.contains("x 1.171"), "{text}");
+        assert!(text.contains("2 made anew, as the machine was disturbed"), "{text}");
     }
 
     #[test]

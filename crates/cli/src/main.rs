@@ -28,6 +28,7 @@ mod lab;
 mod lab_live;
 mod lab_text;
 mod log;
+mod output;
 mod paint;
 mod push;
 mod report;

@@ -18,8 +18,8 @@ Examples:
   oroshi bench --format json -o before.json http://localhost:8080/
   oroshi report before.json
       draws before.html
-  oroshi report before.json after.json --html both.html
-      both runs in the same charts; what proves a difference is `oroshi compare`
+  oroshi report before.json after.json
+      draws before-after.html: both runs in the same charts; what proves a difference is `oroshi compare`
 
 Exit codes: 0 done; 1 the page could not be written; 2 a file that cannot be read, or is something else.";
 
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE.json", required = true, value_hint = ValueHint::FilePath)]
     files: Vec<PathBuf>,
 
-    /// Where to write the page [default: beside the first file, with the ending .html]
+    /// Where to write the page [default: beside the first file: a.html of a.json, a-b.html of a.json and b.json]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     html: Option<PathBuf>,
 }
@@ -67,6 +67,12 @@ pub(crate) enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// Choose another place for the page.
+    #[error("{} is there already, and is no page of ours: expected a place where nothing is lost", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
     /// The page cannot be written.
     #[error(transparent)]
     Write(#[from] bench::Error),
@@ -85,7 +91,7 @@ impl Error {
     pub(crate) fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Content { .. } => Some("`oroshi bench --format json -o FILE ...` makes one"),
-            Self::Overwrites { .. } => Some("name the page with --html FILE"),
+            Self::Overwrites { .. } | Self::Foreign { .. } => Some("name the page with --html FILE"),
             _ => None,
         }
     }
@@ -96,11 +102,63 @@ impl Error {
 /// # Errors
 /// When there is no page.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let saved = args.files.iter().map(|path| Ok((path, read(path)?))).collect::<Result<Vec<_>, Error>>()?;
-    let page = draw(&saved)?;
-    let path = args.html.clone().unwrap_or_else(|| args.files[0].with_extension("html"));
+    let page = match args.files.as_slice() {
+        [only] if let Some(record) = subscriptions(only)? => oroshi_report::subscribe_page(&record),
+        files => {
+            let saved = files.iter().map(|path| Ok((path, read(path)?))).collect::<Result<Vec<_>, Error>>()?;
+            draw(&saved)?
+        }
+    };
+    let path = match &args.html {
+        Some(path) => path.clone(),
+        None => usual_place(&args.files)?,
+    };
     write(&page, &args.files, &path)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where a page goes when nothing is said: beside the first file, named after all of them. A page of ours that is there is drawn anew.
+///
+/// # Errors
+/// When something else is there.
+fn usual_place(files: &[PathBuf]) -> Result<PathBuf, Error> {
+    let stem = |path: &PathBuf| path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let name = match files {
+        [] | [_] => return ours(files.first().map_or_else(PathBuf::new, |file| file.with_extension("html"))),
+        [first, second] => format!("{}-{}.html", stem(first), stem(second)),
+        [first, rest @ ..] => format!("{}-and-{}-more.html", stem(first), rest.len()),
+    };
+    ours(files[0].with_file_name(name))
+}
+
+/// The path, if there is nothing that would be lost.
+fn ours(path: PathBuf) -> Result<PathBuf, Error> {
+    match std::fs::read(&path) {
+        Ok(text) if !text.is_empty() && !String::from_utf8_lossy(&text).contains(GENERATOR) => {
+            Err(Error::Foreign { path })
+        }
+        _ => Ok(path),
+    }
+}
+
+/// What stands in the head of each page of ours.
+const GENERATOR: &str = "<meta name=\"generator\" content=\"oroshi ";
+
+/// A run of subscriptions, if that is what the file holds.
+fn subscriptions(path: &Path) -> Result<Option<oroshi_bench::subscribe::Record>, Error> {
+    let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    let ours = oroshi_bench::subscribe::record::SCHEMA;
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let Some(schema) = value["schema"].as_str() else { return Ok(None) };
+    let major = |schema: &str| schema.split('.').next().map(str::to_owned);
+    if schema.split('/').next() != ours.split('/').next() {
+        return Ok(None);
+    }
+    let wrong = |what: String| Error::Content { path: path.to_owned(), what };
+    if major(schema) != major(ours) {
+        return Err(wrong(format!("it is of schema {schema}: this version reads {ours}")));
+    }
+    serde_json::from_str(&text).map(Some).map_err(|error| wrong(format!("it cannot be understood ({error})")))
 }
 
 /// Writes a page, but not to where it is drawn `from`.
@@ -111,7 +169,7 @@ pub(crate) fn write(page: &str, from: &[PathBuf], path: &Path) -> Result<(), Err
     if let Some(from) = from.iter().find(|from| same(from, path)) {
         return Err(Error::Overwrites { path: from.clone() });
     }
-    bench::write(page, Some(bench::open(path)?), Some(path))?;
+    bench::write_beside(page, bench::open(path)?, path)?;
     say(&format!("wrote {}", path.display()));
     Ok(())
 }
@@ -175,6 +233,22 @@ mod tests {
         assert_eq!(named(&["before.json", "x/after.json"]), ["before", "after"]);
         assert_eq!(named(&["a/run.json", "b/run.json", "c.json"]), ["a/run.json", "b/run.json", "c"]);
         assert_eq!(named(&["runs.json", "runs.json"]), ["runs 1", "runs 2"]);
+    }
+
+    #[test]
+    fn a_page_is_named_after_all_files_and_takes_the_place_of_no_other_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let place = |names: &[&str]| usual_place(&names.iter().map(|name| path(name)).collect::<Vec<_>>());
+        assert_eq!(place(&["a.json"]).unwrap(), path("a.html"));
+        assert_eq!(place(&["a.json", "b.json"]).unwrap(), path("a-b.html"));
+        assert_eq!(place(&["a.json", "b.json", "c.json"]).unwrap(), path("a-and-2-more.html"));
+        std::fs::write(path("a.html"), "<p>notes").unwrap();
+        let error = place(&["a.json"]).unwrap_err();
+        assert!(error.to_string().contains("a.html is there already") && error.exit_code() == 2, "{error}");
+        let page = oroshi_report::bench_page(&[]);
+        std::fs::write(path("a.html"), page).unwrap();
+        assert_eq!(place(&["a.json"]).unwrap(), path("a.html"), "one of ours is drawn anew");
     }
 
     #[test]

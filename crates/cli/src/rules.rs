@@ -23,6 +23,17 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A share of runs, all of them included: `20%`.
+///
+/// # Errors
+/// When it is none, in words.
+pub(crate) fn disturbed(text: &str) -> Result<f64, String> {
+    match units::parse_percent(text)? {
+        share if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err(format!("`{text}`: expected a share of the runs, from 0% (none may be disturbed) to 100% (all may)")),
+    }
+}
+
 /// Blocks at least and at most: `10-50`, or a number for both.
 ///
 /// # Errors
@@ -107,6 +118,14 @@ mod tests {
         assert_eq!(share("2.5%"), Ok(0.025));
         for bad in ["0%", "100%", "x"] {
             assert!(share(bad).unwrap_err().contains(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn all_runs_may_be_disturbed_or_none() {
+        assert_eq!((disturbed("0%"), disturbed("20%"), disturbed("100%")), (Ok(0.0), Ok(0.2), Ok(1.0)));
+        for bad in ["101%", "x", "-1%"] {
+            assert!(disturbed(bad).unwrap_err().contains(bad), "{bad}");
         }
     }
 

@@ -57,9 +57,10 @@ fn missing(
     if !failed.is_empty() {
         return Some((1, format!("error: {} failed", failed.join(", "))));
     }
-    // A variant alone is only measured.
-    let asked = against.is_some() || !conditions.is_empty() || result.cells.iter().any(|cell| cell.variants.len() > 1);
-    let compared = |(verdict, _): &(Verdict, String)| *verdict != Verdict::NotCompared;
+    // A variant alone is only measured, unless there were to be others.
+    let several = result.cells.iter().any(|cell| cell.variants.len() > 1);
+    let asked = against.is_some() || !conditions.is_empty() || several || !result.skipped.is_empty();
+    let compared = |(verdict, _): &(Verdict, String)| !matches!(verdict, Verdict::NotCompared | Verdict::Disturbed);
     let there = match asked {
         // A point of a sweep at which nothing can be said does not take the others' worth away.
         true if conditions.is_empty() && against.is_none() => judged.iter().any(compared),
@@ -69,8 +70,23 @@ fn missing(
     match (there, result.cut_short) {
         (true, _) => None,
         (false, true) => Some((interrupt::EXIT_CODE, "ended by Ctrl-C before there was enough to compare".into())),
-        (false, false) => Some((1, "error: not everything could be compared; the report says why".into())),
+        (false, false) => Some((1, why_not(result, judged, several))),
     }
+}
+
+/// Why there is no verdict.
+fn why_not(result: &LabResult, judged: &[(Verdict, String)], several: bool) -> String {
+    if judged.is_empty() && !several && !result.skipped.is_empty() {
+        let skipped = result.skipped.iter().map(|skipped| format!("{} ({})", skipped.name, skipped.why));
+        let skipped = skipped.collect::<Vec<_>>().join(", ");
+        return format!("error: nothing was compared: what was to be compared with it was left out: {skipped}");
+    }
+    if judged.iter().any(|(verdict, _)| *verdict == Verdict::Disturbed) {
+        return "error: no verdict: the machine was disturbed, or the load generator at its limit; the report says how \
+                (--primary cpu compares CPU time per request)"
+            .into();
+    }
+    "error: not everything could be compared; the report says why".into()
 }
 
 /// What conditions are about: the primary metric's verdicts on each later one beside the first, with where they came out; or on
@@ -124,7 +140,7 @@ impl Condition {
             Self::Slower => verdict == Verdict::Slower,
             Self::Faster => verdict == Verdict::Faster,
             Self::Different => matches!(verdict, Verdict::Slower | Verdict::Faster),
-            Self::Undecided => matches!(verdict, Verdict::Undecided | Verdict::NotCompared),
+            Self::Undecided => matches!(verdict, Verdict::Undecided | Verdict::Disturbed | Verdict::NotCompared),
         }
     }
 
@@ -150,7 +166,7 @@ impl FromStr for Condition {
 mod tests {
     use oroshi_lab::Metric;
     use oroshi_lab::baseline::AgainstRow;
-    use oroshi_lab::result::Failure;
+    use oroshi_lab::result::{Failure, Skipped};
 
     use super::*;
     use crate::lab_text::sample;
@@ -178,12 +194,12 @@ mod tests {
 
     #[test]
     fn each_condition_holds_for_its_verdicts() {
-        use Verdict::{Equivalent, Faster, NotCompared, Slower, Undecided};
-        let all = [Faster, Slower, Equivalent, Undecided, NotCompared];
-        let judged: Vec<_> = all.into_iter().zip(["f", "s", "e", "u", "n"].map(str::to_owned)).collect();
+        use Verdict::{Disturbed, Equivalent, Faster, NotCompared, Slower, Undecided};
+        let all = [Faster, Slower, Equivalent, Undecided, NotCompared, Disturbed];
+        let judged: Vec<_> = all.into_iter().zip(["f", "s", "e", "u", "n", "d"].map(str::to_owned)).collect();
         let held = |condition: Condition| condition.held(&judged).concat();
         let conditions = Condition::ALL.map(|known| held(known.1));
-        assert_eq!(conditions, ["s", "f", "fs", "un"]);
+        assert_eq!(conditions, ["s", "f", "fs", "und"]);
     }
 
     #[test]
@@ -247,6 +263,32 @@ mod tests {
             sample::not_compared(&mut result.cells[1].comparisons[0], "");
         };
         assert_eq!(code(partly, &[Slower]), 1);
+    }
+
+    #[test]
+    fn what_the_machine_forbids_to_conclude_is_no_success() {
+        let disturbed = |result: &mut LabResult| result.cells[0].comparisons[0].verdict = Verdict::Disturbed;
+        assert_eq!((code(disturbed, &[]), code(disturbed, &[Condition::Slower])), (1, 1));
+        assert_eq!(code(disturbed, &[Condition::Undecided]), 1, "told as FAILED, and yet not everything was compared");
+        let mut result = sample::two();
+        disturbed(&mut result);
+        let words = missing(&result, None, &judged(&result, None), &[]).unwrap().1;
+        assert!(words.contains("the machine was disturbed") && words.contains("--primary cpu"), "{words}");
+    }
+
+    #[test]
+    fn one_that_is_left_of_several_is_nothing_compared() {
+        let mut result = sample::two();
+        result.cells[0].variants.truncate(1);
+        result.cells[0].comparisons.clear();
+        let skipped = |name: &str| Skipped { name: name.into(), why: format!("{name} is not installed") };
+        result.skipped = vec![skipped("puma"), skipped("falcon")];
+        assert_eq!(judge(&result, None, &[]), 1);
+        let words = missing(&result, None, &[], &[]).unwrap().1;
+        assert!(words.contains("left out: puma (puma is not installed), falcon ("), "{words}");
+        let mut two = sample::two();
+        two.skipped = vec![skipped("puma")];
+        assert_eq!(judge(&two, None, &[]), 0, "the others were compared");
     }
 
     #[test]

@@ -12,8 +12,9 @@ use oroshi_lab::result::Comparison;
 use oroshi_stats::compare::Verdict;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Few short runs: the verdicts asked for here are far from any border.
-const QUICK: [&str; 10] = ["-c2", "-t1", "-d", "100ms", "-w", "20ms", "--blocks", "4", "--format", "json"];
+/// Few short runs: the verdicts asked for here are far from any border, also beside other tests.
+const QUICK: [&str; 12] =
+    ["--disturbed", "100%", "-c2", "-t1", "-d", "100ms", "-w", "20ms", "--blocks", "4", "--format", "json"];
 
 fn compare(args: &[&str]) -> Ran {
     oroshi(&[&["compare"], &QUICK[..], args].concat())
@@ -38,7 +39,8 @@ fn first_comparison(result: &LabResult) -> &Comparison {
 
 #[test]
 fn the_same_server_twice_is_not_different() {
-    let target = Target::start(&[]);
+    // It takes its time, so that the load generator is at no limit.
+    let target = Target::start(&["--delay", "2ms"]);
     let ran = compare(&["--smallest-effect", "50%", target.url(), target.url()]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let result = result(&ran);
@@ -74,6 +76,7 @@ fn latency_is_compared_at_one_rate() {
     let words = [&slow[0], &slow[1], &fast[0], &fast[1]].map(String::as_str);
     // Of a hundred requests in a run, one at its edge does not make it another rate.
     let run = ["compare", "-c4", "-t1", "-d", "300ms", "-w", "20ms", "--blocks", "4", "--format", "json", "-R", "400"];
+    let run = [&run[..], &["--disturbed", "100%"]].concat();
     let flags = ["--primary", "p50", "--fail-if", "slower,different", "--blocks-per-start", "all"];
     let ran = oroshi(&[&run[..], &flags, &words].concat());
     ran.said(3, &["passed  --fail-if slower", "FAILED  --fail-if different", "fast answers sooner than slow"]);
@@ -87,7 +90,7 @@ fn latency_is_compared_at_one_rate() {
 fn a_command_that_ends_at_once_is_told_with_its_last_words() {
     let (good, other) = (target("good", ""), target("other", ""));
     let bad = ["bad=sh -c 'echo no licence; exit 7'", "@http://127.0.0.1:1/"];
-    let ran = oroshi(&[&["compare"], &QUICK[..8], &[&good[0], &good[1]], &bad, &[&other[0], &other[1]]].concat());
+    let ran = oroshi(&[&["compare"], &QUICK[..10], &[&good[0], &good[1]], &bad, &[&other[0], &other[1]]].concat());
     ran.said(1, &["error: bad failed", "what the servers wrote is in "]);
     for words in ["Failed", "bad", "no licence", "7"] {
         assert!(ran.out.contains(words), "`{words}`: {ran:?}");
@@ -130,6 +133,62 @@ fn two_signals_leave_no_folder_behind() {
     }
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(folders().is_empty(), "{:?}", folders());
+}
+
+/// A loop that takes a CPU for as long as this is there.
+struct Burner(std::process::Child);
+
+impl Drop for Burner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn burners_beside_give_no_false_verdict() {
+    let cpus = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let burn = || Burner(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap());
+    let _burners: Vec<Burner> = (0..cpus).map(|_| burn()).collect();
+    let target = Target::start(&[]);
+    let ran = oroshi(
+        &[
+            &["compare", "-c4", "-t1", "-d", "200ms", "-w", "20ms", "--blocks", "4", "--format", "json"][..],
+            &[target.url(), target.url()],
+        ]
+        .concat(),
+    );
+    let result = result(&ran);
+    let cell = &result.cells[0];
+    let comparison = first_comparison(&result);
+    let disturbed = |variant: usize| {
+        let of = cell.runs.iter().filter(|run| run.variant == variant);
+        of.filter(|run| oroshi_lab::disturbed::is_disturbed(run)).count() as f64 / cell.blocks as f64
+    };
+    let limit = result.rules.disturbed;
+    // Whatever share of the CPUs they got: with a verdict, the machine was quiet.
+    if disturbed(0) > limit || disturbed(1) > limit {
+        assert_eq!((comparison.verdict, ran.code), (Verdict::Disturbed, Some(1)), "{comparison:?}");
+        assert!(comparison.words.starts_with("disturbed: no verdict on requests/s of B beside A: "), "{comparison:?}");
+        assert!(ran.err.contains("error: no verdict: the machine was disturbed"), "{ran:?}");
+        assert!(result.warnings.iter().any(|text| text.contains("disturbed: other")), "{:?}", result.warnings);
+        assert_eq!(cell.repeated, 2, "half as often as there are blocks");
+        let cpu = cell.comparisons.iter().find(|c| c.metric == oroshi_lab::Metric::Cpu).unwrap();
+        assert_ne!(cpu.verdict, Verdict::Disturbed, "{cpu:?}");
+    }
+}
+
+#[test]
+fn one_alone_is_measured_and_saved_to_be_compared_with_later() {
+    let target = Target::start(&["--delay", "2ms"]);
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("saved.json").to_str().unwrap().to_owned();
+    let app = format!("app={}", target.url());
+    let ran = compare(&["-o", &saved, &app]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let ran = oroshi(&[&["compare"], &QUICK[..10], &["--baseline", &saved, "--smallest-effect", "90%", &app]].concat());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.out.contains("Against "), "{ran:?}");
 }
 
 #[test]
@@ -209,7 +268,7 @@ fn a_saved_result_is_a_baseline_with_caveats() {
     // One saved run has no interval.
     let one = path("one.json");
     assert_eq!(bench(&["-n", "20", "--format", "json", "-o", &one, target.url()]).code, Some(0));
-    let ran = oroshi(&[&["compare"], &QUICK[..8], &["--baseline", &one, &now]].concat());
+    let ran = oroshi(&[&["compare"], &QUICK[..10], &["--baseline", &one, &now]].concat());
     ran.said(1, &["could be compared"]);
     assert!(ran.out.contains("Against ") && ran.out.contains("Caveat"), "{ran:?}");
 }

@@ -35,6 +35,7 @@ question = "Is it found?"
 metrics = ["rps"]
 blocks = 6
 blocks-per-start = "all"
+disturbed = "100%"
 cpus = "any"
 [load]
 connections = 2
@@ -261,6 +262,46 @@ fn a_set_up_that_crashes_does_not_pass() {
     let ran = lab(folder.path(), &["run", "crashes.toml", "--out", "kept", "--fail-if", "slower"]);
     ran.said(1, &["error: b failed"]);
     assert!(!ran.err.contains("passed"), "{ran:?}");
+}
+
+#[test]
+fn with_one_left_of_two_nothing_was_compared() {
+    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nduration = \"20ms\"\nwarmup = \"0s\"\n\
+                [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n\
+                [[variant]]\nname = \"b\"\nrequires = [\"surely-not-installed\"]\nurl = \"http://127.0.0.1:1/\"\n";
+    let folder = folder(&[("x.toml", text)]);
+    let words = ["error: nothing was compared", "b (surely-not-installed is not installed)"];
+    lab(folder.path(), &["run", "x.toml"]).said(1, &words);
+    let ran = lab(folder.path(), &["run", "x.toml", "--only", "a"]);
+    assert_eq!(ran.code, Some(0), "it was asked for alone: {ran:?}");
+}
+
+#[test]
+fn an_unknown_key_at_the_beginning_is_told_beside_what_is_missing() {
+    let text = "titel = \"x\"\n[[variant]]\nname = \"a\"\nurl = \"http://127.0.0.1:1/\"\n";
+    let folder = folder(&[("x.toml", text), ("y.toml", &format!("{}title = \"x\"\n{}", &text[..12], &text[12..]))]);
+    let unknown = "line 1: titel: there is no such key: did you mean `title`?";
+    lab(folder.path(), &["check", "x.toml"]).said(2, &["line 1: `title` is missing", unknown]);
+    lab(folder.path(), &["check", "y.toml"]).said(2, &[unknown]);
+}
+
+#[test]
+fn a_result_that_cannot_be_kept_goes_to_standard_output() {
+    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nduration = \"20ms\"\nwarmup = \"0s\"\n\
+                [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n";
+    let folder = folder(&[("x.toml", text)]);
+    assert_eq!(lab(folder.path(), &["run", "x.toml", "--out", "kept"]).code, Some(0));
+    let kept = folder.path().join("kept/result.json");
+    let before = fs::read(&kept).unwrap();
+    // No file may grow beyond 8 KiB: as on a disk that is full.
+    let mut command = Command::new("sh");
+    let line = format!("trap '' XFSZ; ulimit -f 16; exec {OROSHI} lab run x.toml --out kept");
+    command.current_dir(folder.path()).args(["-c", &line]);
+    let ran = to_the_end(command);
+    ran.said(1, &["goes to standard output", "cannot be written"]);
+    let json = ran.out.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{ran:?}"));
+    assert_eq!(serde_json::from_str::<LabResult>(json).unwrap().title, "x");
+    assert_eq!(fs::read(&kept).unwrap(), before, "the earlier result stays");
 }
 
 #[test]

@@ -155,9 +155,16 @@ fn experiment(metrics: &[Metric], servers: Vec<Server>, variants: Vec<Variant>, 
     }
 }
 
-/// Exactly so many blocks.
+/// Exactly so many blocks, whatever else the machine does.
 fn blocks(blocks: usize, per_start: Option<usize>) -> Rules {
-    Rules { min_blocks: blocks, max_blocks: blocks, precision: 0.0, blocks_per_start: per_start, ..Rules::default() }
+    Rules {
+        min_blocks: blocks,
+        max_blocks: blocks,
+        precision: 0.0,
+        blocks_per_start: per_start,
+        disturbed: 1.0,
+        ..Rules::default()
+    }
 }
 
 /// What a test sees, and does, while an experiment lasts.
@@ -267,6 +274,21 @@ fn a_delay_is_found_at_the_same_rate_and_servers_are_started_anew() {
     // The servers' CPU time was taken.
     assert!(cell.runs.iter().all(|run| run.figures.contains_key(&Metric::Memory)), "{:?}", cell.runs[0].figures);
     assert!(!result.environment.kernel.is_empty() && result.warnings.iter().any(|text| text.contains("share")));
+}
+
+#[test]
+fn a_server_that_never_stops_printing_fills_no_disk() {
+    let bench = Bench::new();
+    let script = "echo the first line; yes & {{oroshi}} target --listen unix:{{socket}}";
+    let servers = vec![bench.server("chatty", &["sh", "-c", script])];
+    let variants = vec![variant("A", 0, load()), variant("A2", 0, load())];
+    let result =
+        bench.run(experiment(&[Metric::Rps], servers, variants, blocks(3, None)), &mut Seen::default()).unwrap();
+    cell(&result);
+    let log = bench.log("chatty");
+    assert!(log.starts_with("the first line\n") && log.ends_with("y\n"), "{:.200}", log);
+    assert!(log.contains("bytes were left out here"), "{} bytes", log.len());
+    assert!(log.len() < 200 << 20, "{} bytes", log.len());
 }
 
 #[test]
@@ -474,7 +496,14 @@ fn when_the_first_of_many_fails_the_others_are_compared_and_it_ends_when_they_ar
     let mut variants: Vec<Variant> =
         ["A", "B", "C", "D"].map(|name| program(name, 0, "echo rps 100", &rps, None)).into();
     variants.insert(0, program("failing", 0, "exit 2", &rps, None));
-    let rules = Rules { min_blocks: 3, max_blocks: 9, precision: 0.02, blocks_per_start: None, ..Rules::default() };
+    let rules = Rules {
+        min_blocks: 3,
+        max_blocks: 9,
+        precision: 0.02,
+        blocks_per_start: None,
+        disturbed: 1.0,
+        ..Rules::default()
+    };
     let servers = vec![bench.target("one", &[])];
     let result = bench.run(experiment(&[Metric::Rps], servers, variants, rules), &mut Seen::default()).unwrap();
     let cell = cell(&result);

@@ -7,6 +7,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
+use common::support::hub::{Hub, Settings};
 use common::{Target, bench, oroshi};
 use oroshi_words::units;
 
@@ -49,6 +50,54 @@ fn a_run_is_drawn_when_it_is_made_and_again_from_what_was_saved() {
         assert!(browser::count(page, "#time .heat") > 0 && browser::count(page, "#latency .plot .mark") > 0);
         assert!(page["text"].as_str().unwrap().contains(&rate));
     }
+}
+
+#[test]
+fn subscriptions_have_a_page_too() {
+    let hub = Hub::start(Settings::default());
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (json, page) = (path("hub.json"), path("page.html"));
+    for mode in ["ws", "sse"] {
+        let publish = hub.publish("publish");
+        let load =
+            ["--mode", mode, "-c", "5", "-n", "20", "--watch", "none", "-H", "X-Key: s3cret", "--publish", &publish];
+        let outputs = ["--format", "json", "-o", &json, "--report", &page];
+        let ran = bench(&[&load[..], &outputs, &[&hub.url(mode)]].concat());
+        assert_eq!((ran.code, &*ran.out), (Some(0), ""), "{ran:?}");
+        let drawn = fs::read_to_string(&page).unwrap();
+        for words in ["deliveries/s", "5 subscriptions", "all 100", "Faults: none", "from publishing to delivery"] {
+            assert!(drawn.contains(words), "{mode}: `{words}`: {drawn}");
+        }
+        assert!(!drawn.contains("s3cret"));
+        oroshi(&["report", &json]).said(0, &["wrote", "hub.html"]);
+        assert_eq!(fs::read_to_string(path("hub.html")).unwrap(), drawn, "the same page");
+    }
+    let drawn = fs::read_to_string(&page).unwrap();
+    let Some(program) = browser::installed() else { return browser::skipped("pages", "chromium is not installed") };
+    let seen = browser::look(program, &[(&drawn, 390), (&drawn, 1280)], false, &["#latency .plot .mark"]);
+    assert_eq!(seen.console, Vec::<String>::new());
+    for page in &seen.pages {
+        assert_eq!((&page["overflow"], &page["loaded"]), (&0.into(), &0.into()));
+        assert!(browser::count(page, "#latency .plot .mark") > 0);
+    }
+}
+
+#[test]
+fn several_results_are_drawn_beside_what_is_there_and_not_over_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for name in ["a.json", "b.json"] {
+        fs::copy(OLD, path(name)).unwrap();
+    }
+    fs::write(path("a.html"), "my notes").unwrap();
+    let (a, b) = (path("a.json"), path("b.json"));
+    let (a, b) = (a.to_str().unwrap(), b.to_str().unwrap());
+    for _ in 0..2 {
+        oroshi(&["report", a, b]).said(0, &["wrote", "a-b.html"]);
+    }
+    oroshi(&["report", a]).said(2, &["a.html is there already", "next: name the page with --html FILE"]);
+    assert_eq!(fs::read_to_string(path("a.html")).unwrap(), "my notes");
 }
 
 #[test]

@@ -41,6 +41,30 @@ fn the_report_goes_where_it_is_told() {
 }
 
 #[test]
+fn a_report_that_cannot_be_written_goes_to_standard_output_and_the_earlier_one_stays() {
+    let peer = answering();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keep.json");
+    std::fs::write(&file, "an earlier report").unwrap();
+    // No file may grow: as on a disk that is full.
+    let mut command = std::process::Command::new("sh");
+    let line = format!(
+        "trap '' XFSZ; ulimit -f 0; exec {} bench --format json -n 20 -o keep.json {}",
+        common::OROSHI,
+        peer.url
+    );
+    command.current_dir(folder.path()).args(["-c", &line]);
+    let ran = common::to_the_end(command);
+    ran.said(1, &["the report cannot be written to keep.json", "it goes to standard output"]);
+    assert_eq!(ran.record().requests.completed, 20);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "an earlier report");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
+    let ran = bench(&["--format", "json", "-n", "20", "-o", "/dev/full", &peer.url]);
+    ran.said(1, &["cannot be written to /dev/full"]);
+    assert_eq!(ran.record().requests.completed, 20);
+}
+
+#[test]
 fn the_text_says_what_was_counted() {
     let peer = Peer::answering(|request| match request.number % 5 {
         0 => b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_vec(),

@@ -8,6 +8,9 @@
 //! - Latency depends on the rate, so it is compared only where both answered at the same one, within 2 %, and not both fell behind
 //!   their timetable: then it says how long the run was. Of a burst, all that was asked for is its size.
 //! - Where more than 5 % of one side's requests were errors, nothing is compared that requests cost or took.
+//! - Where the machine was busy with something else in too many runs of one side, nothing follows for rates and latencies
+//!   ([`disturbed`](crate::disturbed)). Nor does anything follow for the rates where the load generator was at its limit in more than half of
+//!   the runs of the side that came out worse, or of either side where no difference was found: what came out is then its rate.
 //! - Where both kept one timetable (an open loop), their requests per second are equal because that was asked for.
 //!
 //! [`comparisons`] does all of it; `facts` holds what must be known of a variant's runs, `sentence` says the verdict.
@@ -19,6 +22,7 @@ use std::collections::BTreeMap;
 
 use oroshi_stats::compare::{self, Bootstrap, Interval, Pair, RatioEstimate, Value, Verdict};
 
+use crate::disturbed::is_sensitive;
 use crate::metric::{Better, Metric};
 use crate::plan::LEAST_BLOCKS;
 use crate::result::{Comparison, Run};
@@ -43,6 +47,8 @@ pub struct Asked<'a> {
     pub metrics: &'a [Metric],
     /// Differences of less than this share do not matter.
     pub smallest_effect: f64,
+    /// Nothing is said of rates and latencies where more than this share of one side's runs were disturbed.
+    pub disturbed: f64,
     /// The cell ended because the primary intervals were narrow enough. Then some of them are narrow by chance, and all reach
     /// further to make up for it ([`Bootstrap::stopped_when_precise`]): other metrics too, as they move together.
     pub stopped_when_precise: bool,
@@ -70,6 +76,7 @@ pub fn comparisons(asked: &Asked<'_>, runs: &[Run]) -> Vec<Comparison> {
         let found = |(base, variant)| {
             let blocks = blocks(runs, base, variant);
             let finding = finding(metric, &facts[base], &facts[variant], &blocks, &options);
+            let finding = finding.unless_disturbed(metric, asked.disturbed, [&facts[base], &facts[variant]]);
             Found { metric, base, variant, both: blocks.len(), finding }
         };
         // One that failed before it was measured is said to have failed, and that is all.
@@ -144,6 +151,8 @@ struct Found {
 pub(crate) enum Finding {
     /// A ratio, to be judged.
     Ratio(RatioEstimate),
+    /// A ratio from which nothing follows; why.
+    Disturbed(RatioEstimate, String),
     /// Both answered what one timetable asked of them, so their rates say nothing.
     Timetable {
         /// Requests per second.
@@ -151,6 +160,61 @@ pub(crate) enum Finding {
     },
     /// Nothing; why.
     Nothing(String),
+}
+
+impl Finding {
+    /// A ratio of a disturbed rate or latency is not judged. `facts` are those of base and variant.
+    pub(crate) fn unless_disturbed(self, metric: Metric, limit: f64, facts: [&Facts<'_>; 2]) -> Self {
+        match self {
+            Self::Ratio(estimate) if is_sensitive(metric) => match facts.iter().find(|f| f.disturbed.is_above(limit)) {
+                Some(facts) => {
+                    let why = facts.disturbed.say(facts.name);
+                    let again = "run it again when the machine is quiet";
+                    Self::Disturbed(estimate, format!("{why}; {again}, or compare CPU time per request"))
+                }
+                None => Self::Ratio(estimate),
+            },
+            other => other,
+        }
+    }
+
+    /// The verdict on a ratio; a generator at its limit may take its worth away, and then this becomes [`Disturbed`](Self::Disturbed).
+    pub(crate) fn judge(
+        &mut self,
+        metric: Metric,
+        p: Option<f64>,
+        smallest_effect: f64,
+        facts: [&Facts<'_>; 2],
+    ) -> Verdict {
+        let (estimate, p) = match (&*self, p) {
+            (Self::Ratio(estimate), Some(p)) => (*estimate, p),
+            (Self::Disturbed(..), _) => return Verdict::Disturbed,
+            (Self::Timetable { .. }, _) => return Verdict::Equivalent,
+            (Self::Ratio(_) | Self::Nothing(_), _) => return Verdict::NotCompared,
+        };
+        let better = metric.better() == Better::Higher;
+        let verdict = compare::verdict(&estimate.interval, p, smallest_effect, better, CONFIDENCE);
+        match facts::limited(metric, verdict, facts) {
+            Some(why) => {
+                *self = Self::Disturbed(estimate, why);
+                Verdict::Disturbed
+            }
+            None => verdict,
+        }
+    }
+
+    /// Its ratio, if it has one.
+    pub(crate) fn ratio(&self) -> Option<&RatioEstimate> {
+        match self {
+            Self::Ratio(estimate) | Self::Disturbed(estimate, _) => Some(estimate),
+            Self::Timetable { .. } | Self::Nothing(_) => None,
+        }
+    }
+
+    /// How probable so much is by chance, where that is asked.
+    pub(crate) fn p(&self) -> Option<f64> {
+        if let Self::Ratio(estimate) = self { Some(estimate.p) } else { None }
+    }
 }
 
 fn finding(
@@ -191,20 +255,15 @@ pub(crate) fn given_rate(metric: Metric, base: &Facts<'_>, variant: &Facts<'_>) 
 
 /// Corrects the p values of a family of questions and says what follows.
 fn judge(asked: &Asked<'_>, facts: &[Facts<'_>], family: Vec<Found>) -> Vec<Comparison> {
-    let raw: Vec<f64> = family.iter().filter_map(Found::p).collect();
+    let raw: Vec<f64> = family.iter().filter_map(|found| found.finding.p()).collect();
     let questions = raw.len();
     let mut adjusted = compare::holm(&raw).into_iter();
-    let judged = |found: Found| {
-        let p = found.p().and_then(|_| adjusted.next());
-        let (ratio, blocks, verdict) = match (&found.finding, p) {
-            (Finding::Ratio(estimate), Some(p)) => {
-                let better = found.metric.better() == Better::Higher;
-                let verdict = compare::verdict(&estimate.interval, p, asked.smallest_effect, better, CONFIDENCE);
-                (Some(estimate.interval), estimate.blocks, verdict)
-            }
-            (Finding::Timetable { .. }, _) => (None, found.both, Verdict::Equivalent),
-            (Finding::Ratio(_) | Finding::Nothing(_), _) => (None, found.both, Verdict::NotCompared),
-        };
+    let judged = |mut found: Found| {
+        let p = found.finding.p().and_then(|_| adjusted.next());
+        let sides = [&facts[found.base], &facts[found.variant]];
+        let verdict = found.finding.judge(found.metric, p, asked.smallest_effect, sides);
+        let ratio = found.finding.ratio().map(|estimate| estimate.interval).filter(|_| verdict != Verdict::NotCompared);
+        let blocks = found.finding.ratio().map_or(found.both, |estimate| estimate.blocks);
         let sentence = Sentence {
             metric: found.metric,
             base: &asked.names[found.base],
@@ -213,19 +272,10 @@ fn judge(asked: &Asked<'_>, facts: &[Facts<'_>], family: Vec<Found>) -> Vec<Comp
             questions,
             unit: "blocks",
         };
-        let words = sentence.say(&found.finding, p, verdict, [&facts[found.base], &facts[found.variant]]);
+        let words = sentence.say(&found.finding, p, verdict, sides);
         Comparison { metric: found.metric, base: found.base, variant: found.variant, ratio, blocks, p, verdict, words }
     };
     family.into_iter().map(judged).collect()
-}
-
-impl Found {
-    fn p(&self) -> Option<f64> {
-        match &self.finding {
-            Finding::Ratio(estimate) => Some(estimate.p),
-            Finding::Timetable { .. } | Finding::Nothing(_) => None,
-        }
-    }
 }
 
 /// Blocks that are needed before anything is said of a difference, in words.

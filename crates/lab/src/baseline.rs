@@ -10,12 +10,10 @@ use oroshi_stats::compare::{self, Bootstrap, Interval, Value, Verdict};
 use oroshi_words::units;
 use serde::Serialize;
 
-use crate::analysis::{
-    CONFIDENCE, Facts, Finding, Sentence, bootstrap, given_rate, no_figure, same_rate, too_few, values,
-};
-use crate::metric::{Better, Metric, Unit};
+use crate::analysis::{Facts, Finding, Sentence, bootstrap, given_rate, no_figure, same_rate, too_few, values};
+use crate::metric::{Metric, Unit};
 use crate::plan::LEAST_BLOCKS;
-use crate::result::{CellResult, Ended, LabResult, Run};
+use crate::result::{CellResult, Ended, LabResult, RulesRecord, Run};
 
 /// What was saved.
 #[derive(Clone, Debug)]
@@ -82,7 +80,7 @@ pub fn against(saved: &Saved, today: &LabResult) -> Against {
     let (primary, others) = metrics.split_at(metrics.len().min(1));
     let comparisons = [primary, others].into_iter().flat_map(|family| {
         let asked = family.iter().flat_map(|&metric| sides.iter().map(move |sides| (metric, sides)));
-        judge(&asked.collect::<Vec<_>>(), today.rules.smallest_effect)
+        judge(&asked.collect::<Vec<_>>(), &today.rules)
     });
     Against { comparisons: comparisons.collect(), caveats }
 }
@@ -100,30 +98,28 @@ struct Sides<'a> {
 }
 
 /// Answers a family of questions, with p values corrected for their number.
-fn judge(asked: &[(Metric, &Sides<'_>)], smallest_effect: f64) -> Vec<AgainstRow> {
-    let findings: Vec<Finding> = asked.iter().map(|(metric, sides)| finding(*metric, sides)).collect();
-    let p = |finding: &Finding| if let Finding::Ratio(estimate) = finding { Some(estimate.p) } else { None };
-    let raw: Vec<f64> = findings.iter().filter_map(p).collect();
-    let mut adjusted = compare::holm(&raw).into_iter();
-    let row = |(&(metric, sides), finding): (&(Metric, &Sides<'_>), &Finding)| {
-        let p = p(finding).and_then(|_| adjusted.next());
-        let (ratio, verdict) = match (finding, p) {
-            (Finding::Ratio(estimate), Some(p)) => {
-                let higher = metric.better() == Better::Higher;
-                let verdict = compare::verdict(&estimate.interval, p, smallest_effect, higher, CONFIDENCE);
-                (Some(estimate.interval), verdict)
-            }
-            (Finding::Timetable { .. }, _) => (None, Verdict::Equivalent),
-            (Finding::Ratio(_) | Finding::Nothing(_), _) => (None, Verdict::NotCompared),
-        };
+fn judge(asked: &[(Metric, &Sides<'_>)], rules: &RulesRecord) -> Vec<AgainstRow> {
+    let found = |(metric, sides): &(Metric, &Sides<'_>)| {
         let saved = saved_name(&sides.name);
-        let questions = raw.len();
+        let both = [&facts(&saved, sides.then), &facts(&sides.name, sides.now)];
+        finding(*metric, sides).unless_disturbed(*metric, rules.disturbed, both)
+    };
+    let findings: Vec<Finding> = asked.iter().map(found).collect();
+    let raw: Vec<f64> = findings.iter().filter_map(Finding::p).collect();
+    let mut adjusted = compare::holm(&raw).into_iter();
+    let row = |(&(metric, sides), mut finding): (&(Metric, &Sides<'_>), Finding)| {
+        let p = finding.p().and_then(|_| adjusted.next());
+        let saved = saved_name(&sides.name);
+        let both = [&facts(&saved, sides.then), &facts(&sides.name, sides.now)];
+        let verdict = finding.judge(metric, p, rules.smallest_effect, both);
+        let ratio = finding.ratio().map(|estimate| estimate.interval).filter(|_| verdict != Verdict::NotCompared);
+        let (questions, smallest_effect) = (raw.len(), rules.smallest_effect);
         let sentence =
             Sentence { metric, base: &saved, variant: &sides.name, smallest_effect, questions, unit: "runs" };
-        let words = sentence.say(finding, p, verdict, [&facts(&saved, sides.then), &facts(&sides.name, sides.now)]);
+        let words = sentence.say(&finding, p, verdict, both);
         AgainstRow { variant: sides.name.clone(), metric, ratio, p, verdict, words }
     };
-    asked.iter().zip(&findings).map(row).collect()
+    asked.iter().zip(findings).map(row).collect()
 }
 
 fn finding(metric: Metric, sides: &Sides<'_>) -> Finding {
@@ -221,6 +217,7 @@ fn as_run((index, record): (usize, &Record)) -> Run {
         figures: figures.collect(),
         shift: None,
         warnings: record.warnings.clone(),
+        machine: None,
         record: Some(Box::new(record.clone())),
         command: None,
     }

@@ -17,7 +17,7 @@ use oroshi_net::CpuList;
 use oroshi_words::units;
 
 use crate::plan::{Experiment, Load};
-use crate::result::CellResult;
+use crate::result::{CellResult, MachineUse};
 
 use busy::{Busy, Processes};
 pub(crate) use clock::megahertz;
@@ -29,7 +29,7 @@ use throttle::Throttled;
 /// What follows when servers and load run on the same CPUs.
 const SO: &str =
     "each takes time from the other, so rates and latencies show both together; CPU time per request still compares";
-/// Share of a CPU that other machines took, from which the whole is doubtful.
+/// Share of a CPU that other machines took, from which the whole is doubtful. A single run is disturbed by more ([`STOLEN`](crate::disturbed::STOLEN)).
 const STEAL: f64 = 0.02;
 /// How long other processes are looked at before anything is started.
 const LOOK: Duration = Duration::from_millis(300);
@@ -173,6 +173,7 @@ pub struct Machine {
 #[derive(Debug)]
 pub struct Look {
     processes: Processes,
+    cpus: busy::Cpus,
     begun: Instant,
 }
 
@@ -203,15 +204,25 @@ impl Machine {
     }
 
     /// A run is over: who was busy in it, but for processes of these names, which are its server's; and the clock of the CPUs
-    /// just before its measured part, MHz.
-    pub fn ran(&mut self, look: Look, servers: Option<&[String]>, clock: Option<f64>) {
+    /// just before its measured part, MHz. Gives what the CPUs that the run could use (`None`: all) did for others.
+    pub fn ran(
+        &mut self,
+        look: Look,
+        cpus: Option<&CpuList>,
+        servers: Option<&[String]>,
+        clock: Option<f64>,
+    ) -> Option<MachineUse> {
         self.runs += 1;
         self.clocks.extend(clock);
+        let (processes, now) = (Processes::look(), busy::Cpus::look());
+        let own = std::process::id();
+        let used = busy::machine_use((&look.processes, &look.cpus), (&processes, &now), cpus, own, servers);
         // Where the server is not known, it would be taken for a stranger.
-        let Some(servers) = servers else { return };
-        let busy = look.finish(servers);
+        let Some(servers) = servers else { return used };
+        let busy = busy::others(&look.processes, &processes, look.begun.elapsed(), own, servers);
         self.disturbed += usize::from(!busy.is_empty());
         busy::gather(&mut self.during, busy);
+        used
     }
 
     /// What is to be said in the end, beside [`beforehand`](Self::beforehand).
@@ -234,7 +245,7 @@ impl Look {
     /// Begins to look.
     #[must_use]
     pub fn begin() -> Self {
-        Self { processes: Processes::look(), begun: Instant::now() }
+        Self { processes: Processes::look(), cpus: busy::Cpus::look(), begun: Instant::now() }
     }
 
     fn finish(self, servers: &[String]) -> Vec<Busy> {
@@ -357,8 +368,8 @@ mod tests {
             disturbed: 0,
             runs: 0,
         };
-        machine.ran(Look::begin(), None, Some(2600.0));
-        machine.ran(Look::begin(), None, Some(2600.0));
+        machine.ran(Look::begin(), None, None, Some(2600.0));
+        machine.ran(Look::begin(), None, None, Some(2600.0));
         assert_eq!(machine.beforehand(), None);
         assert_eq!(machine.finish(), Vec::<String>::new());
     }

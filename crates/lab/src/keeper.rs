@@ -6,8 +6,9 @@
 //! (`message`); when the pipe closes, because it was told to stop or because we are gone, it ends everything below itself,
 //! removes the folder that it made, and ends.
 //!
-//! Read it in this order: `process`, the process itself; `client`, our side of the pipe; `message`, what goes through it.
+//! Read it in this order: `process`, the process itself; `bounded`, what it keeps of their output; `client`, our side of the pipe; `message`, what goes through it.
 
+mod bounded;
 mod client;
 mod message;
 mod process;
@@ -15,5 +16,6 @@ mod process;
 pub use client::KeeperError;
 pub use process::{Keep, keep};
 
+pub(crate) use bounded::HEAD;
 pub(crate) use client::Keeper;
 pub(crate) use message::{Ended, Order, Reply};

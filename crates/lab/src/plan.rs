@@ -69,6 +69,12 @@ pub struct Rules {
     pub max_time: Option<Duration>,
     /// Blocks until the servers are started anew; `None`: they are started once.
     pub blocks_per_start: Option<usize>,
+    /// No verdict on rates and latencies where more than this share of one side's runs were [disturbed](crate::disturbed); 1: never mind.
+    /// Below 1 a disturbed block is made anew, for half as many times as there are blocks at least.
+    pub disturbed: f64,
+    /// Names of processes that belong to the set-ups although they are not started here: a database, a container. What they use is
+    /// not taken from the servers.
+    pub processes: Vec<String>,
     /// Decides the order of the runs.
     pub seed: u64,
 }
@@ -85,6 +91,8 @@ impl Default for Rules {
             max_blocks: 50,
             max_time: None,
             blocks_per_start: Some(1),
+            disturbed: 0.2,
+            processes: Vec::new(),
             seed: 1,
         }
     }

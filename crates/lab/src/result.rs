@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::metric::{Better, Metric, Unit};
 
 /// Version of the schema: the first number changes when a field changes meaning or goes, the second when one comes.
-pub const SCHEMA: &str = "oroshi-lab/1.1";
+pub const SCHEMA: &str = "oroshi-lab/1.2";
 
 /// An experiment and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -107,6 +107,12 @@ pub struct RulesRecord {
     pub max_time_s: Option<f64>,
     /// Blocks until the servers were started anew.
     pub blocks_per_start: Option<usize>,
+    /// No verdict on rates and latencies where more than this share of one side's runs were disturbed; 1 in results before 1.2.
+    #[serde(default = "never")]
+    pub disturbed: f64,
+    /// Names of processes that belong to the set-ups although they were not started here; none in results before 1.2.
+    #[serde(default)]
+    pub processes: Vec<String>,
     /// Seed of the order of runs.
     pub seed: u64,
     /// Confidence of all intervals: 0.95.
@@ -150,6 +156,9 @@ pub struct CellResult {
     pub rate: Option<f64>,
     /// Blocks in which every variant that had not failed was measured.
     pub blocks: usize,
+    /// How often a block was made anew because the machine had other work; its first runs are not among `runs`. 0 in results before 1.2.
+    #[serde(default)]
+    pub repeated: usize,
     /// Why it ended there.
     pub ended: Ended,
 }
@@ -232,10 +241,24 @@ pub struct Run {
     pub shift: Option<String>,
     /// What makes it doubtful.
     pub warnings: Vec<String>,
+    /// What else the machine did meanwhile; not in results before 1.2.
+    #[serde(default)]
+    pub machine: Option<MachineUse>,
     /// All of it, when the load was ours. `environment` is left empty.
     pub record: Option<Box<Record>>,
     /// All of it, when the load was a program.
     pub command: Option<CommandRun>,
+}
+
+/// What the CPUs that a run could use did for others.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineUse {
+    /// How many CPUs these are.
+    pub cpus: usize,
+    /// How many CPUs' worth of time processes took that belong to neither side; `None`: not known.
+    pub others: Option<f64>,
+    /// The greatest share of one of these CPUs that other machines on this host took (steal); `None`: not known.
+    pub stolen: Option<f64>,
 }
 
 /// A run of a load program.
@@ -276,6 +299,10 @@ pub struct Comparison {
     pub verdict: Verdict,
     /// The verdict as a sentence, with its reason when there is none.
     pub words: String,
+}
+
+fn never() -> f64 {
+    1.0
 }
 
 #[cfg(test)]

@@ -225,6 +225,8 @@ impl From<&Rules> for RulesRecord {
             max_blocks: rules.max_blocks,
             max_time_s: rules.max_time.map(|time| time.as_secs_f64()),
             blocks_per_start: rules.blocks_per_start,
+            disturbed: rules.disturbed,
+            processes: rules.processes.clone(),
             seed: rules.seed,
             confidence: CONFIDENCE,
         }

@@ -22,6 +22,7 @@ pub(crate) fn run(variant: usize, block: usize, figures: &[(Metric, f64)]) -> Ru
         figures: BTreeMap::from_iter(figures.iter().copied()),
         shift: None,
         warnings: Vec::new(),
+        machine: None,
         record: None,
         command: None,
     }
@@ -86,6 +87,7 @@ pub(crate) fn cell(names: &[&str], runs: Vec<Run>) -> CellResult {
         comparisons: Vec::new(),
         rate: None,
         blocks,
+        repeated: 0,
         ended: Ended::MaxBlocks,
     }
 }

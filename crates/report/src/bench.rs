@@ -3,14 +3,14 @@
 //! [`latency`]: percentiles and phases. [`time`]: how it went. [`sides`]: what server and generator paid. [`outcome`]: what
 //! became of the requests.
 
-mod latency;
+pub(crate) mod latency;
 mod outcome;
 mod sides;
 mod time;
 
 use maud::{Markup, html};
 use oroshi_bench::record::ClockRecord;
-use oroshi_bench::{Bottleneck, Record};
+use oroshi_bench::{Bottleneck, Grade, Record};
 use oroshi_words::units;
 
 use crate::Named;
@@ -30,7 +30,7 @@ pub(crate) fn one(run: &Named<'_>) -> String {
         p.lede { (words::how(record)) }
         @if record.cut_short { p.badge { "ended early, after " (Unit::Seconds.text(record.elapsed_s)) } }
         (tiles(record))
-        (grade(record))
+        (grade(&record.grade))
         (page::warnings(&record.warnings))
     };
     Page {
@@ -125,8 +125,8 @@ fn tiles(record: &Record) -> Markup {
     }
 }
 
-fn grade(record: &Record) -> Markup {
-    let grade = &record.grade;
+/// Who was the bottleneck, and what to do about it.
+pub(crate) fn grade(grade: &Grade) -> Markup {
     let doubtful = matches!(grade.bottleneck, Bottleneck::GeneratorBound | Bottleneck::PortBound);
     html! {
         div.grade.bad[doubtful] {
@@ -175,7 +175,8 @@ fn origin(run: &Named<'_>) -> Markup {
     }
 }
 
-fn footer() -> Markup {
+/// Where a page came from.
+pub(crate) fn footer() -> Markup {
     html! {
         p {
             "Drawn by oroshi " (env!("CARGO_PKG_VERSION")) ". It loads nothing and runs no script. "

@@ -50,6 +50,8 @@ pub(crate) struct Figure<'a> {
 pub(crate) enum Swatch {
     /// A line with its mark.
     Mark(usize),
+    /// A bar with its mark.
+    Bar(usize),
     /// A line.
     Line(usize),
     /// A line in the colour of the text.
@@ -302,6 +304,10 @@ impl Swatch {
         let inside = match self {
             Self::Mark(series) => html! {
                 line class={ "line " (colour(series)) } x1="0" x2="24" y1="7" y2="7" {}
+                svg x="12" y="7" { path class={ "mark " (colour(series)) } d=(shape(series)) {} }
+            },
+            Self::Bar(series) => html! {
+                rect class={ "bar " (colour(series)) } x="4" y="0" width="16" height="14" {}
                 svg x="12" y="7" { path class={ "mark " (colour(series)) } d=(shape(series)) {} }
             },
             Self::Line(series) => html! { line class={ "line " (colour(series)) } x1="0" x2="24" y1="7" y2="7" {} },

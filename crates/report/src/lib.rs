@@ -7,7 +7,7 @@
 //! Read it in this order:
 //!
 //! 1. [`words`]: what a run was, in the words that the terminal uses too.
-//! 2. `bench` and `lab`: the two pages, from the headline down.
+//! 2. `bench`, `push` and `lab`: the pages, from the headline down.
 //! 3. `page`: what both are set in. `chart`: scales, axes and the marks in between. `figure`: numbers as a page writes them.
 
 mod bench;
@@ -16,6 +16,7 @@ mod figure;
 mod lab;
 mod machine;
 mod page;
+mod push;
 pub mod words;
 
 use oroshi_bench::Record;
@@ -37,6 +38,12 @@ pub fn bench_page(runs: &[Named<'_>]) -> String {
         [only] => bench::one(only),
         several => bench::several(several),
     }
+}
+
+/// The page of a run of subscriptions (`oroshi bench --mode`).
+#[must_use]
+pub fn subscribe_page(record: &oroshi_bench::subscribe::Record) -> String {
+    push::page(record)
 }
 
 /// The page of an experiment.

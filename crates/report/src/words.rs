@@ -1,5 +1,7 @@
 //! What a run was and came to, in words: the same on the terminal and on a page.
 
+pub mod push;
+
 use oroshi_bench::environment::Environment;
 use oroshi_bench::record::{ClockRecord, OriginRecord, PlanRecord};
 use oroshi_bench::watch::ServerUsage;

@@ -34,6 +34,7 @@ fn pages() -> Vec<(&'static str, String)> {
         ("bench-none", named(&[])),
         ("lab", lab_page(&lab::pair())),
         ("lab-sweep", lab_page(&lab::sweep())),
+        ("lab-named", lab_page(&lab::named())),
         ("lab-nothing", lab_page(&lab::nothing())),
     ]
 }
@@ -133,6 +134,21 @@ fn the_charts_of_a_run_hold_its_data() {
         unanswered,
         &["≥", "at least", "nobody on this machine listens there", "say more about the load generator", "ended early"],
     );
+}
+
+#[test]
+fn values_that_are_names_have_bars_and_numbers_have_lines() {
+    let Some(browser) = installed() else { return skipped("pages", "chromium is not installed") };
+    let (named, numbers) = (lab::named(), lab::sweep());
+    let selectors = ["#curves .plot .bar", "#curves .plot .whisker", "#curves .plot .line", "#curves .plot .band"];
+    let (one, other) = (lab_page(&named), lab_page(&numbers));
+    let seen = look(browser, &[(&one, 1280), (&other, 1280)], false, &selectors);
+    let figures = named.cells.iter().flat_map(|cell| &cell.variants).map(|v| v.figures.len()).sum::<usize>() as u64;
+    let found = |page: usize| selectors.map(|selector| count(&seen.pages[page], selector));
+    assert_eq!(found(0), [figures, figures, 0, 0]);
+    let [bars, _, lines, bands] = found(1);
+    assert!(bars == 0 && lines > 0 && bands > 0, "{bars} {lines} {bands}");
+    says(&seen.pages[0], &["disturbed", "Blocks made anew, as the machine was disturbed"]);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! How a call that does not return is ended, or told to be stuck.
 //!
 //! A call notes that it began, in one number. One thread of this process looks at those numbers some times a second: a number
-//! that stays as long as a call may take is a call that does not return. Only then does it set a hook in the state, which LuaJIT
-//! calls before the next instruction, also in loops that are compiled (`.cargo/config.toml` sees to that), and which raises an error.
+//! that stays as long as a call may take is a call that does not return. Only then does it have a hook set in the state
+//! (`own_thread`), which LuaJIT calls before the next instruction, also in loops that are compiled (`.cargo/config.toml` sees to that),
+//! and which raises an error.
 //! The hook stays, so code that catches the error is interrupted again, until none is left.
 //!
 //! What is not Lua has no instructions: a call that does not return from there is told to be stuck.
@@ -13,6 +14,7 @@
 
 mod budget;
 mod hook;
+mod own_thread;
 mod stack;
 mod state;
 
@@ -24,7 +26,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use budget::{Budget, Counted};
-use hook::hook;
 use mlua::{Lua, ffi};
 
 pub(crate) use budget::Slice;
@@ -77,6 +78,7 @@ pub(crate) fn is_own(source: &str) -> bool {
 #[derive(Debug)]
 pub(crate) struct Guard {
     watched: Arc<Watched>,
+    state: *mut ffi::lua_State,
     calls: Cell<u64>,
     /// What has been called so far. A call's number says which of these it is.
     names: RefCell<Vec<&'static str>>,
@@ -89,6 +91,8 @@ pub(crate) struct Call<'a> {
     number: u64,
     /// What was under way before: this call is made from within it.
     outer: u64,
+    /// The state that this thread called before.
+    before: *mut ffi::lua_State,
 }
 
 /// Reaches the calls of a state from other threads.
@@ -177,10 +181,14 @@ struct Seen {
 
 /// A state; null once it is closed.
 #[derive(Debug)]
-struct State(*mut ffi::lua_State);
+struct State {
+    pointer: *mut ffi::lua_State,
+    /// Its own thread.
+    thread: libc::pid_t,
+}
 
-// SAFETY: other threads use it only to set a hook, which LuaJIT is built to bear at any moment, and only under the lock under which
-// it is taken away before the state is closed.
+// SAFETY: the pointer is used on the state's own thread alone, and under the lock under which it is taken away before the state is
+// closed.
 unsafe impl Send for State {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,7 +245,7 @@ impl Guard {
             budget,
             tell,
             seen: Mutex::new(Seen {
-                state: State(ptr::null_mut()),
+                state: State { pointer: ptr::null_mut(), thread: own_thread::current() },
                 names: Vec::new(),
                 call: NONE,
                 held: Duration::ZERO,
@@ -263,10 +271,10 @@ impl Guard {
                 state = this;
             })?;
         }
-        watched.seen().state = State(state);
+        watched.seen().state.pointer = state;
         STATES.fetch_add(1, Ordering::Relaxed);
         watchdog::watch(&watched);
-        Ok(Self { watched, calls: Cell::new(0), names: RefCell::default() })
+        Ok(Self { watched, state, calls: Cell::new(0), names: RefCell::default() })
     }
 
     /// Notes that a call begins.
@@ -285,8 +293,9 @@ impl Guard {
         } else {
             outer
         };
+        let before = own_thread::calls(self.state);
         self.watched.running.store(number, Ordering::Relaxed);
-        Call { watched: &self.watched, number, outer }
+        Call { watched: &self.watched, number, outer, before }
     }
 
     /// Notes that a call begins or goes on, in a confined state; it may take `left` instructions more.
@@ -392,6 +401,7 @@ impl Drop for Call<'_> {
     #[inline]
     fn drop(&mut self) {
         self.watched.running.store(self.outer, Ordering::Relaxed);
+        own_thread::calls(self.before);
     }
 }
 
@@ -453,7 +463,7 @@ impl Watched {
     fn part(&self) {
         let mut seen = self.seen();
         seen.unhook();
-        seen.state = State(ptr::null_mut());
+        seen.state.pointer = ptr::null_mut();
     }
 
     /// Looks whether the call that is under way, if any, is to be interrupted.
@@ -470,7 +480,7 @@ impl Watched {
             seen.uncounted = 0;
         }
         if let Some(budget) = &self.budget
-            && !seen.state.0.is_null()
+            && !seen.state.pointer.is_null()
         {
             // At the end of the stack there is no room for a hook: LuaJIT raises an error instead, and counts from the beginning.
             let counted = budget.counted();
@@ -513,18 +523,24 @@ impl Seen {
         self.places.iter().find(|(known, _)| *known == what).map(|(_, place)| &**place)
     }
 
+    /// From any thread.
     fn hook(&self) {
-        if !self.state.0.is_null() {
-            // SAFETY: the state is not closed while it stands here, and this lock is held. LuaJIT bears that a hook is set at any moment, for
-            // signal handlers; what it writes are words that the state's thread reads anew each time.
-            unsafe { ffi::lua_sethook(self.state.0, Some(hook), ffi::LUA_MASKCOUNT | ffi::LUA_MASKLINE, 1) };
+        if self.state.pointer.is_null() {
+            return;
+        }
+        if self.state.thread == own_thread::current() {
+            // SAFETY: the state is not closed while it stands here, and this is its thread.
+            unsafe { own_thread::set_hook(self.state.pointer) };
+        } else {
+            own_thread::order_hook(self.state.thread);
         }
     }
 
+    /// From the state's own thread.
     fn unhook(&self) {
-        if !self.state.0.is_null() {
+        if !self.state.pointer.is_null() {
             // SAFETY: as above.
-            unsafe { ffi::lua_sethook(self.state.0, None, 0, 0) };
+            unsafe { ffi::lua_sethook(self.state.pointer, None, 0, 0) };
         }
     }
 }
@@ -547,6 +563,9 @@ impl Why {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -568,5 +587,43 @@ mod tests {
             guard.watched.look(&most_of_the_limit);
         }
         assert!(is_ordered());
+    }
+
+    /// LuaJIT compiles, and enters and leaves hooks, without a pause; the other thread asks for a hook without one. Such loops were never
+    /// ended, now and then.
+    #[test]
+    fn a_hook_that_another_thread_asks_for_is_set_whatever_luajit_does_meanwhile() {
+        const CALLS: usize = 100;
+        for source in [
+            "while true do jit.flush() for i = 1, 100 do end end",
+            "while true do pcall(function() while true do end end) end",
+            "local f = load('for i = 1, 100 do end') while true do f() end",
+        ] {
+            let (tell, told) = mpsc::channel();
+            thread::spawn(move || {
+                let lua = new_state().unwrap();
+                let guard = Guard::new(&lua, "a.lua", Duration::from_secs(3600), u64::MAX).unwrap();
+                let function = lua.load(source).into_function().unwrap();
+                let (handle, is_over) = (guard.handle(), Arc::new(AtomicBool::new(false)));
+                let over = Arc::clone(&is_over);
+                let other = thread::spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        handle.watched.look(&Look { passed: Duration::from_secs(2000), now_ns: 0, memory: 0 });
+                        thread::yield_now();
+                    }
+                });
+                for _ in 0..CALLS {
+                    let _call = guard.enter("f");
+                    function.call::<()>(()).unwrap_err();
+                    let error = guard.interrupted("f", 0, String::new).unwrap();
+                    assert_eq!(error.kind, Kind::Interrupted);
+                }
+                is_over.store(true, Ordering::Relaxed);
+                other.join().unwrap();
+                tell.send(()).unwrap();
+            });
+            // Longer than it may take, however busy the machine is.
+            assert!(told.recv_timeout(Duration::from_secs(120)).is_ok(), "a call was not ended: {source}");
+        }
     }
 }

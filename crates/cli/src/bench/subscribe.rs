@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use oroshi_bench::subscribe::{Draft, Mode, Plan, Publishing, PublishingTo, Record, SubscribeProblem};
 use oroshi_net::Endpoint;
+use oroshi_report::words::push::{self as words, with_article};
 use oroshi_report::words::rhythm;
 use oroshi_words::units;
 
@@ -15,7 +16,7 @@ use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs, ScriptArgs};
 use super::command_line::without_secrets;
 use super::load::{Problems, parse_header, parse_size, read_load};
 use super::observer::Live;
-use super::{EXIT_THRESHOLD, Error, open, write};
+use super::{EXIT_THRESHOLD, Error, open, write, write_beside};
 use crate::interrupt;
 use crate::paint::Paint;
 use crate::say;
@@ -157,15 +158,11 @@ pub(crate) fn subscribe_words(draft: &Draft) -> String {
     parts.join(", ")
 }
 
-fn with_article(rhythm: &str) -> String {
-    let article = if rhythm.starts_with('o') { "an" } else { "a" };
-    format!("{article} {rhythm}")
-}
-
 /// What is asked for of the report.
 struct Output {
     format: Format,
     file: Option<PathBuf>,
+    page: Option<PathBuf>,
     thresholds: Vec<Threshold>,
 }
 
@@ -176,6 +173,7 @@ struct Output {
 pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     let (plan, output) = read(args).map_err(Error::Usage)?;
     let file = output.file.as_deref().map(open).transpose()?;
+    let page = output.page.as_deref().map(open).transpose()?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     let mut live = Live::new(shutdown, plan.connect.connections, None, None);
     let result = oroshi_bench::subscribe::run(plan, &mut live);
@@ -190,6 +188,9 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
         _ => text::report(&record, paint),
     };
     write(&report, file, output.file.as_deref())?;
+    if let (Some(page), Some(path)) = (page, output.page.as_deref()) {
+        write_beside(&oroshi_report::subscribe_page(&record), page, path)?;
+    }
     Ok(ExitCode::from(judge(&record, &output.thresholds)))
 }
 
@@ -201,8 +202,8 @@ fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
     let mut foreign = meaningless(&load);
     foreign.extend((!urls.is_empty()).then_some("--urls"));
     foreign.extend((script != ScriptArgs::default()).then_some("--script"));
-    let plain = ReportArgs { fail_if: report.fail_if.clone(), ..ReportArgs::default() };
-    foreign.extend((report != plain).then_some("a report other than --format text or json"));
+    let plain = ReportArgs { fail_if: report.fail_if.clone(), report: report.report.clone(), ..ReportArgs::default() };
+    foreign.extend((report != plain).then_some("a report other than --format text or json, or --report"));
     foreign.extend(matches!(format, Format::Wrk | Format::Ab).then_some("--format wrk or ab"));
     for flag in foreign {
         problems.add(flag, "it is about requests and their answers: leave it out, or leave out --mode");
@@ -233,7 +234,9 @@ fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
         }
     });
     match plan {
-        Some(plan) if problems.is_empty() => Ok((plan, Output { format, file: output, thresholds })),
+        Some(plan) if problems.is_empty() => {
+            Ok((plan, Output { format, file: output, page: report.report, thresholds }))
+        }
         _ => Err(problems),
     }
 }
@@ -259,12 +262,12 @@ fn judge(record: &Record, thresholds: &[Threshold]) -> u8 {
         }
     }
     if record.subscriptions.opened == 0 {
-        say(&format!("error: not one subscription was opened{}", text::reasons(&record.subscriptions.failures)));
+        say(&format!("error: not one subscription was opened{}", words::reasons(&record.subscriptions.failures)));
         return 1;
     }
     if record.published.is_some() && record.deliveries.delivered == 0 {
         let failures = record.published.as_ref().map(|published| &published.failures);
-        say(&format!("error: not one message came{}", failures.map(text::reasons).unwrap_or_default()));
+        say(&format!("error: not one message came{}", failures.map(words::reasons).unwrap_or_default()));
         return 1;
     }
     code

@@ -29,15 +29,15 @@ Examples:
       latency, at the same 2,000 requests per second
   oroshi compare --fail-if slower --smallest-effect 5% main='...' @http://... this='...' @http://...
       for CI: exit code 3 if this is slower than main
-  oroshi compare --format json -o saved.json http://localhost:8080/
-  oroshi compare --baseline saved.json http://localhost:8080/
+  oroshi compare --format json -o saved.json app=http://localhost:8080/
+  oroshi compare --baseline saved.json app=http://localhost:8080/
       against a saved result: weaker, and it says what it cannot prove
 
 What is compared, each by a word or two:
   URL, NAME=URL, NAME='COMMAND' @URL; unnamed ones are A, B, C. No shell is involved. In a command and
   its URL, {{port}} is a free port, {{socket}} a path for a unix socket, {{dir}} a folder, each its own.
 
-Exit codes: 0 done; 1 something failed, or could not be compared; 2 wrong usage; 3 a --fail-if
+Exit codes: 0 done; 1 something failed, or there is no verdict (disturbed, not compared); 2 wrong usage; 3 a --fail-if
 condition held, and all was compared; 130 ended by Ctrl-C before there was enough to compare, or by a
 second one (the first ends it early, and still reports).";
 
@@ -91,6 +91,15 @@ pub(super) struct RuleArgs {
     /// Begin no further block after this time, unless there are fewer than three
     #[arg(long, value_name = "TIME")]
     pub(super) max_time: Option<String>,
+
+    /// No verdict on rates and latencies where more than this share of the runs of one side met a machine that was busy with something
+    /// else; 100% never minds [default: 20%]
+    #[arg(long, value_name = "PERCENT")]
+    pub(super) disturbed: Option<String>,
+
+    /// Processes that belong to the servers although they are not started here: a database, a container's daemon
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(super) processes: Vec<String>,
 
     /// Decides who runs when [default: 1]
     #[arg(long, value_name = "N")]

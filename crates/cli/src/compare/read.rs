@@ -45,12 +45,14 @@ impl Args {
         let Self { variants, load, rules: flags, output } = self;
         let (typed, wrong) = variants::parse(&variants);
         problems.extend(wrong);
-        let least = if output.baseline.is_some() { 1 } else { 2 };
+        // One alone is measured to be compared with later, or with what was measured earlier.
+        let is_kept = output.output.is_some() && output.format == Format::Json;
+        let least = if output.baseline.is_some() || is_kept { 1 } else { 2 };
         if variants.iter().filter(|word| !word.starts_with('@')).count() < least {
             problems.push(match least {
                 1 => "nothing to measure: expected a URL, as in http://localhost:8080/".into(),
                 _ => "a comparison needs two: expected A and B, as in http://localhost:8080/ unix:/run/app.sock; \
-                      or one, and a saved result with --baseline"
+                      or one, and a saved result with --baseline; or one, to be saved with --format json -o FILE"
                     .into(),
             });
         }
@@ -173,6 +175,9 @@ fn read_rules(typed: &RuleArgs, problems: &mut Vec<String>) -> Rules {
             problems,
         )
         .unwrap_or(usual.blocks_per_start),
+        disturbed: one("--disturbed", typed.disturbed.as_deref(), rules::disturbed, problems)
+            .unwrap_or(usual.disturbed),
+        processes: typed.processes.clone(),
         seed: one("--order-seed", typed.order_seed.as_deref(), units::parse_count, problems).unwrap_or(usual.seed),
     }
 }
@@ -318,7 +323,7 @@ mod tests {
     #[test]
     fn rules_are_read() {
         let (experiment, output) = read(
-            "--smallest-effect 5% --precision 1% --blocks 5-9 --max-time 1m --order-seed 7 --fail-if slower,undecided \
+            "--smallest-effect 5% --precision 1% --blocks 5-9 --max-time 1m --disturbed 50% --processes mariadbd,dockerd --order-seed 7 --fail-if slower,undecided \
              --fail-if faster --cpus 0 -o x.json --format json --report y.html --baseline z.json",
         );
         let expected = Rules {
@@ -328,6 +333,8 @@ mod tests {
             max_blocks: 9,
             max_time: Some(Duration::from_secs(60)),
             blocks_per_start: Some(1),
+            disturbed: 0.5,
+            processes: vec!["mariadbd".into(), "dockerd".into()],
             seed: 7,
         };
         assert_eq!(experiment.rules, expected);

@@ -131,7 +131,7 @@ impl<'t> Document<'t> {
         let (pass, mut found) = (self.pass.get(), self.found.borrow_mut());
         // The same place is read once for each point of the sweep, and by each variant that inherits it.
         let known =
-            found.iter().any(|f| f.at == at && (f.pass != pass || (f.mistake.text == text && f.mistake.key == key)));
+            found.iter().any(|f| f.at == at && f.mistake.key == key && (f.pass != pass || f.mistake.text == text));
         if !known {
             found.push(Found { at, pass, mistake: Mistake { line, key: key.to_owned(), text } });
         }

@@ -1,7 +1,7 @@
 //! An experiment carried out, and what is kept of it: `result.json`, `report.html`, and what the servers wrote.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -148,8 +148,12 @@ impl Place {
 
     /// All is written before anything of the earlier result is touched.
     fn replace(&self, json: &str, page: &str, output: &Path) -> io::Result<()> {
-        fs::write(self.part.join(DATA), json)?;
-        fs::write(self.part.join(PAGE), page)?;
+        for (name, text) in [(DATA, json), (PAGE, page)] {
+            let mut file = File::create(self.part.join(name))?;
+            file.write_all(text.as_bytes())?;
+            // A machine that stops now has the earlier result or this one.
+            file.sync_all()?;
+        }
         fs::create_dir_all(output)?;
         for entry in fs::read_dir(output)? {
             let entry = entry?;

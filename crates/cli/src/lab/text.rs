@@ -144,6 +144,16 @@ fn rules(experiment: &Experiment) -> String {
         Some(1) => "servers are started anew for each block".into(),
         Some(n) => format!("servers are started anew every {n} blocks"),
     });
+    parts.push(match rules.disturbed {
+        limit if limit >= 1.0 => "verdicts whatever else the machine does".into(),
+        limit => format!(
+            "no verdict on rates and latencies where others took the CPUs in more than {} of one side's runs",
+            units::percent(limit)
+        ),
+    });
+    if !rules.processes.is_empty() {
+        parts.push(format!("{} belong to the servers", rules.processes.join(", ")));
+    }
     parts.push(format!("seed {}", rules.seed));
     parts.join("; ")
 }

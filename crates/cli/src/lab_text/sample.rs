@@ -130,6 +130,8 @@ pub(crate) fn result(metrics: &[Metric], cells: Vec<CellResult>) -> LabResult {
             max_blocks: rules.max_blocks,
             max_time_s: None,
             blocks_per_start: rules.blocks_per_start,
+            disturbed: rules.disturbed,
+            processes: Vec::new(),
             seed: rules.seed,
             confidence: 0.95,
         },
@@ -158,12 +160,13 @@ pub(crate) fn cell(
         figures: BTreeMap::new(),
         shift: None,
         warnings: Vec::new(),
+        machine: None,
         record: None,
         command: None,
     };
     let runs = (0..12).flat_map(|_| 0..variants.len()).map(run).collect();
     let group = group.to_owned();
-    CellResult { group, point, variants, runs, comparisons, rate: None, blocks: 12, ended: Ended::Precise }
+    CellResult { group, point, variants, runs, comparisons, rate: None, blocks: 12, repeated: 0, ended: Ended::Precise }
 }
 
 pub(crate) fn variant(name: &str, start: Option<&str>, rps: f64, slowness: f64) -> VariantResult {

@@ -344,6 +344,7 @@ fn short(comparison: &Comparison) -> &'static str {
         Verdict::Slower => "slower",
         Verdict::Equivalent => "equivalent",
         Verdict::Undecided => "undecided",
+        Verdict::Disturbed => "disturbed",
         Verdict::NotCompared => "not compared",
     }
 }

@@ -2,10 +2,11 @@
 //! which size, how many requests failed, and who was at its limit.
 
 use oroshi_bench::{Bottleneck, Load, Record};
-use oroshi_stats::compare;
+use oroshi_stats::compare::{self, Verdict};
 use oroshi_words::units;
 
 use super::{bootstrap, too_few, values};
+use crate::disturbed::Disturbed;
 use crate::metric::Metric;
 use crate::plan::LEAST_BLOCKS;
 use crate::result::Run;
@@ -32,6 +33,8 @@ pub(crate) struct Facts<'a> {
     /// Runs of which it is known who was at its limit, and those in which it was the generator.
     pub(crate) graded: usize,
     pub(crate) generator_bound: usize,
+    /// How many of its runs met a busy machine.
+    pub(crate) disturbed: Disturbed,
     /// Errors per request.
     errors: f64,
     /// Why the server's CPU time and memory are not known.
@@ -63,6 +66,7 @@ impl<'a> Facts<'a> {
             burst: bursts.first().map(|burst| burst.sent).filter(|sent| bursts.iter().all(|burst| burst.sent == *sent)),
             graded: records.len(),
             generator_bound: records.iter().filter(at_limit).count(),
+            disturbed: Disturbed::of(own()),
             errors: errors(&records, &bursts),
             server_unknown: records.iter().find_map(|record| record.server_unknown.as_deref()),
         }
@@ -116,6 +120,29 @@ pub(super) fn failing(base: &Facts<'_>, variant: &Facts<'_>) -> Option<String> {
     let (name, share) = (facts.name, units::percent(facts.errors));
     Some(format!(
         "{share} of the requests to {name} ended in errors, and failing is not the work that is compared: mend it, or say with a check what is right"
+    ))
+}
+
+/// Why a verdict on the rates is not one on the servers: the generator was at its limit in more than half of the runs of the side that came
+/// out worse, or of either side where no difference was found. The better side may have been held back as well: then it is better by
+/// more, which the sentence says. Where the load is another program, nothing is known of its limit.
+pub(super) fn limited(metric: Metric, verdict: Verdict, [base, variant]: [&Facts<'_>; 2]) -> Option<String> {
+    let at_limit =
+        |facts: &&&Facts<'_>| facts.graded == facts.disturbed.runs && 2 * facts.generator_bound > facts.graded;
+    let asked: &[&Facts<'_>] = match verdict {
+        _ if metric != Metric::Rps => &[],
+        Verdict::Equivalent => &[base, variant],
+        Verdict::Faster => &[base],
+        Verdict::Slower => &[variant],
+        Verdict::Undecided | Verdict::Disturbed | Verdict::NotCompared => &[],
+    };
+    let facts = asked.iter().find(at_limit)?;
+    Some(format!(
+        "the load generator was at its limit in {} of {} of {}, so that is its rate and not the server's; give it more CPUs \
+         (`threads`, `cpus`), or compare CPU time per request",
+        facts.generator_bound,
+        units::plural(facts.graded as u64, "run"),
+        facts.name
     ))
 }
 

@@ -40,11 +40,12 @@ impl Sentence<'_> {
                 "{base} and {variant} both kept the timetable of {} requests/s: which can do more, only a closed loop shows",
                 units::number(*rate)
             ),
+            Finding::Disturbed(_, why) => format!("disturbed: no verdict on {label} of {variant} beside {base}: {why}"),
             Finding::Ratio(estimate) => {
                 let mut words = match verdict {
                     Verdict::Faster | Verdict::Slower => self.difference(&estimate.interval, verdict),
                     Verdict::Equivalent => self.equivalence(&estimate.interval),
-                    Verdict::Undecided | Verdict::NotCompared => self.doubt(&estimate.interval, p),
+                    Verdict::Undecided | Verdict::Disturbed | Verdict::NotCompared => self.doubt(&estimate.interval, p),
                 };
                 words.extend(self.at_limit(verdict, facts));
                 words.extend(self.few(estimate));
@@ -135,6 +136,7 @@ impl Sentence<'_> {
         let (winner, loser) = if verdict == Verdict::Faster { (variant, base) } else { (base, variant) };
         let truth = match (verdict, winner.generator_bound > 0, loser.generator_bound > 0) {
             (Verdict::Faster | Verdict::Slower, true, false) => "the true difference may be greater",
+            // In less than half of its runs: with more there is no verdict.
             (Verdict::Faster | Verdict::Slower, false, true) => "the true difference may be smaller",
             (Verdict::Faster | Verdict::Slower, ..) => "the true difference may be another one",
             _ => "the servers may differ by more than this shows",

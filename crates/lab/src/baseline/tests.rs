@@ -4,8 +4,20 @@ use oroshi_bench::environment::{Cpu, Environment};
 use oroshi_bench::{Load, Spacing};
 
 use super::*;
-use crate::result::{MetricRecord, Program, RulesRecord, SCHEMA, SweepRecord};
+use crate::analysis::CONFIDENCE;
+use crate::result::{MetricRecord, Program, SCHEMA, SweepRecord};
 use crate::sample::{cell, noise, record, run};
+
+#[test]
+fn a_result_from_before_machines_were_looked_at_is_read() {
+    let mut json = serde_json::to_value(result(vec![at(&[("unix", 1000.0)])])).unwrap();
+    for (place, field) in [("/rules", "disturbed"), ("/rules", "processes"), ("/cells/0", "repeated"), ("/cells/0/runs/0", "machine")] {
+        assert!(json.pointer_mut(place).unwrap().as_object_mut().unwrap().remove(field).is_some(), "{place}/{field}");
+    }
+    json["schema"] = "oroshi-lab/1.1".into();
+    let old: LabResult = serde_json::from_value(json).unwrap();
+    assert_eq!((old.rules.disturbed, old.cells[0].repeated, old.cells[0].runs[0].machine), (1.0, 0, None));
+}
 
 fn result(cells: Vec<CellResult>) -> LabResult {
     let metric = |metric: Metric| MetricRecord {
@@ -33,6 +45,8 @@ fn result(cells: Vec<CellResult>) -> LabResult {
             max_blocks: 5,
             max_time_s: None,
             blocks_per_start: Some(1),
+            disturbed: 0.2,
+            processes: Vec::new(),
             seed: 1,
             confidence: CONFIDENCE,
         },

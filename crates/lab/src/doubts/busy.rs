@@ -1,9 +1,13 @@
 //! Other processes that use the CPUs meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::time::Duration;
 
+use oroshi_net::CpuList;
 use oroshi_words::units;
+
+use crate::result::MachineUse;
 
 /// Share of a CPU from which a process counts as busy.
 const BUSY: f64 = 0.1;
@@ -22,6 +26,22 @@ struct Process {
     started: u64,
     /// CPU time in ticks, without that of its children.
     used: u64,
+    /// The same with that of children that have ended and were waited for.
+    with_ended: u64,
+}
+
+/// What each CPU did until one moment, in ticks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cpus(BTreeMap<usize, Ticks>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Ticks {
+    /// Of processes.
+    processes: u64,
+    /// Of interrupts, which some kernels count for the process as well that they interrupt.
+    interrupts: u64,
+    stolen: u64,
+    idle: u64,
 }
 
 /// A process that was busy.
@@ -40,7 +60,9 @@ impl Processes {
         let stats = all.filter_map(|process| process.ok()?.stat().ok());
         let entry = |stat: procfs::process::Stat| {
             let (pid, parent) = (u32::try_from(stat.pid).ok()?, u32::try_from(stat.ppid).ok()?);
-            Some((pid, Process { parent, name: stat.comm, started: stat.starttime, used: stat.utime + stat.stime }))
+            let used = stat.utime + stat.stime;
+            let with_ended = used + u64::try_from(stat.cutime + stat.cstime).unwrap_or(0);
+            Some((pid, Process { parent, name: stat.comm, started: stat.starttime, used, with_ended }))
         };
         Self(stats.filter_map(entry).collect())
     }
@@ -58,6 +80,90 @@ impl Processes {
             family.extend(children);
         }
     }
+}
+
+impl Cpus {
+    /// Those that are there now.
+    pub(super) fn look() -> Self {
+        Self::read(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    /// The lines `cpuN` of `/proc/stat` (proc_stat(5)).
+    fn read(text: &str) -> Self {
+        let line = |line: &str| {
+            let mut fields = line.strip_prefix("cpu")?.split(' ');
+            let cpu: usize = fields.next()?.parse().ok()?;
+            let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+            let &[user, nice, system, idle, waiting, irq, softirq, ref rest @ ..] = ticks.as_slice() else {
+                return None;
+            };
+            let stolen = rest.first().copied().unwrap_or(0);
+            let processes = user + nice + system;
+            Some((cpu, Ticks { processes, interrupts: irq + softirq, stolen, idle: idle + waiting }))
+        };
+        Self(text.lines().filter_map(line).collect())
+    }
+}
+
+/// What the CPUs did for others between two looks. `wanted`: those that the run could use; `None`: all there are. `own` and `known` as in
+/// [`others`]; `known` is `None` where the server's processes were not found, and then nobody can tell who is a stranger.
+pub(super) fn machine_use(
+    before: (&Processes, &Cpus),
+    after: (&Processes, &Cpus),
+    wanted: Option<&CpuList>,
+    own: u32,
+    known: Option<&[String]>,
+) -> Option<MachineUse> {
+    let passed = |earlier: u64, later: u64| later.saturating_sub(earlier) as f64;
+    let mut cpus = Vec::new();
+    for (cpu, later) in after.1.0.iter().filter(|(cpu, _)| wanted.is_none_or(|wanted| wanted.contains(**cpu))) {
+        let Some(earlier) = before.1.0.get(cpu) else { continue };
+        let processes = passed(earlier.processes, later.processes);
+        let interrupts = passed(earlier.interrupts, later.interrupts);
+        let stolen = passed(earlier.stolen, later.stolen);
+        let all = processes + interrupts + stolen + passed(earlier.idle, later.idle);
+        if all > 0.0 {
+            cpus.push((processes / all, interrupts / all, stolen / all, all));
+        }
+    }
+    let ticks = cpus.iter().map(|cpu| cpu.3).fold(0.0, f64::max);
+    if ticks <= 0.0 {
+        return None;
+    }
+    let others = known.map(|known| {
+        let (ours, strangers) = shared_out(before.0, after.0, own, known);
+        let busy: f64 = cpus.iter().map(|(processes, interrupts, ..)| processes + interrupts).sum();
+        let processes: f64 = cpus.iter().map(|cpu| cpu.0).sum();
+        if after.0.0.get(&KTHREADD).is_some_and(|process| process.name == "kthreadd") {
+            // Strangers on other CPUs take nothing from these.
+            (strangers / ticks).min((busy - ours / ticks).max(0.0))
+        } else {
+            // In a container the processes of others are out of sight, and only the CPUs tell.
+            (processes - ours / ticks).max(0.0)
+        }
+    });
+    let stolen = cpus.iter().map(|cpu| cpu.2).fold(0.0, f64::max);
+    Some(MachineUse { cpus: cpus.len(), others, stolen: Some(stolen) })
+}
+
+/// Ticks that our own processes used between two looks, and those of strangers. Processes that came and went between them are in the account
+/// of whoever waited for them: what each had used before is taken off again.
+fn shared_out(before: &Processes, after: &Processes, own: u32, known: &[String]) -> (f64, f64) {
+    let family: BTreeSet<u32> = before.family(own).union(&after.family(own)).copied().collect();
+    let sums = |processes: &Processes| {
+        let mut sums = (0.0, 0.0);
+        for (pid, process) in &processes.0 {
+            let kernel = *pid == KTHREADD || process.parent == KTHREADD;
+            if family.contains(pid) || known.contains(&process.name) {
+                sums.0 += process.with_ended as f64;
+            } else if !kernel {
+                sums.1 += process.with_ended as f64;
+            }
+        }
+        sums
+    };
+    let ((ours, strangers), (ours_later, strangers_later)) = (sums(before), sums(after));
+    ((ours_later - ours).max(0.0), (strangers_later - strangers).max(0.0))
 }
 
 /// Who was busy between two looks, the busiest first, but for the kernel, the family of `own`, and processes of these names.
@@ -110,7 +216,7 @@ mod tests {
 
     fn processes(all: &[(u32, u32, &str, u64, u64)]) -> Processes {
         let one = |&(pid, parent, name, started, used): &(u32, u32, &str, u64, u64)| {
-            (pid, Process { parent, name: name.to_owned(), started, used })
+            (pid, Process { parent, name: name.to_owned(), started, used, with_ended: used })
         };
         Processes(all.iter().map(one).collect())
     }
@@ -137,6 +243,57 @@ mod tests {
         assert_eq!(listed(&found, 1).unwrap(), "mysqld (pid 20) with 50 % of a CPU, and 1 more");
         assert_eq!(listed(&[], 1), None);
         assert_eq!(others(&before, &after, Duration::ZERO, 10, &[]), [], "no time, no share");
+    }
+
+    #[test]
+    fn what_others_took_is_what_strangers_used_of_the_cpus_that_matter() {
+        let cpus = |busy: [u64; 2], stolen: u64| {
+            let line =
+                |cpu: usize, busy: u64| format!("cpu{cpu} {busy} 0 0 {} 0 0 0 {stolen} 0 0", 100 - busy - stolen);
+            Cpus::read(&format!("cpu  1 2 3 4 5 6 7 8\n{}\n{}\nintr 5\n", line(0, busy[0]), line(1, busy[1])))
+        };
+        let zero = Cpus::read("cpu0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0\n");
+        let before = processes(&[(2, 0, "kthreadd", 0, 0), (10, 1, "oroshi", 5, 0), (20, 1, "yes", 5, 1000)]);
+        let after = processes(&[
+            (2, 0, "kthreadd", 0, 99),
+            (10, 1, "oroshi", 5, 60),
+            (12, 10, "nginx", 5, 40),
+            (20, 1, "yes", 5, 1050),
+        ]);
+        let of = |cpus: &Cpus, wanted: Option<&str>, known: &[&str]| {
+            let known: Vec<String> = known.iter().map(|&name| name.to_owned()).collect();
+            let wanted = wanted.map(|text| text.parse::<CpuList>().unwrap());
+            machine_use((&before, &zero), (&after, cpus), wanted.as_ref(), 10, Some(&known)).unwrap()
+        };
+        let all = of(&cpus([80, 70], 0), None, &[]);
+        assert_eq!((all.cpus, all.others, all.stolen), (2, Some(0.5), Some(0.0)));
+        assert_eq!(of(&cpus([80, 70], 0), None, &["yes"]).others, Some(0.0), "it belongs to the servers");
+        // The strangers were on the other CPU.
+        assert_eq!(of(&cpus([100, 50], 0), Some("0"), &[]).others, Some(0.0));
+        let stolen = of(&cpus([50, 50], 20), Some("1"), &[]);
+        assert_eq!((stolen.cpus, stolen.stolen), (1, Some(0.2)));
+        assert_eq!(machine_use((&before, &zero), (&after, &zero), None, 10, None), None, "no time has passed");
+        let unknown = machine_use((&before, &zero), (&after, &cpus([80, 70], 0)), None, 10, None).unwrap();
+        assert_eq!(unknown.others, None, "who is a stranger is not known");
+        // Within a container there is no kthreadd to be seen, and no stranger either.
+        let alone = processes(&[(10, 1, "oroshi", 5, 60)]);
+        let none = processes(&[]);
+        let inside = machine_use((&none, &zero), (&alone, &cpus([80, 70], 0)), None, 10, Some(&[])).unwrap();
+        assert!((inside.others.unwrap() - 0.9).abs() < 1e-9, "{inside:?}");
+    }
+
+    #[test]
+    fn what_came_and_went_between_two_looks_is_counted_once() {
+        let used = |all: &[(u32, u32, u64)]| {
+            let one = |&(pid, parent, with_ended): &(u32, u32, u64)| {
+                (pid, Process { parent, name: "cc1".into(), started: 5, used: 0, with_ended })
+            };
+            Processes(all.iter().map(one).collect())
+        };
+        // 31 had used 500 before, 530 when it ended; 32 came and went. 30 has waited for both.
+        let (before, after) = (used(&[(30, 1, 7), (31, 30, 500)]), used(&[(30, 1, 7 + 530 + 20)]));
+        assert_eq!(shared_out(&before, &after, 10, &[]), (0.0, 50.0));
+        assert_eq!(shared_out(&before, &after, 30, &[]), (50.0, 0.0));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The process that keeps others, from its first line to its last.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -15,6 +15,7 @@ use rustix::process::{Resource, Signal, WaitOptions, WaitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::bounded::Bounded;
 use super::message::{Done, Ended, Order, Reply};
 use crate::place::PREFIX;
 
@@ -24,6 +25,8 @@ const REST: Duration = Duration::from_millis(200);
 const KILLING: Duration = Duration::from_secs(10);
 /// How often to look for processes that are still to be killed: those of another parent end without our being told.
 const LOOK: Duration = Duration::from_millis(5);
+/// How often the size of the output is looked at.
+const LOOK_AT_OUTPUT: Duration = Duration::from_millis(50);
 /// Longest that a step after the end may take.
 pub(super) const TEARDOWN: Duration = Duration::from_secs(30);
 
@@ -36,7 +39,8 @@ pub struct Keep {
     pub descriptors: Option<u64>,
     /// The folder to make, and to remove in the end with all that is in it. Its name begins with [`PREFIX`].
     pub folder: Option<PathBuf>,
-    /// The file to which all processes' standard output and error are appended.
+    /// The file to which all processes' standard output and error are appended. When it grows beyond 8 MiB, its middle is cut out: the first
+    /// and the last MiB stay.
     pub output: PathBuf,
 }
 
@@ -79,7 +83,11 @@ async fn live(options: &Keep) -> Result<Done, String> {
     let mut keeper = Keeper::new(options)?;
     tell(&Reply::Ready);
     let stop = loop {
-        match keeper.events.recv().await {
+        let event = tokio::time::timeout(LOOK_AT_OUTPUT, keeper.events.recv()).await;
+        // A disk that cannot be written to is no reason to end a server.
+        let _ = keeper.output.look();
+        let Ok(event) = event else { continue };
+        match event {
             Some(Event::Order(Order::Stop { signal, grace })) => break Signal::from_named_raw(signal).zip(Some(grace)),
             Some(Event::Order(order)) => keeper.obey(order),
             Some(Event::Child) => keeper.reap(),
@@ -93,7 +101,7 @@ async fn live(options: &Keep) -> Result<Done, String> {
 
 struct Keeper {
     events: UnboundedReceiver<Event>,
-    output: File,
+    output: Bounded,
     /// Made by us.
     folder: Option<PathBuf>,
     env: Vec<(OsString, OsString)>,
@@ -129,8 +137,9 @@ impl Keeper {
             rustix::process::setrlimit(Resource::Nofile, limit)
                 .map_err(|error| failed("set the limit of open files")(&error))?;
         }
-        let output = OpenOptions::new().append(true).create(true).open(&options.output);
+        let output = OpenOptions::new().read(true).append(true).create(true).open(&options.output);
         let output = output.map_err(|error| format!("could not open {}: {error}", options.output.display()))?;
+        let output = Bounded::new(output);
         let (sender, events) = unbounded_channel();
         listen(&sender).map_err(|error| failed("prepare for signals")(&error))?;
         if let Some(folder) = &options.folder {
@@ -157,7 +166,7 @@ impl Keeper {
 
     fn start(&mut self, words: &[OsString]) -> Result<u32, String> {
         let Some((program, args)) = words.split_first() else { return Err("the command is empty".to_owned()) };
-        let output = || self.output.try_clone().map(Stdio::from).map_err(|error| format!("no output: {error}"));
+        let output = || self.output.file().try_clone().map(Stdio::from).map_err(|error| format!("no output: {error}"));
         let mut command = Command::new(program);
         command.args(args).envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(output()?).stderr(output()?).process_group(0);
@@ -234,6 +243,7 @@ impl Keeper {
     /// Ends everything, runs what is to be run after the end, and removes the folder.
     async fn end(&mut self, stop: Option<(Signal, Duration)>) -> Done {
         let mut troubles = Vec::new();
+        let _ = self.output.look();
         if let Some((signal, grace)) = stop.filter(|(signal, _)| *signal != Signal::KILL) {
             self.ask(signal, grace).await;
         }
@@ -291,7 +301,9 @@ impl Keeper {
             if Instant::now() >= deadline || enough(&descendants(std::process::id())) {
                 return Ok(true);
             }
-            match tokio::time::timeout_at(deadline.into(), self.events.recv()).await {
+            let _ = self.output.look();
+            let next = deadline.min(Instant::now() + LOOK_AT_OUTPUT);
+            match tokio::time::timeout_at(next.into(), self.events.recv()).await {
                 Ok(Some(Event::End) | None) => return Err(AtOnce),
                 Ok(Some(Event::Child | Event::Order(_))) | Err(_) => {}
             }

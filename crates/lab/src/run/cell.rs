@@ -1,15 +1,20 @@
 //! One comparison: its servers are started, its variants take turns, and what came out is put together.
 
+use std::collections::BTreeSet;
+
+use oroshi_net::CpuList;
+
 use super::Stage;
 use super::measure::{Measured, Order, measure};
 use super::servers::{Servers, Stopped};
 use super::stop::{self, Progress};
 use crate::analysis::{self, Asked, Facts, no_figure};
+use crate::disturbed;
 use crate::doubts::Look;
 use crate::follow::Event;
 use crate::metric::Metric;
 use crate::order::order;
-use crate::plan::{Cell, LEAST_BLOCKS, Load, Variant};
+use crate::plan::{Cell, Experiment, LEAST_BLOCKS, Load, Rules, Variant};
 use crate::result::{CellResult, Ended, Failure, Program, Run, VariantResult};
 
 /// Carries out a cell. Its servers are gone when this returns.
@@ -26,6 +31,7 @@ pub(super) fn carry_out(stage: &mut Stage<'_>, index: usize) -> CellResult {
         runs: Vec::new(),
         rate: None,
         blocks: 0,
+        repeated: 0,
     };
     let ended = turns.take(stage).unwrap_or_else(|ended| ended);
     turns.servers.stop_all(stage, index);
@@ -44,6 +50,8 @@ struct Turns<'a> {
     rate: Option<f64>,
     /// Blocks in which every variant that had not failed was measured.
     blocks: usize,
+    /// Blocks that were made anew.
+    repeated: usize,
 }
 
 impl Turns<'_> {
@@ -52,17 +60,17 @@ impl Turns<'_> {
         let experiment = stage.experiment;
         let rules = &experiment.rules;
         let deadline = stop::deadline(rules, self.index, experiment.cells.len());
-        let mut session = 0;
-        for block in 0.. {
+        let (mut session, mut block, mut again) = (0, 0, false);
+        loop {
             let now = match rules.blocks_per_start {
                 Some(blocks) if !self.cell.servers.is_empty() => block / blocks.max(1),
                 _ => 0,
             };
-            if block == 0 || now != session {
+            if (block == 0 || now != session) && !again {
                 session = now;
                 self.start(stage, block)?;
             }
-            if block == 0 {
+            if block == 0 && !again {
                 self.find_rate(stage)?;
             }
             let turns = order(self.cell.variants.len(), self.index, block, rules.seed);
@@ -80,14 +88,30 @@ impl Turns<'_> {
                 }
             }
             self.enough()?;
+            let over = deadline.is_some_and(|deadline| stage.elapsed() >= deadline);
+            again = !over && self.is_to_be_repeated(rules, experiment.metrics[0], block);
+            if again {
+                // By what the machine did, and not by what came out.
+                self.runs.retain(|run| run.block != block);
+                self.repeated += 1;
+                continue;
+            }
             self.blocks += 1;
             self.give_up_the_blind(stage, block)?;
-            let over = deadline.is_some_and(|deadline| stage.elapsed() >= deadline);
             if let Some(ended) = stop::ended(rules, self.blocks, self.precision(experiment.metrics[0]), over) {
                 return Ok(ended);
             }
+            block += 1;
         }
-        Ok(Ended::MaxBlocks)
+    }
+
+    /// Whether a block is made anew because a run of it was disturbed: half as often as there are blocks at least.
+    fn is_to_be_repeated(&self, rules: &Rules, primary: Metric, block: usize) -> bool {
+        let mut runs = self.runs.iter().filter(|run| run.block == block);
+        disturbed::is_sensitive(primary)
+            && rules.disturbed < 1.0
+            && self.repeated < rules.min_blocks.div_ceil(2)
+            && runs.any(disturbed::is_disturbed)
     }
 
     /// Starts all servers, anew if they are up.
@@ -149,10 +173,14 @@ impl Turns<'_> {
         let measured = measure(stage, order);
         stage.runs += 1;
         match measured {
-            Ok(measured) => {
+            Ok(mut measured) => {
                 // Runs that only find the rate are not in the result.
                 if block.is_some() {
-                    stage.machine.ran(look, measured.servers.as_deref(), measured.clock);
+                    let rules = &stage.experiment.rules;
+                    let known = measured.servers.take().map(|servers| [servers, rules.processes.clone()].concat());
+                    let cpus = self.cpus(stage.experiment);
+                    measured.machine = stage.machine.ran(look, cpus.as_ref(), known.as_deref(), measured.clock);
+                    measured.warnings.extend(measured.machine.as_ref().and_then(disturbed::words));
                     stage.warn(&measured.warnings);
                 }
                 Ok(Some(measured))
@@ -169,6 +197,16 @@ impl Turns<'_> {
                 Ok(None)
             }
         }
+    }
+
+    /// The CPUs that both sides of a run may use; `None`: all there are, or nobody knows.
+    fn cpus(&self, experiment: &Experiment) -> Option<CpuList> {
+        let (servers, load) = (experiment.server_cpus.as_ref(), experiment.load_cpus.as_ref());
+        if self.cell.servers.is_empty() {
+            return None;
+        }
+        let both: BTreeSet<usize> = servers?.iter().chain(load?.iter()).collect();
+        both.iter().map(usize::to_string).collect::<Vec<_>>().join(",").parse().ok()
     }
 
     fn tell(&mut self, stage: &mut Stage<'_>, variant: usize) {
@@ -269,6 +307,7 @@ impl Turns<'_> {
             alive: &alive,
             metrics: &experiment.metrics,
             smallest_effect: experiment.rules.smallest_effect,
+            disturbed: experiment.rules.disturbed,
             stopped_when_precise: ended == Ended::Precise,
         };
         let comparisons = analysis::comparisons(&asked, &self.runs);
@@ -292,6 +331,7 @@ impl Turns<'_> {
             comparisons,
             rate: self.rate,
             blocks: self.blocks,
+            repeated: self.repeated,
             ended,
             runs: self.runs,
         }
@@ -299,8 +339,8 @@ impl Turns<'_> {
 }
 
 fn as_run(measured: Measured, variant: usize, block: usize, session: usize, place: usize, at_s: f64) -> Run {
-    let Measured { figures, shift, warnings, record, command, .. } = measured;
-    Run { variant, block, session, place, at_s, figures, shift, warnings, record, command }
+    let Measured { figures, shift, warnings, machine, record, command, .. } = measured;
+    Run { variant, block, session, place, at_s, figures, shift, warnings, machine, record, command }
 }
 
 /// A rate as somebody would ask for it.
@@ -312,6 +352,35 @@ fn three_digits(rate: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::MachineUse;
+
+    #[test]
+    fn disturbed_blocks_are_made_anew_for_some_times_and_only_where_it_matters() {
+        let experiment = crate::sample::experiment();
+        let disturbed = |others| {
+            let machine = Some(MachineUse { cpus: 2, others: Some(others), stolen: None });
+            Run { machine, ..crate::sample::run(0, 4, &[]) }
+        };
+        let of = |others, repeated, primary, limit| {
+            let turns = Turns {
+                index: 0,
+                cell: &experiment.cells[0],
+                servers: Servers::default(),
+                failed: vec![None; 2],
+                load_programs: vec![None; 2],
+                runs: vec![crate::sample::run(1, 4, &[]), disturbed(others), Run { block: 3, ..disturbed(9.0) }],
+                rate: None,
+                blocks: 4,
+                repeated,
+            };
+            turns.is_to_be_repeated(&Rules { disturbed: limit, ..Rules::default() }, primary, 4)
+        };
+        assert!(of(1.0, 0, Metric::Rps, 0.2) && of(1.0, 4, Metric::P99, 0.2));
+        assert!(!of(0.1, 0, Metric::Rps, 0.2), "the block before it was, and not this one");
+        assert!(!of(1.0, 5, Metric::Rps, 0.2), "half as many as there are blocks at least");
+        assert!(!of(1.0, 0, Metric::Cpu, 0.2), "CPU time compares all the same");
+        assert!(!of(1.0, 0, Metric::Rps, 1.0), "nobody minds");
+    }
 
     #[test]
     fn a_rate_has_three_digits() {

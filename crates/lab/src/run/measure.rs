@@ -14,7 +14,7 @@ use crate::doubts::megahertz;
 use crate::metric::Metric;
 use crate::plan::{Command, Load, Server, Subscribe, Variant};
 use crate::program;
-use crate::result::{CommandRun, Program};
+use crate::result::{CommandRun, MachineUse, Program};
 use crate::serving::{self, Launch, Running};
 use crate::template::{Values, fill};
 
@@ -47,6 +47,8 @@ pub(super) struct Measured {
     pub(super) clock: Option<f64>,
     /// Names of the server's processes, if they are not ours and were found.
     pub(super) servers: Option<Vec<String>>,
+    /// What else the machine did meanwhile.
+    pub(super) machine: Option<MachineUse>,
 }
 
 /// Carries out one run.

@@ -56,7 +56,14 @@ pub(super) fn warnings(record: &Record) -> Vec<String> {
             record.failures.keys().filter(|failure| failure.is_error()).map(|failure| failure.name()).collect();
         format!("{} of the requests ended in errors ({})", units::percent(share), names.join(", "))
     });
-    record.warnings.iter().cloned().chain(bound).chain(errors).collect()
+    let of_record = record.warnings.iter().filter(|text| !is_of_the_machine(text)).cloned();
+    of_record.chain(bound).chain(errors).collect()
+}
+
+/// What a run alone says of other processes and machines. Here that is judged for the CPUs that the experiment may use, also for loads that are
+/// programs ([`disturbed`](crate::disturbed)), and two rules would contradict each other.
+fn is_of_the_machine(warning: &str) -> bool {
+    ["other processes used ", "another machine on this host took "].iter().any(|start| warning.starts_with(start))
 }
 
 /// Why a program's burst measured nothing but failures, or is not what was asked for, if so.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use regex_lite::Regex;
 
+use crate::keeper::HEAD;
+
 /// The most that is read back at once, bytes.
 const MOST: u64 = 64 * 1024;
 
@@ -32,6 +34,11 @@ impl Output {
 
     /// Whether one of the complete lines that have come since the last call matches.
     pub(super) fn has_line(&mut self, pattern: &Regex) -> io::Result<bool> {
+        // The keeper has cut the middle out: what was not looked at yet is behind the beginning.
+        let length = fs::metadata(&self.path)?.len();
+        if length < self.seen {
+            self.seen = HEAD.min(length);
+        }
         loop {
             let bytes = self.read(self.seen, MOST)?;
             let Some(end) = bytes.iter().rposition(|&byte| byte == b'\n').map(|end| end + 1) else {
@@ -49,9 +56,11 @@ impl Output {
     /// The last bytes as text, at most so many, from the beginning of a line where there is one.
     pub(super) fn tail(&self, most: usize) -> String {
         let length = fs::metadata(&self.path).map_or(0, |file| file.len());
-        let start = length.saturating_sub(most as u64).max(self.from);
+        // Where the middle was cut out, what came before this server may be gone.
+        let from = if length < self.from { HEAD.min(length) } else { self.from };
+        let start = length.saturating_sub(most as u64).max(from);
         // Read with the byte before it, which tells whether a line begins there.
-        let cut = start > self.from;
+        let cut = start > from;
         let bytes = self.read(start - u64::from(cut), most as u64 + u64::from(cut)).unwrap_or_default();
         let skip = if cut { bytes.iter().position(|&byte| byte == b'\n').map_or(1, |end| end + 1) } else { 0 };
         String::from_utf8_lossy(bytes.get(skip..).unwrap_or_default()).into_owned()

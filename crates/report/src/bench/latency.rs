@@ -121,7 +121,7 @@ pub(super) fn phases(record: &Record) -> Markup {
 }
 
 /// Curves over a scale of nines.
-fn percentiles(title: &str, note: &Markup, curves: &[(String, &ClockRecord)]) -> Markup {
+pub(crate) fn percentiles(title: &str, note: &Markup, curves: &[(String, &ClockRecord)]) -> Markup {
     let curves: Vec<(String, Curve)> = curves
         .iter()
         .map(|(name, clock)| (name.clone(), Curve::of(clock)))
@@ -231,7 +231,7 @@ impl Curve {
 }
 
 /// The figures of several clocks.
-fn clocks_table<N: AsRef<str>>(clocks: &[(N, &ClockRecord)]) -> Markup {
+pub(crate) fn clocks_table<N: AsRef<str>>(clocks: &[(N, &ClockRecord)]) -> Markup {
     let head = ["", "p50", "p90", "p99", "p99.9", "max", "mean", "stdev", "values"];
     let rows = clocks.iter().map(|(name, clock)| {
         let summary = &clock.summary;

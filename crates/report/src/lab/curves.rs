@@ -1,4 +1,5 @@
-//! Each metric against the value that was swept over, a curve per variant.
+//! Each metric against the value that was swept over: a curve per variant where the values are numbers, bars beside each other where they
+//! are names, as there is nothing between two names.
 
 use maud::{Markup, html};
 use oroshi_lab::result::{CellResult, MetricRecord, SweepRecord};
@@ -7,12 +8,14 @@ use oroshi_words::units;
 
 use super::View;
 use crate::chart::scale::Scale;
-use crate::chart::{Axis, Figure, Plot};
+use crate::chart::{Axis, Figure, Plot, Swatch, colour};
 use crate::figure::{self, Unit};
 use crate::page::{Cell, cell, table};
 
 /// From this factor on between the ends, orders of magnitude are shown.
 const WIDE: f64 = 8.0;
+/// How much of its place a group of bars takes.
+const BARS: f64 = 0.72;
 
 /// A figure per group and metric.
 pub(super) fn section(view: &View<'_>, sweep: &SweepRecord) -> Markup {
@@ -38,12 +41,24 @@ fn curve(view: &View<'_>, sweep: &SweepRecord, cells: &[&CellResult], metric: &M
     }
     let places = Places::of(sweep);
     let unit = Unit::from(metric.unit);
-    let mut plot = Plot::new(places.axis.clone(), Axis::new(metric.label.as_str(), scale(&lines), unit), 260);
-    for (name, points) in &lines {
+    let is_named = places.is_named();
+    let up = if is_named { from_zero(&lines, unit) } else { scale(&lines) };
+    let mut plot = Plot::new(places.axis.clone(), Axis::new(metric.label.as_str(), up, unit), 260);
+    let width = BARS / lines.len() as f64;
+    for (place, (name, points)) in lines.iter().enumerate() {
         let series = view.series(name);
-        let at = |point: usize| places.at[point];
-        plot.band(series, &points.iter().map(|(point, i)| (at(*point), i.low, i.high)).collect::<Vec<_>>());
-        plot.line(series, "", points.iter().map(|(point, i)| (at(*point), Some(i.estimate))));
+        // Bars stand beside each other.
+        let beside = if is_named { (place as f64 - (lines.len() - 1) as f64 / 2.0) * width } else { 0.0 };
+        let at = |point: usize| places.at[point] + beside;
+        if is_named {
+            for (point, interval) in points {
+                let ends = (at(*point) - width * 0.44, at(*point) + width * 0.44);
+                plot.column(&format!("bar {}", colour(series)), ends, interval.estimate);
+            }
+        } else {
+            plot.band(series, &points.iter().map(|(point, i)| (at(*point), i.low, i.high)).collect::<Vec<_>>());
+            plot.line(series, "", points.iter().map(|(point, i)| (at(*point), Some(i.estimate))));
+        }
         for (point, interval) in points {
             plot.whisker(series, at(*point), interval.low, interval.high);
             let range = figure::range(interval, unit);
@@ -72,7 +87,11 @@ fn curve(view: &View<'_>, sweep: &SweepRecord, cells: &[&CellResult], metric: &M
     let head: Vec<&str> = std::iter::once(sweep.label.as_str()).chain(lines.iter().map(|(name, _)| *name)).collect();
     let numbers = table(&metric.label, &head, rows.collect::<Vec<_>>());
     let note = html! { "Median over the runs, with its " (figure::percent(view.result.rules.confidence)) " interval." };
-    Figure { title: &metric.label, note, key: view.key(cells), chart: plot.draw(&label), numbers: Some(numbers) }.draw()
+    let key = view.key(cells).into_iter().map(|(swatch, name)| match swatch {
+        Swatch::Mark(series) if is_named => (Swatch::Bar(series), name),
+        _ => (swatch, name),
+    });
+    Figure { title: &metric.label, note, key: key.collect(), chart: plot.draw(&label), numbers: Some(numbers) }.draw()
 }
 
 /// A variant's figures in the order of the sweep.
@@ -94,6 +113,14 @@ fn scale(lines: &[(&str, Vec<(usize, Interval)>)]) -> Scale {
     if least > 0.0 && most / least >= WIDE { Scale::log(ends) } else { Scale::from_zero(ends) }
 }
 
+/// The length of a bar tells its value only from zero on.
+fn from_zero(lines: &[(&str, Vec<(usize, Interval)>)], unit: Unit) -> Scale {
+    // An interval that knows nothing does not flatten all bars.
+    let ends =
+        lines.iter().flat_map(|(_, points)| points).map(|(_, i)| i.high.min(i.estimate * 2.0)).collect::<Vec<_>>();
+    if unit == Unit::Bytes { Scale::bytes_from_zero(ends) } else { Scale::from_zero(ends) }
+}
+
 /// Where the swept values stand.
 struct Places {
     axis: Axis,
@@ -101,6 +128,11 @@ struct Places {
 }
 
 impl Places {
+    /// The values are names, with nothing between them.
+    fn is_named(&self) -> bool {
+        matches!(self.axis.scale, Scale::Places { .. })
+    }
+
     /// As numbers or times where all of them are, as names otherwise.
     fn of(sweep: &SweepRecord) -> Self {
         let values = &sweep.values;

@@ -55,6 +55,8 @@ pub(super) fn section(view: &View<'_>) -> Markup {
         Some((low, high)) if low == high => low.to_string(),
         Some((low, high)) => format!("{low} to {high}"),
     };
+    let ours = result.cells.iter().flat_map(|cell| &cell.variants).any(|variant| variant.start.is_some());
+    let repeated: usize = result.cells.iter().map(|cell| cell.repeated).sum();
     let runs: usize = result.cells.iter().map(|cell| cell.runs.len()).sum();
     let starts = match rules.blocks_per_start {
         None => "once, before the first block".to_owned(),
@@ -77,7 +79,10 @@ pub(super) fn section(view: &View<'_>) -> Markup {
             ))),
             ("A difference matters from", Some(percent(rules.smallest_effect))),
             ("Confidence", Some(format!("{}; p values are corrected for the number of questions (Holm)", percent(rules.confidence)))),
-            ("Servers were started", Some(starts)),
+            ("Servers were started", ours.then_some(starts)),
+            ("No verdict on rates and latencies", (rules.disturbed < 1.0).then(|| format!("where others took the CPUs in more than {} of one side’s runs", percent(rules.disturbed)))),
+            ("Processes that belong to the servers", (!rules.processes.is_empty()).then(|| rules.processes.join(", "))),
+            ("Blocks made anew, as the machine was disturbed", (repeated > 0).then(|| units::count(repeated as u64))),
             ("Seed of the order", Some(rules.seed.to_string())),
             ("Blocks", Some(if cells > 1 { format!("{blocks} in each of {cells} comparisons") } else { blocks })),
             ("Runs", Some(units::count(runs as u64))),

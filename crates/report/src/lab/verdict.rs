@@ -38,7 +38,7 @@ pub(super) fn chip(metric: Metric, verdict: Verdict) -> Markup {
         Verdict::Faster => "good",
         Verdict::Slower => "bad",
         Verdict::Equivalent => "same",
-        Verdict::Undecided | Verdict::NotCompared => "unknown",
+        Verdict::Undecided | Verdict::Disturbed | Verdict::NotCompared => "unknown",
     };
     html! { span class={ "chip " (kind) } { (word(metric, verdict)) } }
 }
@@ -52,6 +52,7 @@ fn word(metric: Metric, verdict: Verdict) -> &'static str {
         Verdict::Slower => "needs more",
         Verdict::Equivalent => "equivalent",
         Verdict::Undecided => "undecided",
+        Verdict::Disturbed => "disturbed",
         Verdict::NotCompared => "not compared",
     }
 }
@@ -69,7 +70,14 @@ fn sentences(base: usize, comparisons: &[Comparison]) -> Markup {
 /// How often which verdict: `unix beside TCP: faster in 5 of 6, undecided in 1; ratios from +4 % to +31 %.`
 fn counts(view: &View<'_>, metric: Metric, cells: &[CellResult]) -> Markup {
     let pairs = pairs(metric, cells);
-    let all = [Verdict::Faster, Verdict::Slower, Verdict::Equivalent, Verdict::Undecided, Verdict::NotCompared];
+    let all = [
+        Verdict::Faster,
+        Verdict::Slower,
+        Verdict::Equivalent,
+        Verdict::Undecided,
+        Verdict::Disturbed,
+        Verdict::NotCompared,
+    ];
     let line = |pair: &(&str, &str)| {
         let of_pair = |(cell, comparison): &(&CellResult, &Comparison)| {
             (View::name(cell, comparison.base), View::name(cell, comparison.variant)) == *pair

@@ -57,6 +57,27 @@ pub fn sweep() -> LabResult {
     result
 }
 
+/// Two variants over two values that are no numbers.
+pub fn named() -> LabResult {
+    let mut result = empty("workers", "Does a second worker help?");
+    result.sweep = Some(SweepRecord {
+        name: "requests".into(),
+        label: "requests per connection".into(),
+        values: ["unlimited", "1"].map(str::to_owned).to_vec(),
+    });
+    for (point, scale) in [1.0, 0.15].into_iter().enumerate() {
+        let variants = [("one", 170_000.0 * scale), ("two", 163_000.0 * scale)];
+        result.cells.push(cell(7 + point as u64, "", Some(point), &variants, 6));
+    }
+    let cell = &mut result.cells[1];
+    cell.repeated = 2;
+    cell.comparisons[0].verdict = Verdict::Disturbed;
+    cell.comparisons[0].words = "disturbed: no verdict on requests/s of two beside one: in 5 of 6 runs of two other processes took more than \
+                                 10 % of the CPUs; run it again when the machine is quiet, or compare CPU time per request"
+        .into();
+    result
+}
+
 /// Nothing came of it.
 pub fn nothing() -> LabResult {
     let mut result = empty("nothing", "What if nothing works?");
@@ -104,6 +125,8 @@ fn empty(name: &str, title: &str) -> LabResult {
             max_blocks: 50,
             max_time_s: Some(600.0),
             blocks_per_start: Some(3),
+            disturbed: 0.2,
+            processes: Vec::new(),
             seed: 1,
             confidence: 0.95,
         },
@@ -141,6 +164,7 @@ fn cell(seed: u64, group: &str, point: Option<usize>, variants: &[(&str, f64)], 
                 figures,
                 shift: None,
                 warnings: Vec::new(),
+                machine: None,
                 record: None,
                 command: Some(CommandRun {
                     words: vec!["wrk".into(), "-t1".into()],
@@ -192,6 +216,7 @@ fn cell(seed: u64, group: &str, point: Option<usize>, variants: &[(&str, f64)], 
         comparisons,
         rate: point.map(|_| 12_000.0),
         blocks,
+        repeated: 0,
         ended: Ended::Precise,
     }
 }

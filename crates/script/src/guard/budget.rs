@@ -110,8 +110,7 @@ impl Budget {
 
     /// It has ended; how many instructions are left.
     pub(super) fn end(&self) -> u64 {
-        // SAFETY: the state is there, as a call into it has just returned. LuaJIT's own code is not running, so nobody writes there but for
-        // another thread that sets the hook, in one word.
+        // SAFETY: the state is there, as a call into it has just returned. LuaJIT's own code is not running, so nobody writes there.
         let count = unsafe { AtomicI32::from_ptr(self.count.load(Ordering::Relaxed)) }.load(Ordering::Relaxed);
         let armed = self.armed.load(Ordering::Relaxed);
         let taken = armed.saturating_sub(u32::try_from(count).unwrap_or(0));

@@ -16,6 +16,8 @@ pub enum Verdict {
     Equivalent,
     /// The interval allows both.
     Undecided,
+    /// The machine had other work while it was measured, so that nothing may be concluded; the reason stands beside.
+    Disturbed,
     /// No comparison is possible; the reason stands beside.
     NotCompared,
 }

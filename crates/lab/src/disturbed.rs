@@ -1,0 +1,134 @@
+//! Which runs met a machine that had other work, and when that forbids a verdict.
+//!
+//! Per run: it is *disturbed* when processes of others took more than [`OTHERS`] of the CPUs that it could use, or other machines on this host
+//! more than [`STOLEN`] of one of them (steal). Per comparison: a share of such runs on either side above the rule's limit
+//! ([`Rules::disturbed`](crate::plan::Rules::disturbed)) forbids a verdict on rates and latencies. What the server's own work costs, CPU time per
+//! request and memory, may still have one. All of this looks at the machine and never at the figures, so a disturbed block may be made
+//! anew without choosing among results.
+
+use oroshi_words::units;
+
+use crate::metric::Metric;
+use crate::result::{MachineUse, Run};
+
+/// Share of the CPUs that a run could use from which other processes disturb it.
+pub const OTHERS: f64 = 0.1;
+/// Share of one of these CPUs from which other machines disturb it.
+pub const STOLEN: f64 = 0.05;
+
+/// Whether a metric means little when the machine has other work: a rate, or a time that requests took.
+#[must_use]
+pub fn is_sensitive(metric: Metric) -> bool {
+    metric == Metric::Rps || metric.is_latency()
+}
+
+/// Whether a run was disturbed, as far as that is known.
+#[must_use]
+pub fn is_disturbed(run: &Run) -> bool {
+    run.machine.as_ref().is_some_and(|machine| took(machine) || stole(machine))
+}
+
+fn took(machine: &MachineUse) -> bool {
+    machine.others.is_some_and(|others| others > OTHERS * machine.cpus as f64)
+}
+
+fn stole(machine: &MachineUse) -> bool {
+    machine.stolen.is_some_and(|stolen| stolen > STOLEN)
+}
+
+/// What disturbed a run, in words, if anything did.
+#[must_use]
+pub fn words(machine: &MachineUse) -> Option<String> {
+    let others = machine.others.filter(|_| took(machine)).map(|others| {
+        let cpus = match machine.cpus {
+            1 => "the only CPU".to_owned(),
+            cpus => format!("the {cpus} CPUs"),
+        };
+        format!("other processes took {} of {cpus} that it could use", units::number(others))
+    });
+    let stolen = machine.stolen.filter(|_| stole(machine));
+    let stolen =
+        stolen.map(|share| format!("other machines on this host took {} of a CPU (steal)", units::percent(share)));
+    let both: Vec<String> = others.into_iter().chain(stolen).collect();
+    (!both.is_empty()).then(|| {
+        format!("disturbed: {}; CPU time per request still compares, rates and latencies do not", both.join(", and "))
+    })
+}
+
+/// How many of some runs were disturbed, and by what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Disturbed {
+    pub(crate) runs: usize,
+    pub(crate) disturbed: usize,
+    others: usize,
+    stolen: usize,
+}
+
+impl Disturbed {
+    pub(crate) fn of<'a>(runs: impl Iterator<Item = &'a Run>) -> Self {
+        let mut all = Self::default();
+        for run in runs {
+            let by = |what: fn(&MachineUse) -> bool| usize::from(run.machine.as_ref().is_some_and(what));
+            all.runs += 1;
+            all.disturbed += usize::from(is_disturbed(run));
+            all.others += by(took);
+            all.stolen += by(stole);
+        }
+        all
+    }
+
+    /// More than this share of the runs were.
+    pub(crate) fn is_above(self, limit: f64) -> bool {
+        self.disturbed as f64 > limit * self.runs as f64
+    }
+
+    /// `in 7 of 10 runs of b other processes took more than 10 % of the CPUs`.
+    pub(crate) fn say(self, name: &str) -> String {
+        let who = match (self.others, self.stolen) {
+            (_, 0) => format!("other processes took more than {} of the CPUs", units::percent(OTHERS)),
+            (0, _) => format!("other machines on this host took more than {} of a CPU (steal)", units::percent(STOLEN)),
+            _ => "other processes and other machines on this host took the CPUs".to_owned(),
+        };
+        format!("in {} of {} of {name} {who}", self.disturbed, units::plural(self.runs as u64, "run"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::run;
+
+    fn with(cpus: usize, others: Option<f64>, stolen: Option<f64>) -> Run {
+        Run { machine: Some(MachineUse { cpus, others, stolen }), ..run(0, 0, &[]) }
+    }
+
+    #[test]
+    fn a_run_is_disturbed_by_what_others_took_of_the_cpus_that_it_could_use() {
+        assert!(!is_disturbed(&run(0, 0, &[])), "of earlier results it is not known");
+        for (cpus, others, stolen, disturbed) in [
+            (2, Some(0.2), Some(0.05), false),
+            (2, Some(0.21), None, true),
+            (16, Some(1.0), None, false),
+            (1, Some(0.11), None, true),
+            (2, None, Some(0.06), true),
+            (2, None, None, false),
+        ] {
+            let run = with(cpus, others, stolen);
+            assert_eq!(is_disturbed(&run), disturbed, "{run:?}");
+            assert_eq!(run.machine.as_ref().and_then(words).is_some(), disturbed, "{run:?}");
+        }
+    }
+
+    #[test]
+    fn what_disturbed_is_said() {
+        let said = words(&MachineUse { cpus: 2, others: Some(0.9), stolen: Some(0.12) }).unwrap();
+        for part in ["took 0.9", "of the 2 CPUs", "12 % of a CPU (steal)"] {
+            assert!(said.contains(part), "`{part}`: {said}");
+        }
+        let runs = [with(2, Some(0.9), None), with(2, None, Some(0.9)), with(2, None, None)];
+        let all = Disturbed::of(runs.iter());
+        assert_eq!((all.runs, all.disturbed), (3, 2));
+        assert!(all.is_above(0.66) && !all.is_above(0.67) && !all.is_above(1.0));
+        assert!(all.say("b").starts_with("in 2 of 3 runs of b other processes and other machines"), "{}", all.say("b"));
+    }
+}
