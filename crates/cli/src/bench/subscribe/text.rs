@@ -10,19 +10,19 @@ use oroshi_report::words::{machine, processes, quantile, rhythm};
 use oroshi_words::units;
 
 use super::with_article;
-use crate::bench::text::{NAME, Page, SHOWN, WIDTH};
+use crate::bench::text::{NAME, Page, SHOWN};
 use crate::paint::Paint;
-use crate::table::{columns, wrap};
 
-/// Writes the report.
-pub(super) fn report(record: &Record, paint: Paint) -> String {
-    let mut page = Page { text: String::new(), paint };
-    wrap(&headline(record), WIDTH).iter().for_each(|line| page.line(&paint.bold(line)));
+/// Writes the report, in lines of at most `width` characters.
+pub(super) fn report(record: &Record, paint: Paint, width: usize) -> String {
+    let mut page = Page { text: String::new(), paint, width };
+    let alarm = alarm(record);
+    if let Some(alarm) = &alarm {
+        page.wrapped(alarm, Paint::red);
+    }
+    page.wrapped(&headline(record), Paint::bold);
     if record.cut_short {
         page.line(&paint.yellow(&format!("ended early, after {}", units::length(record.elapsed_s))));
-    }
-    if record.grade.bottleneck == Bottleneck::GeneratorBound {
-        page.line(&paint.red("GENERATOR-BOUND: these figures say more about the load generator than about the server"));
     }
     page.line("");
     page.row("Subscribed", &subscribed(record));
@@ -48,10 +48,48 @@ pub(super) fn report(record: &Record, paint: Paint) -> String {
     if let Some(advice) = &record.grade.advice {
         page.painted_row("", advice, Paint::yellow);
     }
-    for warning in &record.warnings {
+    // What stands on top already is not said again.
+    for warning in record.warnings.iter().filter(|warning| Some(*warning) != alarm.as_ref()) {
         page.painted_row("Warning", warning, Paint::yellow);
     }
     page.text
+}
+
+/// What stands above everything else: that the figures are not what they seem.
+pub(super) fn alarm(record: &Record) -> Option<String> {
+    let subscriptions = &record.subscriptions;
+    if subscriptions.opened == 0 {
+        let came = came(record).map(|came| format!(": {came}")).unwrap_or_default();
+        return Some(format!("NO SUBSCRIPTION: not one was opened{came}"));
+    }
+    if subscriptions.lost() > 0 {
+        return Some(format!("SUBSCRIPTIONS ENDED: {}", ended(record)));
+    }
+    (record.grade.bottleneck == Bottleneck::GeneratorBound)
+        .then(|| "GENERATOR-BOUND: these figures say more about the load generator than about the server".into())
+}
+
+/// How many subscriptions ended before the run did, how, and what came of it.
+pub(super) fn ended(record: &Record) -> String {
+    let subscriptions = &record.subscriptions;
+    let each = subscriptions.ended.iter().map(|(end, n)| format!("{} x {end}", units::count(*n)));
+    let lost = match record.deliveries.lost_on_ended {
+        0 => String::new(),
+        n => format!("; {} messages did not come on them", units::count(n)),
+    };
+    format!(
+        "{} of {} subscriptions ended before the run did ({}){lost}",
+        units::count(subscriptions.lost()),
+        units::count(subscriptions.opened),
+        each.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// What came back in place of a subscription, of the most frequent failure that has an answer.
+pub(super) fn came(record: &Record) -> Option<&str> {
+    let subscriptions = &record.subscriptions;
+    let most = subscriptions.came.iter().max_by_key(|(failure, _)| subscriptions.failures.get(failure))?;
+    Some(most.1)
 }
 
 /// The end of a sentence: `: 40 x status, 2 x timeout`, or nothing.
@@ -153,10 +191,7 @@ fn delays(page: &mut Page, record: &Record) {
     if rows.len() == 1 {
         return;
     }
-    let table = columns(0, &rows);
-    let (head, body) = table.split_once('\n').unwrap_or((&table, ""));
-    page.line(&page.paint.bold(head));
-    page.text.push_str(body);
+    page.table(&rows);
 }
 
 /// What did not go as it should; nothing where all did.
@@ -196,7 +231,10 @@ fn faults(page: &mut Page, record: &Record) {
     }
     page.line(&page.paint.red("Faults"));
     for (name, count, text) in faults {
-        page.line(&format!("  {name:<16}{:>10}  {text}", units::count(count)));
+        page.counted(name, count, &text);
+    }
+    for came in record.subscriptions.came.values() {
+        page.painted_row("", came, Paint::yellow);
     }
 }
 
