@@ -16,7 +16,14 @@ pub(crate) struct First {
     pub(crate) server: OnceLock<Option<String>>,
     pub(crate) body_bytes: OnceLock<u64>,
     pub(crate) tls: OnceLock<TlsRecord>,
+    /// Where the first redirect led.
+    pub(crate) location: OnceLock<String>,
+    /// How the body of the first answer with status 400 began.
+    pub(crate) complaint: OnceLock<Vec<u8>>,
 }
+
+/// Bytes that are kept of where a redirect led, and of an answer that complains.
+const KEPT: usize = 200;
 
 /// The answer that is being read.
 #[derive(Default)]
@@ -51,6 +58,10 @@ impl Answer {
             let server = head.headers.get("Server").map(|value| String::from_utf8_lossy(value).into_owned());
             let _ = core.first.server.set(server);
         }
+        if (300..400).contains(&head.status) && core.first.location.get().is_none() {
+            let to = head.headers.get("Location").unwrap_or_default();
+            let _ = core.first.location.set(to[..to.len().min(KEPT)].escape_ascii().to_string());
+        }
         if let Some(wanted) = core.hears() {
             let heard = self.heard.get_or_insert_default();
             heard.begin(head.status);
@@ -64,6 +75,9 @@ impl Answer {
     #[inline]
     pub(crate) fn data(&mut self, core: &Core, data: &[u8]) -> bool {
         self.body_bytes += data.len() as u64;
+        if self.status == 400 && core.first.complaint.get().is_none() {
+            let _ = core.first.complaint.set(data[..data.len().min(KEPT)].to_vec());
+        }
         if !core.rules.checks.is_empty() {
             self.checking.data(&core.rules.checks, data);
         }

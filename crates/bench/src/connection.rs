@@ -332,6 +332,9 @@ impl<'c> Connection<'c> {
         let result = if self.kept.is_empty() {
             let mut input = data;
             let result = self.decode(&mut input, now);
+            if let Err(error) = result {
+                self.note_unreadable(error, input);
+            }
             self.kept.extend_from_slice(input);
             result
         } else {
@@ -339,6 +342,9 @@ impl<'c> Connection<'c> {
             kept.extend_from_slice(data);
             let mut input = &kept[..];
             let result = self.decode(&mut input, now);
+            if let Err(error) = result {
+                self.note_unreadable(error, input);
+            }
             let left = input.len();
             kept.drain(..kept.len() - left);
             self.kept = kept;
@@ -418,6 +424,7 @@ impl<'c> Connection<'c> {
         {
             let mut tally = core.tally.borrow_mut();
             tally.answered += 1;
+            tally.last_answer = now;
             if measured {
                 tally.completed += 1;
                 tally.clocks.service.record(service);
@@ -511,6 +518,17 @@ impl<'c> Connection<'c> {
         self.in_flight.drain(..).map(again).collect()
     }
 
+    /// Notes what is wrong with the bytes for which everything in flight will fail.
+    #[cold]
+    fn note_unreadable(&self, error: DecodeError, bytes: &[u8]) {
+        let measure_from = self.core.measure_from.get();
+        let failing = self.in_flight.iter().filter(|flight| flight.ticket.due >= measure_from).count() as u64;
+        let count = if self.in_flight.is_empty() { 1 } else { failing };
+        if count > 0 {
+            self.core.tally.borrow_mut().unreadable.add(error, &self.core.rules.limits, bytes, count);
+        }
+    }
+
     /// Everything in flight fails by one name.
     fn fail(&mut self, failure: Failure) -> Carried {
         let now = monotonic_ns();
@@ -522,7 +540,9 @@ impl<'c> Connection<'c> {
             tally.failures.add(failure);
             interval.errors += 1;
         }
+        let mut begun = self.answer.begun;
         for flight in self.in_flight.drain(..) {
+            let first_byte_came = std::mem::take(&mut begun);
             if flight.ticket.due < measure_from {
                 continue;
             }
@@ -533,6 +553,9 @@ impl<'c> Connection<'c> {
                 tally.clocks.response.record_censored(now.saturating_sub(flight.ticket.due));
                 if let Some(sent) = flight.sent {
                     tally.clocks.service.record_censored(now.saturating_sub(sent));
+                    if !first_byte_came {
+                        tally.clocks.first_byte.record_censored(now.saturating_sub(sent));
+                    }
                 }
             }
         }
@@ -541,8 +564,15 @@ impl<'c> Connection<'c> {
 
     fn end_of_run(&mut self) -> Carried {
         let now = self.core.over_since.get();
+        let mut begun = self.answer.begun;
         for flight in self.in_flight.drain(..) {
+            let first_byte_came = std::mem::take(&mut begun);
             cut_off(self.core, flight.ticket, flight.sent, now);
+            if let Some(sent) = flight.sent.filter(|_| !first_byte_came)
+                && flight.ticket.due >= self.core.measure_from.get()
+            {
+                self.core.tally.borrow_mut().clocks.first_byte.record_censored(now.saturating_sub(sent));
+            }
         }
         Carried::new()
     }

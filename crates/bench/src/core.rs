@@ -187,6 +187,8 @@ pub(crate) struct Core {
     pub(crate) alive: Cell<usize>,
     /// Held connections that are up now.
     pub(crate) held: Cell<usize>,
+    /// Attempts to connect that found nobody, since the last one that found somebody.
+    pub(crate) refused_last: Cell<u64>,
     source: RefCell<Source>,
     /// Requests that may still be started in the measured part.
     budget: Cell<u64>,
@@ -228,6 +230,7 @@ impl Core {
             measure_from: Cell::new(0),
             alive: Cell::new(0),
             held: Cell::new(0),
+            refused_last: Cell::new(0),
             source: RefCell::new(source),
             budget: Cell::new(u64::MAX),
             free: RefCell::default(),
@@ -458,6 +461,9 @@ impl Core {
             return;
         }
         self.interval.borrow_mut().errors += 1;
+        if load && matches!(failure, Failure::ConnectRefused | Failure::ConnectTimeout | Failure::ConnectBacklog) {
+            self.refused_last.set(self.refused_last.get() + 1);
+        }
         // It waited in vain, and would have had to wait longer still: the percentiles must know.
         if let (Some(ticket), Failure::ConnectTimeout | Failure::ConnectBacklog) = (ticket, failure) {
             tally.clocks.response.record_censored(oroshi_net::monotonic_ns().saturating_sub(ticket.due));

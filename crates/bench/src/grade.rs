@@ -1,4 +1,4 @@
-//! Who was the bottleneck: the server, the generator, the ports, or nobody.
+//! Who was the bottleneck: the server, the generator, the machine, the ports, or nobody; and whether that can be said.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,8 +10,16 @@ const SERVER_BUSY: f64 = 0.85;
 const PORTS_SHARE: f64 = 0.001;
 /// Share of failed requests from which the failures are the result, and not the pace.
 const FAILED_SHARE: f64 = 0.1;
+/// Share of answers with an error (a status, a check) from which the errors are the result.
+const WRONG_SHARE: f64 = 0.5;
 /// An open loop that achieved this share of its timetable kept it.
 const ON_SCHEDULE: f64 = 0.99;
+/// The machine has no CPU left when this share of all CPUs is used, by whomever.
+pub(crate) const MACHINE_BUSY: f64 = 0.9;
+/// A shorter run has no grade, seconds: CPU time comes in slices, and what begins and ends is then much of it.
+pub(crate) const LEAST_SECONDS: f64 = 0.1;
+/// More connections than this are not the way to find out what a server can do.
+const MANY_CONNECTIONS: usize = 1000;
 
 /// What set the pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +35,13 @@ pub enum Bottleneck {
     LatencyBound,
     /// The open loop's timetable was kept: the load was what was asked for.
     RateBound,
+    /// All CPUs of the machine were busy, neither side being at its own limit: others took part of them, or both sides shared
+    /// too few.
+    MachineBound,
+    /// The server was not there any more when the run ended: the figures are of the time before.
+    ServerGone,
+    /// Too short, or too many failures: nothing can be said.
+    NotGraded,
 }
 
 impl Bottleneck {
@@ -39,6 +54,9 @@ impl Bottleneck {
             Self::PortBound => "port-bound",
             Self::LatencyBound => "latency-bound",
             Self::RateBound => "rate-bound",
+            Self::MachineBound => "machine-bound",
+            Self::ServerGone => "server-gone",
+            Self::NotGraded => "not-graded",
         }
     }
 }
@@ -55,8 +73,18 @@ pub struct Grade {
 }
 
 /// What the verdict is made of.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
+    /// Length of the measured part, seconds.
+    pub(crate) elapsed_s: f64,
+    /// How the server had gone.
+    pub(crate) gone: Option<String>,
+    /// Share of all CPUs' time that was used, by anybody.
+    pub(crate) machine_busy: Option<f64>,
+    /// CPUs' worth of time of processes that are neither the server's nor ours.
+    pub(crate) others_cpus: f64,
+    /// Answers that count as errors, by their status or a check.
+    pub(crate) wrong: u64,
     /// CPU share of the busiest of our threads, of one core.
     pub(crate) generator_busiest: f64,
     pub(crate) server: Option<ServerEvidence>,
@@ -95,11 +123,29 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
         because,
         advice: advice.map(Into::into),
     };
+    if let Some(why) = &e.gone {
+        return verdict(
+            Bottleneck::ServerGone,
+            format!("{why}; {} requests were answered before", e.completed),
+            Some("find out why it ended (its log, dmesg), and measure again: these figures are of the time before"),
+        );
+    }
     if e.ports_exhausted > 0 && e.ports_exhausted as f64 >= PORTS_SHARE * e.started as f64 {
         return verdict(
             Bottleneck::PortBound,
             format!("{} attempts to connect found no free local port", e.ports_exhausted),
             Some("keep connections, spread over --source addresses, or measure over a unix socket"),
+        );
+    }
+    if e.started == 0 || e.completed == 0 {
+        let advice = (e.failed > 0).then_some("look at the failures first");
+        return verdict(Bottleneck::NotGraded, "nothing was answered".to_owned(), advice);
+    }
+    if e.elapsed_s < LEAST_SECONDS {
+        return verdict(
+            Bottleneck::NotGraded,
+            format!("{:.0} ms are too short to tell who set the pace", e.elapsed_s * 1e3),
+            Some("measure for a second at least (-d, or more requests)"),
         );
     }
     let server_first = server_busy && e.server.is_some_and(|s| s.busiest_thread > e.generator_busiest);
@@ -116,11 +162,15 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
         };
         return verdict(Bottleneck::GeneratorBound, format!("{ours}, {theirs}"), Some(advice));
     }
+    let wrong = (e.wrong > 0).then(|| format!(" ({} of them with an error)", e.wrong)).unwrap_or_default();
     match e.achieved {
         Some(achieved) if achieved >= ON_SCHEDULE => {
             return verdict(
                 Bottleneck::RateBound,
-                format!("{} of what was due was answered; {ours}, {theirs}", percent(achieved)),
+                format!(
+                    "{} of {} requests that were due were answered{wrong}; {ours}, {theirs}",
+                    e.completed, e.started
+                ),
                 None,
             );
         }
@@ -129,20 +179,29 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
     if server_busy {
         return verdict(Bottleneck::ServerBound, format!("{theirs}; {ours}"), None);
     }
-    if e.started == 0 {
-        return verdict(Bottleneck::LatencyBound, format!("nothing was measured; {ours}, {theirs}"), None);
-    }
-    if e.failed as f64 > FAILED_SHARE * e.started as f64 || e.completed == 0 {
+    if e.failed as f64 > FAILED_SHARE * e.started as f64 || e.wrong as f64 > WRONG_SHARE * e.completed as f64 {
         let (failed, started) = (e.failed, e.started);
         return verdict(
-            Bottleneck::LatencyBound,
-            format!("of {started} requests {failed} failed and {} were answered; {ours}, {theirs}", e.completed),
+            Bottleneck::NotGraded,
+            format!("of {started} requests {failed} failed and {} were answered{wrong}; {ours}, {theirs}", e.completed),
             Some("look at the failures first: what was answered says little while so much is not"),
         );
     }
+    if let Some(busy) = e.machine_busy.filter(|busy| *busy >= MACHINE_BUSY) {
+        let others = format!("other processes used {:.1} CPUs", e.others_cpus);
+        return verdict(
+            Bottleneck::MachineBound,
+            format!("{} of all CPUs' time was used; {ours}, {theirs}; {others}", percent(busy)),
+            Some("more connections change nothing: free CPUs, or give each side CPUs of its own (--cpus)"),
+        );
+    }
+    let many = e.connections >= MANY_CONNECTIONS;
     let advice = match (e.server, e.achieved) {
         (None, _) => Some(
             "look at the server's CPU (or name its process with --watch): if it is busy, this is the server's limit",
+        ),
+        (Some(_), _) if many => Some(
+            "more connections are not what is missing: look for what the answers wait for, or use --rate to see the latency at a given load",
         ),
         (Some(_), Some(_)) => {
             Some("the timetable was not kept although neither side was busy: use more connections (-c)")
@@ -163,7 +222,7 @@ mod tests {
     use super::*;
 
     fn of(e: Evidence) -> Bottleneck {
-        grade(&Evidence { started: 1000, completed: 1000, connections: 10, ..e }).bottleneck
+        grade(&Evidence { started: 1000, completed: 1000, connections: 10, elapsed_s: 1.0, ..e }).bottleneck
     }
 
     fn server(busiest_thread: f64) -> Option<ServerEvidence> {
@@ -184,8 +243,14 @@ mod tests {
             of(Evidence { generator_busiest: 0.99, server: server(0.97), ..Evidence::default() }),
             Bottleneck::GeneratorBound
         );
-        let close =
-            Evidence { generator_busiest: 0.9, server: server(0.99), started: 1, completed: 1, ..Evidence::default() };
+        let close = Evidence {
+            generator_busiest: 0.9,
+            server: server(0.99),
+            started: 1,
+            completed: 1,
+            elapsed_s: 1.0,
+            ..Evidence::default()
+        };
         assert_eq!(grade(&close).bottleneck, Bottleneck::ServerBound);
         assert!(grade(&close).advice.is_some(), "a generator that is nearly at its limit is not passed over");
         assert_eq!(
@@ -209,6 +274,7 @@ mod tests {
             started: 9,
             completed: 9,
             connections: 10,
+            elapsed_s: 1.0,
             ..Evidence::default()
         });
         assert_eq!(unseen.bottleneck, Bottleneck::LatencyBound);
@@ -229,19 +295,81 @@ mod tests {
 
     #[test]
     fn failures_come_before_advice_on_connections() {
-        let hung =
-            grade(&Evidence { started: 100, failed: 50, completed: 50, server: server(0.01), ..Evidence::default() });
+        let hung = grade(&Evidence {
+            started: 100,
+            failed: 50,
+            completed: 50,
+            server: server(0.01),
+            elapsed_s: 1.0,
+            ..Evidence::default()
+        });
+        assert_eq!(hung.bottleneck, Bottleneck::NotGraded);
         assert!(hung.because.starts_with("of 100 requests 50 failed") && hung.advice.unwrap().contains("failures"));
     }
 
     #[test]
     fn a_few_missing_ports_do_not_make_the_run_about_ports() {
-        assert_eq!(
-            of(Evidence { ports_exhausted: 1, started: 1_000_000, ..Evidence::default() }),
-            Bottleneck::PortBound,
-            "1 of 1,000"
-        );
-        let few = Evidence { ports_exhausted: 1, started: 1_000_000, completed: 999_999, ..Evidence::default() };
+        assert_eq!(of(Evidence { ports_exhausted: 1, ..Evidence::default() }), Bottleneck::PortBound, "1 of 1,000");
+        let few = Evidence {
+            ports_exhausted: 1,
+            started: 1_000_000,
+            completed: 999_999,
+            elapsed_s: 1.0,
+            ..Evidence::default()
+        };
         assert_eq!(grade(&few).bottleneck, Bottleneck::LatencyBound);
+    }
+
+    fn advice(e: Evidence) -> (Bottleneck, String) {
+        let Grade { bottleneck, advice, .. } =
+            grade(&Evidence { server: server(0.3), generator_busiest: 0.3, elapsed_s: 1.0, ..e });
+        (bottleneck, advice.unwrap_or_default())
+    }
+
+    #[test]
+    fn more_connections_are_advised_only_where_they_could_help() {
+        let ten = Evidence { started: 1000, completed: 1000, connections: 10, ..Evidence::default() };
+        let (bottleneck, text) = advice(ten.clone());
+        assert!(bottleneck == Bottleneck::LatencyBound && text.contains("more connections (-c)"), "{text}");
+        for (e, expected) in [
+            // Somebody uses the CPUs.
+            (Evidence { machine_busy: Some(0.97), others_cpus: 1.2, ..ten.clone() }, Bottleneck::MachineBound),
+            (Evidence { connections: 15_000, ..ten.clone() }, Bottleneck::LatencyBound),
+            (Evidence { connections: 15_000, achieved: Some(0.5), ..ten.clone() }, Bottleneck::LatencyBound),
+            (Evidence { completed: 1, failed: 999, ..ten.clone() }, Bottleneck::NotGraded),
+            (Evidence { wrong: 900, ..ten.clone() }, Bottleneck::NotGraded),
+            (Evidence { completed: 0, failed: 1000, ..ten.clone() }, Bottleneck::NotGraded),
+        ] {
+            let (bottleneck, text) = advice(e);
+            assert!(bottleneck == expected && !text.contains("use more connections"), "{bottleneck:?}: {text}");
+        }
+        // Five requests in 2 ms.
+        let short = grade(&Evidence { started: 5, completed: 5, generator_busiest: 0.97, elapsed_s: 0.002, ..ten });
+        assert!(short.bottleneck == Bottleneck::NotGraded && short.because.contains("too short"), "{short:?}");
+    }
+
+    #[test]
+    fn a_server_that_has_gone_is_told_before_all_else() {
+        let e = Evidence { gone: Some("it left".into()), completed: 5, generator_busiest: 0.99, ..Evidence::default() };
+        let grade = grade(&e);
+        assert!(grade.bottleneck == Bottleneck::ServerGone && grade.because.starts_with("it left; 5 requests"));
+    }
+
+    #[test]
+    fn a_kept_timetable_says_how_much_of_it_and_what_was_wrong() {
+        let e = Evidence {
+            started: 1000,
+            completed: 997,
+            failed: 3,
+            wrong: 12,
+            achieved: Some(0.997),
+            elapsed_s: 1.0,
+            ..Evidence::default()
+        };
+        let told = grade(&e);
+        assert!(
+            told.because.starts_with("997 of 1000 requests that were due were answered (12 of them with an error)"),
+            "{told:?}"
+        );
     }
 }

@@ -11,7 +11,7 @@
 //!    heeded.
 //! 3. `worker`: one core from start to end. `core`: what its connections share. `slot`: the place of
 //!    a connection. `connection`: one connection's life, the hot path; `answer`: what it is reading.
-//! 4. [`failure`] and [`tally`]: what is counted.
+//! 4. [`failure`] and [`tally`]: what is counted. `unreadable`: answers that are no HTTP. `ending`: whether the server was there to the end.
 //! 5. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts (`heat`: its latencies). [`watch`] and [`environment`]: the server's side and the machine's.
 //! 6. [`record`] and [`grade`]: what is said afterwards.
 //! 7. [`subscribe`]: the other kind of load, in which many wait for messages and somebody publishes. It has a plan, a run and a record of
@@ -23,11 +23,13 @@ mod batch;
 pub mod check;
 mod connection;
 mod core;
+mod ending;
 pub mod environment;
 pub mod failure;
 pub mod follow;
 pub mod grade;
 mod heat;
+mod hints;
 pub mod plan;
 pub mod ports;
 pub mod record;
@@ -38,6 +40,7 @@ mod scripting;
 mod slot;
 pub mod subscribe;
 pub mod tally;
+mod unreadable;
 pub mod watch;
 mod worker;
 

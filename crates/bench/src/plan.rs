@@ -240,6 +240,8 @@ pub struct Origin {
     pub address: Address,
     /// The URL's host: the name that the server's certificate must show.
     pub host: String,
+    /// The URL's host and port, where connections go elsewhere.
+    pub elsewhere: Option<String>,
     /// For https.
     pub tls: Option<ClientTls>,
     /// Requests, sent in turn.
@@ -283,6 +285,17 @@ pub enum Problem {
         "a script makes the requests for one URL, and there are {0}: give one, and set wrk.path in the script for others"
     )]
     ScriptUrls(usize),
+    /// Fewer requests in flight, or more on each connection.
+    #[error(
+        "--pipeline {pipeline} wants {pipeline} requests in flight on each connection, and each carries {} \
+         (--close, --requests-per-connection): give a --pipeline of at most that, or leave it out", if *requests == 1 { "only one".to_owned() } else { requests.to_string() }
+    )]
+    Pipeline {
+        /// Requests in flight asked for.
+        pipeline: usize,
+        /// Requests on each connection.
+        requests: u64,
+    },
     /// Choose one of the two.
     #[error("{0} and {1} exclude each other")]
     Exclusive(&'static str, &'static str),
@@ -312,6 +325,12 @@ impl Draft {
         }
         if self.script.is_some() && self.urls.len() > 1 {
             problems.push(Problem::ScriptUrls(self.urls.len()));
+        }
+        if let Some(requests) = self.requests_per_connection
+            && requests > 0
+            && self.pipeline as u64 > requests
+        {
+            problems.push(Problem::Pipeline { pipeline: self.pipeline, requests });
         }
         let zeros = [
             ("the number of connections", self.connections == 0),
@@ -419,6 +438,7 @@ impl Draft {
                     let requests = vec![request];
                     origins.push(Origin {
                         scheme: url.scheme,
+                        elsewhere: (address != url.address).then(|| url.authority.clone()),
                         address,
                         host: host.to_owned(),
                         tls,

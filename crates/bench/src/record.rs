@@ -13,7 +13,7 @@ use crate::tally::Clocks;
 use crate::watch::ServerUsage;
 
 /// Version of the schema: the first number changes when a field changes meaning or goes, the second when one comes.
-pub const SCHEMA: &str = "oroshi-bench/1.2";
+pub const SCHEMA: &str = "oroshi-bench/1.3";
 
 /// A run and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -28,6 +28,9 @@ pub struct Record {
     pub elapsed_s: f64,
     /// It was ended before its time.
     pub cut_short: bool,
+    /// How the server had gone before the run ended; `None`: it was there, or never answered, and in records before 1.3.
+    #[serde(default)]
+    pub gone: Option<Gone>,
     /// Where every request went.
     pub requests: Requests,
     /// Rates over the measured part.
@@ -39,6 +42,9 @@ pub struct Record {
     pub failures: BTreeMap<Failure, u64>,
     /// The sum of `failures` without `cut-off-at-end`.
     pub errors: u64,
+    /// What the failures called `parse` were, the most frequent first; empty in records before 1.3.
+    #[serde(default)]
+    pub parse: Vec<ParseRecord>,
     /// Answers by status.
     pub statuses: BTreeMap<u16, u64>,
     /// What became of the connections.
@@ -61,8 +67,96 @@ pub struct Record {
     pub grade: Grade,
     /// What makes the figures doubtful, in words.
     pub warnings: Vec<String>,
+    /// What else the machine did in the measured part. `None` in records before 1.3.
+    #[serde(default)]
+    pub machine: Option<MachineRecord>,
+    /// The conditions that the run was held against, in the order in which they were given.
+    #[serde(default)]
+    pub fail_if: Vec<Condition>,
     /// The machine.
     pub environment: Environment,
+}
+
+/// How the server had gone before the run ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gone {
+    /// From the last answer to the end of the run, seconds.
+    pub silent_s: f64,
+    /// Attempts to connect that failed since the last one that did not.
+    pub failed_attempts: u64,
+    /// In words.
+    pub why: String,
+}
+
+/// Failures called `parse` that broke the same rule of HTTP/1.1.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParseRecord {
+    /// Its stable name: `length-and-transfer-encoding`, `head-too-large`, `bare-lf`.
+    pub rule: String,
+    /// In words, with what the sender seems to speak instead.
+    pub what: String,
+    /// How many.
+    pub count: u64,
+    /// How the first of them began: at most 64 bytes, with escapes as in a C string, and cut off at a cookie.
+    pub first_bytes: String,
+}
+
+/// What else the machine did while it was measured on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MachineRecord {
+    /// CPUs that are online.
+    pub cpus: usize,
+    /// The share of their time that was used, by anybody, other machines included. `None`: not known.
+    pub busy_share: Option<f64>,
+    /// The share of a CPU's time that other machines took, of the CPU that lost most. `None`: not known.
+    pub steal_share: Option<f64>,
+    /// CPUs' worth of time that processes used which are neither the server's nor ours. `None`: not known, as the server is not.
+    pub others_cpus: Option<f64>,
+    /// Something took what the two sides needed: rates and latencies are not those of an idle machine.
+    pub disturbed: bool,
+    /// What it was: `steal`, `other-processes`, `generator-bound`.
+    pub why: Vec<String>,
+}
+
+/// A condition that a run was held against.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Condition {
+    /// As it was typed: `p99>10ms`.
+    pub condition: String,
+    /// What it is about: `p99`.
+    pub metric: String,
+    /// What became of it.
+    pub outcome: ConditionOutcome,
+    /// What was measured: nanoseconds for times, otherwise a count or a rate. `None`: nothing was.
+    pub value: Option<f64>,
+    /// Whether the true value may be greater than `value`.
+    pub at_least: bool,
+    /// In words: `measured 8.123ms`.
+    pub measured: String,
+}
+
+/// What became of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConditionOutcome {
+    /// It does not hold, whatever the requests without an answer would have taken.
+    Passed,
+    /// It holds, whatever they would have taken.
+    Failed,
+    /// That depends on them, or nothing was measured. The run has failed.
+    Undecided,
+}
+
+impl ConditionOutcome {
+    /// The name in reports and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+            Self::Undecided => "undecided",
+        }
+    }
 }
 
 /// The plan, as JSON shows it.
@@ -102,12 +196,27 @@ pub struct OriginRecord {
     pub address: String,
     /// `http` or `https`.
     pub scheme: String,
+    /// The host and port of the URL, where connections went elsewhere (`--connect-to`, `--unix`); otherwise empty, as in
+    /// records before 1.3.
+    #[serde(default)]
+    pub authority: String,
     /// Connections that went there.
     pub connections: usize,
     /// The first line of each request, at most a hundred of them; of a script's, the first one that it made.
     pub requests: Vec<String>,
+    /// How many requests there are, sent in turn. 0 in records before 1.3.
+    #[serde(default)]
+    pub request_count: usize,
     /// Size of the first request, bytes.
     pub request_bytes: usize,
+}
+
+impl OriginRecord {
+    /// How many requests there are, in records of any version.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.request_count.max(self.requests.len())
+    }
 }
 
 /// Requests of the measured part: `started = completed + failed + cut_off + unsent`.
@@ -295,8 +404,10 @@ impl PlanRecord {
                 .map(|o| OriginRecord {
                     address: o.name(),
                     scheme: o.scheme.as_str().to_owned(),
+                    authority: o.elsewhere.clone().unwrap_or_default(),
                     connections: o.connections,
                     requests: o.requests.iter().take(100).map(|r| first_line(&r.keep)).collect(),
+                    request_count: o.requests.len(),
                     request_bytes: o.requests.first().map_or(0, crate::request::Request::size),
                 })
                 .collect(),

@@ -48,7 +48,21 @@ pub enum RequestError {
         "header `Transfer-Encoding` is not for bodies given by --body or --body-file, whose length is known: leave it out"
     )]
     TransferEncoding,
+    /// The server would wait for a body that does not come, or take a part of it for the next request.
+    #[error(
+        "header `Content-Length: {value}` does not fit the body, which has {body} bytes: leave the header out, as it is added, \
+         or give that body (--body, --body-file)"
+    )]
+    ContentLength {
+        /// What the header says.
+        value: String,
+        /// The body's length, bytes.
+        body: usize,
+    },
 }
+
+/// Methods whose requests have a body as a rule: without one they say so (RFC 9110, section 8.6).
+const WITH_BODY: [&str; 3] = ["POST", "PUT", "PATCH"];
 
 impl Request {
     /// Writes the request for `url`; a connection takes `per_connection` of them (`None`: any number).
@@ -66,6 +80,10 @@ impl Request {
         if given("Transfer-Encoding") {
             return Err(RequestError::TransferEncoding);
         }
+        let length = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("Content-Length"));
+        if let Some((_, value)) = length.filter(|(_, value)| !says(value, body.len())) {
+            return Err(RequestError::ContentLength { value: value.clone(), body: body.len() });
+        }
         let mut head = Vec::with_capacity(256);
         let line = |result: Result<(), EncodeError>, what, value: &str| {
             result.map_err(|source| RequestError::Encode { what, value: value.to_owned(), source })
@@ -82,7 +100,7 @@ impl Request {
             // The value may be a secret, and what is wrong with it is said without it.
             line(encode::header(&mut head, name, value.as_bytes()), "header", name)?;
         }
-        if !body.is_empty() && !given("Content-Length") {
+        if length.is_none() && (!body.is_empty() || WITH_BODY.contains(&method)) {
             let length = body.len().to_string();
             line(encode::header(&mut head, "Content-Length", length.as_bytes()), "body", &length)?;
         }
@@ -138,6 +156,11 @@ impl Request {
     }
 }
 
+/// Whether a Content-Length is this number, in digits alone.
+fn says(value: &str, length: usize) -> bool {
+    value.bytes().all(|byte| byte.is_ascii_digit()) && value.parse() == Ok(length)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +190,29 @@ mod tests {
             text(&r.last),
             "POST /a?b HTTP/1.1\r\nHost: example.com:81\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
         );
+    }
+
+    /// Servers may wait for a body, or answer 411, where its length is not said.
+    #[test]
+    fn an_empty_body_has_its_length_where_one_is_expected() {
+        let head = |method| String::from_utf8(request(method, &[], b"", None).keep.to_vec()).unwrap();
+        for (method, said) in [("POST", true), ("PUT", true), ("PATCH", true), ("GET", false), ("DELETE", false)] {
+            assert_eq!(head(method).contains("Content-Length: 0\r\n"), said, "{method}");
+        }
+    }
+
+    #[test]
+    fn a_length_that_is_not_the_body_s_is_refused() {
+        let url: Endpoint = "http://h/".parse().unwrap();
+        let with = |length: &str, body: &[u8]| {
+            let headers = vec![("content-length".to_owned(), length.to_owned())];
+            Request::new("POST", &url, &headers, &body.into(), None)
+        };
+        assert_eq!(text(&with("5", b"hello").unwrap().keep).matches("ontent-").count(), 1);
+        for (length, body) in [("5", &b""[..]), ("4", b"hello"), ("", b""), ("5, 5", b"hello"), ("+5", b"hello")] {
+            let error = with(length, body).unwrap_err();
+            assert!(matches!(error, RequestError::ContentLength { .. }), "{length}: {error}");
+        }
     }
 
     #[test]

@@ -13,14 +13,16 @@ use oroshi_net::endpoint::ResolveError;
 use oroshi_net::limits::{DescriptorError, ensure_descriptors};
 use oroshi_net::{Connector, Cores, CoresOptions, Peer};
 
+use crate::ending::{self, Ending};
 use crate::environment::{Environment, NetCounters, StealMeter};
 use crate::failure::Failure;
 use crate::follow::{Listener, Observer};
-use crate::grade::{Evidence, ServerEvidence, grade};
+use crate::grade::{Bottleneck, Evidence, ServerEvidence, grade};
+use crate::hints;
 use crate::plan::{Load, Origin, Plan, Watching};
 use crate::ports;
 use crate::record::{
-    Answers, ConnectionTimesRecord, Connections, Generator, PlanRecord, Rates, Record, Requests, SCHEMA,
+    Answers, ConnectionTimesRecord, Connections, Generator, MachineRecord, PlanRecord, Rates, Record, Requests, SCHEMA,
 };
 use crate::script::ScriptError;
 use crate::tally::{ConnectionTimes, Tally};
@@ -32,6 +34,8 @@ const STEAL_WORTH_A_WARNING: f64 = 0.02;
 const OTHERS_WORTH_A_WARNING: f64 = 0.25;
 /// The kernel says both in ticks of 10 ms: in a short run one or two of them are no evidence. Seconds, per CPU.
 const NO_EVIDENCE: f64 = 0.02;
+/// In less time a process's clock does not move, nanoseconds.
+const LEAST_TO_LOOK_AT: u64 = 1_000_000;
 /// How often somebody who wants to end the run is listened to before it has begun.
 const LOOK: Duration = Duration::from_millis(2);
 /// A thread's runtime and its two timers.
@@ -62,6 +66,9 @@ pub enum RunError {
     /// The observer ended it before it began.
     #[error("ended before the run began")]
     Cancelled,
+    /// The observer ended it in its warm-up.
+    #[error("ended in the warm-up: nothing was measured")]
+    EndedInWarmUp,
     /// The kernel gave no timer.
     #[error("a timer could not be made")]
     Timer(#[source] io::Error),
@@ -188,14 +195,28 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     } else if machine.elapsed < listener.clocks.length / 2 && machine.server.take().is_some() {
         server_unknown = Some("this machine was too busy to look at its processes in time".into());
     }
+    if outcomes.iter().all(|outcome| outcome.stopped_early && outcome.elapsed == 0) {
+        end()?;
+        return Err(RunError::EndedInWarmUp);
+    }
     warnings.extend(machine.warnings);
     if outcomes.iter().any(|outcome| outcome.gave_up) {
         warnings.push("ended early: no connection could be made any more".into());
     }
     let plan = &shared.plan;
-    let mut record =
-        assemble(plan, &outcomes, &listener, machine.server, server_unknown, started, environment, warnings);
+    let mut record = assemble(
+        plan,
+        &outcomes,
+        &listener,
+        machine.server,
+        server_unknown,
+        machine.state,
+        started,
+        environment,
+        warnings,
+    );
     let first = &shared.first;
+    record.warnings.extend(hints::of(&record, plan, first));
     record.answers.server = first.server.get().cloned().flatten();
     record.answers.first_body_bytes = first.body_bytes.get().copied();
     record.answers.tls = first.tls.get().cloned();
@@ -307,7 +328,20 @@ pub(crate) struct MachineUse {
     /// How long it was looked at: this thread may have been kept waiting.
     elapsed: Duration,
     pub(crate) server: Option<ServerUsage>,
+    pub(crate) state: MachineRecord,
     pub(crate) warnings: Vec<String>,
+}
+
+/// The names of what disturbs a measurement, as in [`MachineRecord::why`].
+pub(crate) const STEAL: &str = "steal";
+pub(crate) const OTHER_PROCESSES: &str = "other-processes";
+pub(crate) const GENERATOR_BOUND: &str = "generator-bound";
+
+impl MachineRecord {
+    pub(crate) fn disturb(&mut self, why: &str) {
+        self.disturbed = true;
+        self.why.push(why.to_owned());
+    }
 }
 
 impl Machine {
@@ -324,27 +358,35 @@ impl Machine {
         let looked = self.began.elapsed();
         let server = watch.and_then(|watch| watch.finish(looked, clocks));
         let mut warnings = Vec::new();
+        let mut state = MachineRecord::default();
         let elapsed = self.began.elapsed().as_secs_f64();
         let ours = (process_cpu_ns() - self.cpu_ns) as f64 / 1e9;
         if let Some(shares) = self.steal.and_then(StealMeter::finish) {
             let worst = shares.worst_share();
+            state.cpus = shares.cpus.len();
+            state.steal_share = Some(worst);
+            let stolen = shares.cpus.iter().map(|cpu| cpu.steal).sum::<f64>() / shares.cpus.len().max(1) as f64;
+            state.busy_share = Some(shares.busy() + stolen);
             if worst > STEAL_WORTH_A_WARNING && worst * elapsed > NO_EVIDENCE {
                 warnings.push(format!(
                     "another machine on this host took {:.0} % of a CPU's time (steal): absolute figures are too low by about as much",
                     worst * 100.0
                 ));
+                state.disturb(STEAL);
             }
             // Where the server is not known, what it used would be taken for somebody else's.
             let others = server
                 .as_ref()
                 .filter(|_| elapsed > 0.0)
                 .map_or(0.0, |server| shares.busy() * shares.cpus.len() as f64 - (server.cpu_seconds + ours) / elapsed);
+            state.others_cpus = server.is_some().then_some(others.max(0.0));
             if others > OTHERS_WORTH_A_WARNING && others * elapsed > NO_EVIDENCE * shares.cpus.len() as f64 {
                 warnings.push(format!(
                     "other processes used {others:.1} of {} CPUs: both sides waited for them; CPU per request still compares, \
                      rates and latencies do not",
                     shares.cpus.len()
                 ));
+                state.disturb(OTHER_PROCESSES);
             }
         }
         if let (Some(before), Some(after)) = (self.net, NetCounters::read()) {
@@ -356,7 +398,7 @@ impl Machine {
                 ));
             }
         }
-        MachineUse { elapsed: looked, server, warnings }
+        MachineUse { elapsed: looked, server, state, warnings }
     }
 }
 
@@ -366,19 +408,54 @@ fn assemble(
     outcomes: &[Outcome],
     listener: &Listener,
     server: Option<ServerUsage>,
-    server_unknown: Option<String>,
+    mut server_unknown: Option<String>,
+    mut machine: MachineRecord,
     started: SystemTime,
     environment: Environment,
-    warnings: Vec<String>,
+    mut warnings: Vec<String>,
 ) -> Record {
     let mut tally = Tally::default();
     outcomes.iter().for_each(|outcome| tally.merge(&outcome.tally));
-    let elapsed_s = outcomes.iter().map(|o| o.elapsed).max().unwrap_or(0) as f64 / 1e9;
+    let elapsed = outcomes.iter().map(|o| o.elapsed).max().unwrap_or(0);
+    let elapsed_s = elapsed as f64 / 1e9;
+    let mut server = server;
+    if elapsed < LEAST_TO_LOOK_AT && server.take().is_some() {
+        server_unknown = Some("the measured part was too short to look at its processes".into());
+    }
     let per_second = |n: u64| if elapsed_s > 0.0 { n as f64 / elapsed_s } else { 0.0 };
     let thread_cpu: Vec<f64> =
         outcomes.iter().map(|o| if o.elapsed > 0 { o.cpu as f64 / o.elapsed as f64 } else { 0.0 }).collect();
     let cpu: u64 = outcomes.iter().map(|o| o.cpu).sum();
+    let alive_at_end = outcomes.iter().map(|o| o.alive).sum();
+    let gone = ending::gone(&Ending {
+        connections: plan.connections,
+        alive: alive_at_end,
+        connects_per_request: plan.connects_per_request(),
+        refused_last: outcomes.iter().map(|o| o.refused_last).sum(),
+        refused_everywhere: outcomes.iter().all(|o| o.refused_last > 0),
+        waiting: tally.cut_off + tally.unsent + tally.failures.get(Failure::Timeout),
+        silence: Duration::from_nanos(outcomes.iter().map(|o| o.silence).min().unwrap_or(0)),
+        elapsed: Duration::from_nanos(elapsed),
+        timeout: plan.timeout,
+        slowest: Duration::from_nanos(tally.clocks.service.max()),
+        answered: tally.completed,
+    });
+    let refused = tally.failures.get(Failure::ConnectRefused);
+    match &gone {
+        Some(gone) => warnings.push(format!("the server was not there any more when the run ended: {}", gone.why)),
+        None if refused > 0 && tally.completed > 0 => warnings.push(format!(
+            "the server refused {refused} connections and took others after that: it was started again, or was not there for a time; \
+             the rate counts that time as well"
+        )),
+        None => {}
+    }
+    let of = |failure| tally.failures.get(failure);
     let evidence = Evidence {
+        elapsed_s,
+        gone: gone.as_ref().map(|gone| gone.why.clone()),
+        machine_busy: machine.busy_share,
+        others_cpus: machine.others_cpus.unwrap_or(0.0),
+        wrong: of(Failure::Status) + of(Failure::Check),
         generator_busiest: thread_cpu.iter().copied().fold(0.0, f64::max),
         server: server
             .as_ref()
@@ -396,7 +473,10 @@ fn assemble(
         },
         connections: plan.connections,
     };
-    let alive_at_end = outcomes.iter().map(|o| o.alive).sum();
+    let grade = grade(&evidence);
+    if grade.bottleneck == Bottleneck::GeneratorBound {
+        machine.disturb(GENERATOR_BOUND);
+    }
     let mut plan_record = PlanRecord::of(plan);
     if plan.script.is_some()
         && let Some(origin) = plan_record.origins.first_mut()
@@ -410,6 +490,7 @@ fn assemble(
         plan: plan_record,
         elapsed_s,
         cut_short: outcomes.iter().any(|o| o.stopped_early),
+        gone,
         requests: Requests {
             started: tally.started,
             completed: tally.completed,
@@ -428,6 +509,7 @@ fn assemble(
         },
         failures: tally.failures.iter().collect(),
         errors: tally.failures.errors(),
+        parse: tally.unreadable.records(),
         statuses: tally.statuses.iter().enumerate().filter(|s| *s.1 > 0).map(|(s, &n)| (s as u16, n)).collect(),
         connections: Connections {
             opened: tally.opened,
@@ -455,8 +537,10 @@ fn assemble(
         latency: tally.clocks.into(),
         server,
         server_unknown,
-        grade: grade(&evidence),
+        grade,
         warnings,
+        machine: Some(machine),
+        fail_if: Vec::new(),
         environment,
     }
 }

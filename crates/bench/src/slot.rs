@@ -58,6 +58,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
         let pause = match connected {
             Ok(connected) => {
                 count_connection(&core, &connected);
+                core.refused_last.set(0);
                 core.alive.set(core.alive.get() + 1);
                 let connecting = connected.connect + connected.tls.unwrap_or_default();
                 let connect_ns = connecting.as_nanos() as u64;
@@ -224,6 +225,7 @@ async fn connect(
     slot.deadline.set(now + core.rules.timeout);
     slot.expired.set(false);
     let peer = origin.next_peer();
+    let called = monotonic_ns();
     let result = {
         let mut connecting = pin!(origin.connector.connect_sending(peer, None, first));
         poll_fn(|cx| {
@@ -232,6 +234,7 @@ async fn connect(
             }
             slot.enrol(cx);
             if core.phase.get() == Phase::Over {
+                unfinished(core, origin, core.over_since.get().saturating_sub(called));
                 return Poll::Ready(Err(Unconnected::Over));
             }
             if slot.expired.get() {
@@ -245,7 +248,26 @@ async fn connect(
     slot.expired.set(false);
     match result {
         Ok(connected) => Ok(connected),
-        Err(error) => Err(Unconnected::Failed(connect_failure(&error))),
+        Err(error) => {
+            let failure = connect_failure(&error);
+            if matches!(failure, Failure::ConnectTimeout | Failure::ConnectBacklog) {
+                unfinished(core, origin, monotonic_ns().saturating_sub(called));
+            }
+            Err(Unconnected::Failed(failure))
+        }
+    }
+}
+
+/// A connection that was not there after `waited` nanoseconds, and may have come later.
+#[cold]
+fn unfinished(core: &Core, origin: &OriginState, waited: u64) {
+    let clocks = &mut core.tally.borrow_mut().clocks;
+    if origin.connector.options().tls.is_none() {
+        clocks.connect.record_censored(waited);
+    } else {
+        // Whether the socket or the handshake was waited for is not known.
+        clocks.connect.record_censored(0);
+        clocks.tls.record_censored(0);
     }
 }
 

@@ -3,6 +3,7 @@
 use oroshi_stats::{Latency, Sketch};
 
 use crate::failure::{Failure, FailureCounts};
+use crate::unreadable::Unreadable;
 
 /// The six clocks that run on a request, each a histogram in nanoseconds.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +73,10 @@ pub struct Tally {
     pub connection_times: Option<Box<ConnectionTimes>>,
     /// How late the core's own timer fired: what a busy core adds to every figure.
     pub lag: Latency,
+    /// What the failures called `parse` were.
+    pub unreadable: Unreadable,
+    /// When the last whole answer came, nanoseconds of the monotonic clock; 0: none did.
+    pub last_answer: u64,
 }
 
 /// What whole answers were like.
@@ -114,6 +119,8 @@ impl Default for Tally {
             answers: AnswerCounts::default(),
             connection_times: None,
             lag: Latency::default(),
+            unreadable: Unreadable::default(),
+            last_answer: 0,
         }
     }
 }
@@ -146,6 +153,8 @@ impl Tally {
             to.total.merge(&times.total);
         }
         self.lag.merge(&other.lag);
+        self.unreadable.merge(&other.unreadable);
+        self.last_answer = self.last_answer.max(other.last_answer);
     }
 
     /// A failure of a request: it ends there.

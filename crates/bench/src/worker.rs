@@ -91,6 +91,10 @@ pub(crate) struct Outcome {
     /// Connections up when the run ended.
     pub(crate) alive: usize,
     pub(crate) held: usize,
+    /// Attempts to connect that failed since the last one that did not.
+    pub(crate) refused_last: u64,
+    /// From the last answer of the measured part, or its beginning, to its end, nanoseconds.
+    pub(crate) silence: u64,
     pub(crate) stopped_early: bool,
     /// It ended early because the server was gone.
     pub(crate) gave_up: bool,
@@ -364,6 +368,8 @@ impl Share {
             cpu: cpu - measured.cpu,
             alive,
             held,
+            refused_last: core.refused_last.get(),
+            silence: now.saturating_sub(core.tally.borrow().last_answer.max(measured.from)),
             stopped_early,
             gave_up,
             first_request: None,

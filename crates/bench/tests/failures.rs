@@ -127,6 +127,7 @@ fn a_run_of_many_requests_against_a_server_that_is_gone_is_given_up() {
         record.warnings
     );
     assert_eq!(record.requests.completed, 1);
+    assert_eq!(record.grade.bottleneck, Bottleneck::ServerGone);
 }
 
 /// Such a peer takes no byte and closes nothing: only the timeout ends it.
@@ -185,6 +186,13 @@ fn a_listener_that_comes_back_has_all_its_connections_again() {
     assert!(record.cut_short);
     assert_eq!(record.connections.alive_at_end, 2);
     assert_eq!(record.connections.fewest_alive, 0);
+    // A server that was started again is not one that has gone, and is told of.
+    assert_eq!(record.gone, None);
+    assert!(
+        record.warnings.iter().any(|warning| warning.contains("refused") && warning.contains("started again")),
+        "{:?}",
+        record.warnings
+    );
     let (seen, r) = (first.seen().requests + second.unwrap().seen().requests, record.requests);
     assert!((r.completed..=r.completed + r.cut_off).contains(&seen), "{seen} of {r:?}");
     assert_eq!(record.errors, failed(&record, Failure::ConnectRefused));

@@ -1,6 +1,6 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
-//! `args` is what can be typed; `read` makes sense of it, `load`, `sources` and `fail_if` of parts of it. `observer` shows the run
+//! `args` is what can be typed, `foreign` what users of other tools type; `read` makes sense of it, `load`, `sources` and `fail_if` of parts of it. `observer` shows the run
 //! while it lasts. `script` runs wrk's scripts. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab` write the report, `command_line` what was typed into it. `self_test` measures the
 //! instrument itself.
 
@@ -8,6 +8,7 @@ mod ab;
 mod args;
 mod command_line;
 mod fail_if;
+pub(crate) mod foreign;
 mod load;
 mod observer;
 mod read;
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use oroshi_bench::plan::Problem;
+use oroshi_bench::record::{Condition, ConditionOutcome};
 use oroshi_bench::{Plan, Record, RunError, ScriptError};
 use oroshi_net::ConnectError;
 use oroshi_report::Named;
@@ -47,6 +49,7 @@ use crate::interrupt;
 use crate::output::Output as Place;
 use crate::paint::Paint;
 use crate::say;
+use crate::table;
 use oroshi_words::units;
 
 /// A threshold came out against the user.
@@ -94,7 +97,7 @@ impl Error {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
-            Self::Interrupted | Self::Run(RunError::Cancelled) => interrupt::EXIT_CODE,
+            Self::Interrupted | Self::Run(RunError::Cancelled | RunError::EndedInWarmUp) => interrupt::EXIT_CODE,
             _ => 1,
         }
     }
@@ -192,19 +195,25 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
     let mut live = Live::new(shutdown, plan.connections, plan.requests, log).listing(each);
     let line = live.line();
     let mut written = Ok(());
+    let mut code = 0;
     // The report comes before what a script says of the run, as wrk's does.
     let result = oroshi_bench::run_then(plan, &mut live, |record| {
         line.finish_and_clear();
         made.0.clear();
         // What it printed while requests flowed comes before the report.
         script.iter().for_each(|script| script.flush());
-        written = reports.write(record, output).and_then(|()| Ok(script.map_or(Ok(()), |script| script.done(record))?));
+        let mut told = record.clone();
+        told.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(record)).collect();
+        told.warnings.extend(output.remarks.iter().cloned());
+        written =
+            reports.write(told.clone(), output).and_then(|()| Ok(script.map_or(Ok(()), |script| script.done(record))?));
+        code = judge(&told, output);
     });
     let logged = live.finish(result.is_ok());
-    let record = result?;
+    result?;
     written?;
     logged?;
-    Ok(ExitCode::from(judge(&record, output)))
+    Ok(ExitCode::from(code))
 }
 
 /// How standard output is called in messages.
@@ -226,15 +235,17 @@ impl Reports {
         Ok(Self { file, page, percentiles, stdout: None })
     }
 
-    fn write(self, record: &Record, output: &Output) -> Result<(), Error> {
-        let mut record = record.clone();
+    fn write(self, mut record: Record, output: &Output) -> Result<(), Error> {
         let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         let flags = <Args as clap::Args>::augment_args(clap::Command::new("bench"));
         record.environment.command = without_secrets(&flags, words);
 
-        let paint = if self.file.is_none() { Paint::on(&io::stdout()) } else { Paint::PLAIN };
+        let (paint, width) = match self.file {
+            None => (Paint::on(&io::stdout()), table::width(&io::stdout())),
+            Some(_) => (Paint::PLAIN, table::WIDTH),
+        };
         let report = match output.format {
-            Format::Text => text::report(&record, output.spectrum, paint),
+            Format::Text => text::report(&record, output.spectrum, paint, width),
             Format::Json => serde_json::to_string_pretty(&record)? + "\n",
             Format::Wrk => wrk::report(&record, &output.url, output.spectrum, output.backfill),
             Format::Ab => ab::report(&record, &output.url, output.ab),
@@ -270,21 +281,40 @@ impl Drop for Made<'_> {
     }
 }
 
-/// Thresholds and whether anything was measured at all; on standard error, so that the report is the same with and without.
+/// Thresholds and whether the server was there at all, and to the end; on standard error, so that the report is the same with and
+/// without.
 fn judge(record: &Record, output: &Output) -> u8 {
-    let paint = Paint::on(&io::stderr());
-    let mut code = 0;
-    for threshold in &output.thresholds {
-        let verdict = threshold.judge(record);
-        let word = if verdict.failed { paint.red("FAILED") } else { paint.green("passed") };
-        say(&format!("{word}  --fail-if {}", verdict.text));
-        if verdict.failed {
-            code = EXIT_THRESHOLD;
-        }
+    let mut code = tell_conditions(&record.fail_if);
+    if output.format == Format::Wrk && output.spectrum && wrk::has_bounds(record) {
+        say(
+            "warning: requests without an answer may have been the slowest: latencies of this report are lower bounds, for which \
+             wrk's format has no sign; the other formats have",
+        );
     }
     if record.requests.completed == 0 {
         say(&format!("error: not one request was answered{}", reasons(record)));
         code = 1;
+    } else if let Some(gone) = &record.gone {
+        say(&format!("error: the server was not there any more when the run ended: {}{}", gone.why, reasons(record)));
+        code = 1;
+    }
+    code
+}
+
+/// Says what became of each condition, and gives the exit code.
+fn tell_conditions(conditions: &[Condition]) -> u8 {
+    let paint = Paint::on(&io::stderr());
+    let mut code = 0;
+    for Condition { condition, outcome, measured, .. } in conditions {
+        let word = match outcome {
+            ConditionOutcome::Passed => paint.green("passed"),
+            ConditionOutcome::Failed => paint.red("FAILED"),
+            ConditionOutcome::Undecided => paint.red("UNDECIDED"),
+        };
+        say(&format!("{word}  --fail-if {condition}: {measured}"));
+        if *outcome != ConditionOutcome::Passed {
+            code = EXIT_THRESHOLD;
+        }
     }
     code
 }
@@ -371,6 +401,7 @@ mod tests {
     fn what_ctrl_c_ended_before_there_was_a_result_has_its_own_code() {
         let early = Error::Run(RunError::Cancelled);
         assert_eq!((early.exit_code(), &*early.to_string()), (130, "ended before the run began"));
+        assert_eq!(Error::Run(RunError::EndedInWarmUp).exit_code(), 130);
         assert_eq!((Error::Interrupted.exit_code(), Error::Usage(Vec::new()).exit_code()), (130, 2));
     }
 

@@ -39,6 +39,7 @@ mod target;
 mod verdicts;
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
@@ -93,7 +94,12 @@ enum Command {
 
 fn main() -> ExitCode {
     end_with_a_panic();
-    let cli = Cli::parse_from(push::two_dashes(std::env::args_os()));
+    let words: Vec<OsString> = push::two_dashes(std::env::args_os()).into_iter().collect();
+    if let Some(said) = of_another_tool(&words) {
+        say(&said);
+        return ExitCode::from(2);
+    }
+    let cli = Cli::parse_from(words);
     match cli.command {
         Command::Bench(args) => {
             bench::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
@@ -127,6 +133,17 @@ fn main() -> ExitCode {
         Command::StartChild(args) => start::run_child(args),
         Command::StartGuard(args) => start::run_guard(&args),
     }
+}
+
+/// What is said of a flag of another load generator.
+fn of_another_tool(words: &[OsString]) -> Option<String> {
+    let [_, subcommand, rest @ ..] = words else { return None };
+    if subcommand != "bench" {
+        return None;
+    }
+    let bench = <bench::Args as clap::Args>::augment_args(clap::Command::new("bench"));
+    let unknown = || bench::foreign::unknown(&bench, &Cli::try_parse_from(words).err()?);
+    bench::foreign::single_dash(&bench, rest).or_else(unknown)
 }
 
 /// A panic is a defect. It ends the process at once, on whichever thread it is, rather than to leave others waiting for that one.

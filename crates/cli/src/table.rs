@@ -1,5 +1,10 @@
 //! Text in columns and in lines.
 
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
+
+use rustix::termios::tcgetwinsize;
+
 /// Rows of cells, the first column to the left and the others to the right, `indent` spaces before and two between.
 pub(crate) fn columns(indent: usize, rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -19,6 +24,52 @@ pub(crate) fn columns(indent: usize, rows: &[Vec<String>]) -> String {
         }
         text.push_str(line.trim_end());
         text.push('\n');
+    }
+    text
+}
+
+/// No line of a report is longer, but for those that cannot be broken.
+pub(crate) const WIDTH: usize = 110;
+/// In less there is no room for anything.
+const NARROWEST: usize = 40;
+
+/// How many characters a line of a report may have: as many as the terminal shows, where it is one, and as `COLUMNS` says elsewhere,
+/// but no more than [`WIDTH`].
+pub(crate) fn width(output: &(impl IsTerminal + AsFd)) -> usize {
+    let terminal =
+        if output.is_terminal() { tcgetwinsize(output).ok().map(|size| usize::from(size.ws_col)) } else { None };
+    let told = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let width = terminal.filter(|columns| *columns > 0).or_else(told);
+    width.unwrap_or(WIDTH).clamp(NARROWEST, WIDTH)
+}
+
+/// The same rows in at most `width` characters: as columns if they fit, else with rows and columns exchanged, else one value below the
+/// other. The first row is the head, the first column the names.
+pub(crate) fn fitted(rows: &[Vec<String>], width: usize) -> String {
+    let fits = |text: &str| text.lines().all(|line| line.chars().count() <= width);
+    let straight = columns(0, rows);
+    if fits(&straight) {
+        return straight;
+    }
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cell = |row: usize, column: usize| rows[row].get(column).cloned().unwrap_or_default();
+    let turned: Vec<Vec<String>> = (0..count)
+        .map(|column| {
+            let cells = (0..rows.len()).map(|row| cell(row, column).trim().to_owned());
+            // Names below the head are set in.
+            cells.enumerate().map(|(i, text)| if i == 0 && column > 0 { format!("  {text}") } else { text }).collect()
+        })
+        .collect();
+    let turned = columns(0, &turned);
+    if fits(&turned) {
+        return turned;
+    }
+    let mut text = cell(0, 0) + "\n";
+    for row in 1..rows.len() {
+        text += &format!("  {}\n", cell(row, 0).trim());
+        let values: Vec<Vec<String>> =
+            (1..rows[row].len()).map(|column| vec![cell(0, column), cell(row, column)]).collect();
+        text += &columns(4, &values);
     }
     text
 }
@@ -49,6 +100,15 @@ mod tests {
     fn the_first_column_is_to_the_left() {
         let rows = [["", "p50", "max"], ["service", "1.00ms", "2s"]].map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(columns(2, &rows), "              p50  max\n  service  1.00ms   2s\n");
+    }
+
+    #[test]
+    fn a_table_is_turned_where_it_does_not_fit_and_taken_apart_where_that_does_not() {
+        let rows = [["Latency", "p50", "p99", "max"], ["  service", "1.00ms", "2.00ms", "3.00ms"]];
+        let rows: Vec<Vec<String>> = rows.iter().map(|row| row.map(str::to_owned).to_vec()).collect();
+        assert_eq!(fitted(&rows, 80), columns(0, &rows));
+        assert_eq!(fitted(&rows, 20), "Latency  service\n  p50     1.00ms\n  p99     2.00ms\n  max     3.00ms\n");
+        assert_eq!(fitted(&rows, 14), "Latency\n  service\n    p50  1.00ms\n    p99  2.00ms\n    max  3.00ms\n");
     }
 
     #[test]

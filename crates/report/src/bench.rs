@@ -9,7 +9,7 @@ mod sides;
 mod time;
 
 use maud::{Markup, html};
-use oroshi_bench::record::ClockRecord;
+use oroshi_bench::record::{ClockRecord, Condition, ConditionOutcome};
 use oroshi_bench::{Bottleneck, Grade, Record};
 use oroshi_words::units;
 
@@ -26,11 +26,13 @@ pub(crate) fn one(run: &Named<'_>) -> String {
     let runs = std::slice::from_ref(run);
     let to = words::where_to(&record.plan);
     let header = html! {
+        @if let Some(alarm) = words::alarm(record) { p.grade.bad { strong { (alarm) } } }
         h1.where { (to) }
         p.lede { (words::how(record)) }
         @if record.cut_short { p.badge { "ended early, after " (Unit::Seconds.text(record.elapsed_s)) } }
         (tiles(record))
         (grade(&record.grade))
+        (conditions(&record.fail_if))
         (page::warnings(&record.warnings))
     };
     Page {
@@ -63,8 +65,8 @@ pub(crate) fn several(runs: &[Named<'_>]) -> String {
         (legend(runs))
         (side_by_side(runs))
         @for run in runs {
-            @if run.record.grade.bottleneck == Bottleneck::GeneratorBound {
-                p.grade.bad { strong { (run.name) } " is generator-bound: " (run.record.grade.because) }
+            @if words::alarm(run.record).is_some() {
+                p.grade.bad { strong { (run.name) } " is " (run.record.grade.bottleneck.name()) ": " (run.record.grade.because) }
             }
         }
     };
@@ -127,15 +129,30 @@ fn tiles(record: &Record) -> Markup {
 
 /// Who was the bottleneck, and what to do about it.
 pub(crate) fn grade(grade: &Grade) -> Markup {
-    let doubtful = matches!(grade.bottleneck, Bottleneck::GeneratorBound | Bottleneck::PortBound);
+    let doubtful =
+        matches!(grade.bottleneck, Bottleneck::GeneratorBound | Bottleneck::PortBound | Bottleneck::ServerGone);
     html! {
         div.grade.bad[doubtful] {
             p { strong { (grade.bottleneck.name()) } }
-            @if grade.bottleneck == Bottleneck::GeneratorBound {
-                p { "These figures say more about the load generator than about the server." }
-            }
             p { (grade.because) }
             @if let Some(advice) = &grade.advice { p.advice { (advice) } }
+        }
+    }
+}
+
+/// What became of `--fail-if`.
+/// What `--fail-if` asked for, and how each came out.
+pub(crate) fn conditions(fail_if: &[Condition]) -> Markup {
+    let row = |condition: &Condition| {
+        let outcome = match condition.outcome {
+            ConditionOutcome::Passed => html! { "passed" },
+            failed => html! { strong { (failed.name()) } },
+        };
+        [cell(&condition.condition), outcome, html! { span.words { (condition.measured) } }]
+    };
+    html! {
+        @if !fail_if.is_empty() {
+            (table("Conditions", &["--fail-if", "outcome", "what was measured"], fail_if.iter().map(row)))
         }
     }
 }

@@ -97,8 +97,7 @@ pub(crate) fn time(ns: f64) -> String {
 
 /// A percentile that may be a bound: `≥ 2.00 s`.
 pub(crate) fn bound(value_ns: u64, at_least: bool) -> String {
-    let text = time(value_ns as f64);
-    if at_least { format!("≥{NBSP}{text}") } else { text }
+    if at_least { format!("≥{NBSP}{}", apart(&units::time_at_least(value_ns))) } else { time(value_ns as f64) }
 }
 
 /// A percentile of a summary; a dash where nothing was measured.

@@ -6,7 +6,7 @@ use oroshi_bench::subscribe::Record;
 use oroshi_bench::watch::ServerUsage;
 use oroshi_words::units;
 
-use crate::bench::{footer, grade, latency};
+use crate::bench::{conditions, footer, grade, latency};
 use crate::figure::{self, Unit};
 use crate::machine;
 use crate::page::{self, Page, Section, big, cell, facts, table};
@@ -18,8 +18,10 @@ pub(crate) fn page(record: &Record) -> String {
         h1.where { (record.plan.mode.name()) " " (record.plan.address) (record.plan.target) }
         p.lede { (push::headline(record)) }
         @if record.cut_short { p.badge { "ended early, after " (Unit::Seconds.text(record.elapsed_s)) } }
+        @if let Some(alarm) = push::alarm(record) { p.grade.bad { strong { (alarm) } } }
         (tiles(record))
         (grade(&record.grade))
+        (conditions(&record.fail_if))
         (page::warnings(&record.warnings))
     };
     Page {

@@ -5,7 +5,7 @@ pub mod push;
 use oroshi_bench::environment::Environment;
 use oroshi_bench::record::{ClockRecord, OriginRecord, PlanRecord};
 use oroshi_bench::watch::ServerUsage;
-use oroshi_bench::{Failure, Load, Record, Spacing};
+use oroshi_bench::{Bottleneck, Failure, Load, Record, Spacing};
 use oroshi_stats::Quantile;
 use oroshi_words::units::{self, plural};
 
@@ -42,13 +42,23 @@ pub fn how(record: &Record) -> String {
     parts.join(", ")
 }
 
+/// How long it was, and how many requests there were: what came of the plan, and the plan where that is something else.
 fn length_of(record: &Record) -> String {
     let plan = &record.plan;
-    match (plan.requests, plan.duration_s) {
-        (Some(n), None) => format!("{} in {}", plural(n, "request"), units::time(record.elapsed_s * 1e9)),
-        (Some(n), Some(seconds)) => format!("{} or {}", plural(n, "request"), units::length(seconds)),
-        (None, Some(seconds)) => units::length(seconds),
-        (None, None) => units::length(record.elapsed_s),
+    let took = match plan.duration_s {
+        // To the end as it was asked for, a moment more or less.
+        Some(seconds) if (record.elapsed_s - seconds).abs() < 0.02 * seconds => units::length(seconds),
+        Some(seconds) if plan.requests.is_none() => {
+            format!("{} of {}", units::time(record.elapsed_s * 1e9), units::length(seconds))
+        }
+        _ => units::time(record.elapsed_s * 1e9),
+    };
+    match plan.requests {
+        None => took,
+        Some(n) if record.requests.completed == n => format!("{} in {took}", plural(n, "request")),
+        Some(n) => {
+            format!("{} of {} answered in {took}", units::count(record.requests.completed), plural(n, "request"))
+        }
     }
 }
 
@@ -73,10 +83,10 @@ pub fn rhythm(load: &Load) -> String {
 #[must_use]
 pub fn where_to(plan: &PlanRecord) -> String {
     match plan.origins.as_slice() {
-        [only] if only.requests.len() == 1 => request_url(only, &only.requests[0]),
-        [only] => format!("{} to {}", plural(only.requests.len() as u64, "request"), address(only)),
+        [only] if only.count() == 1 && only.requests.len() == 1 => request_url(only, &only.requests[0]),
+        [only] => format!("{} to {}", plural(only.count() as u64, "request"), address(only)),
         many => {
-            let requests: usize = many.iter().map(|o| o.requests.len()).sum();
+            let requests: usize = many.iter().map(OriginRecord::count).sum();
             let names = many.iter().take(3).map(address).collect::<Vec<_>>().join(" ");
             let rest = if many.len() > 3 { " ..." } else { "" };
             format!("{} to {} servers: {names}{rest}", plural(requests as u64, "request"), many.len())
@@ -88,7 +98,9 @@ pub fn where_to(plan: &PlanRecord) -> String {
 fn request_url(origin: &OriginRecord, line: &str) -> String {
     let mut words = line.split(' ');
     let (method, target) = (words.next().unwrap_or("GET"), words.next().unwrap_or("/"));
-    if origin.address.starts_with("unix:") {
+    if !origin.authority.is_empty() {
+        format!("{method} {}://{}{target} at {}", origin.scheme, origin.authority, origin.address)
+    } else if origin.address.starts_with("unix:") {
         format!("{method} {}:{target}", address(origin))
     } else {
         format!("{method} {}{target}", address(origin))
@@ -96,6 +108,9 @@ fn request_url(origin: &OriginRecord, line: &str) -> String {
 }
 
 fn address(origin: &OriginRecord) -> String {
+    if !origin.authority.is_empty() {
+        return format!("{}://{} at {}", origin.scheme, origin.authority, origin.address);
+    }
     match (origin.address.starts_with("unix:"), origin.scheme.as_str()) {
         (true, "https") => format!("https over {}", origin.address),
         (true, _) => origin.address.clone(),
@@ -148,13 +163,37 @@ pub fn is_open(record: &Record) -> bool {
     record.plan.load != Load::Closed
 }
 
+/// What stands above everything else: that the figures are not what they seem. `None`: nothing does.
+#[must_use]
+pub fn alarm(record: &Record) -> Option<String> {
+    if let Some(gone) = &record.gone {
+        return Some(format!("SERVER GONE: the server was not there any more when the run ended: {}", gone.why));
+    }
+    if record.requests.started > 0 && record.requests.completed == 0 {
+        return Some("NOTHING ANSWERED: not one request was answered".into());
+    }
+    (record.grade.bottleneck == Bottleneck::GeneratorBound)
+        .then(|| "GENERATOR-BOUND: these figures say more about the load generator than about the server".into())
+}
+
+/// Of answers that could not be read, the kinds: the rule that was broken, how often, and how the first of them began.
+pub fn unreadable(record: &Record) -> impl Iterator<Item = (&str, u64, String)> {
+    record.parse.iter().map(|kind| {
+        let begins = match kind.first_bytes.as_str() {
+            "" => String::new(),
+            bytes => format!("; the first begins with \"{bytes}\""),
+        };
+        (kind.rule.as_str(), kind.count, format!("{}{begins}", kind.what))
+    })
+}
+
 /// A quantile of a clock, `>= x` where only a bound is known, a dash where nothing was measured.
 #[must_use]
 pub fn quantile(clock: &ClockRecord, q: f64) -> String {
     match clock.histogram.quantile(q) {
         None => "-".into(),
         Some(Quantile::Exact(ns)) => units::time(ns as f64),
-        Some(Quantile::AtLeast(ns)) => format!(">= {}", units::time(ns as f64)),
+        Some(Quantile::AtLeast(ns)) => format!(">= {}", units::time_at_least(ns)),
     }
 }
 

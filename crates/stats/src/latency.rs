@@ -2,16 +2,16 @@
 //!
 //! Two kinds of values go in. A *recorded* value is the latency of a request that was answered. A *censored* value is
 //! how long an unanswered request had been waiting when the run ended, or when it was given up: its latency is at
-//! least that. Leaving the censored ones out would make a server that stops answering look fast, so quantiles are
-//! estimated from both by the product-limit method (Kaplan and Meier, "Nonparametric Estimation from Incomplete
-//! Observations", 1958); where even that cannot say, the answer is a bound.
+//! least that. Leaving the censored ones out would make a server that stops answering look fast. Estimating them from
+//! the recorded ones (the product-limit method) would assume that requests are cut off by chance, and it is the slow ones
+//! that are. So quantiles assume nothing: a quantile is exact where it is the same whatever the censored requests would
+//! have taken, and otherwise a bound that holds in every case.
 //!
 //! Resolution: counts are kept in HdrHistogram buckets of three significant digits (a bucket is narrower than 0.1 % of
 //! its values; below 2048 ns it is one nanosecond). Minimum, maximum, mean and standard deviation do not come from the
 //! buckets: they are exact.
 
 use std::fmt;
-use std::iter::Peekable;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -162,33 +162,43 @@ impl Latency {
         ((around_whole as f64 - rest * rest * count as f64).max(0.0) / (count - 1) as f64).sqrt()
     }
 
-    /// The `q`-quantile (0 to 1; values outside are taken as the nearer end) of recorded and censored values together.
+    /// The `q`-quantile (0 to 1; values outside are taken as the nearer end) of recorded and censored values together: the
+    /// value of rank `ceil(q * n)`, as far as it is known.
     ///
-    /// It is the least latency at which the product-limit curve, the estimated share of requests that take longer,
-    /// has come down to `1 - q`; without censored values that is the value of rank `ceil(q * n)`. The value is the
-    /// upper end of its bucket, as HdrHistogram tools give it, held within the exact minimum and maximum.
-    ///
-    /// Where the curve never comes down that far, the answer is [`Quantile::AtLeast`] the greater of two bounds: the
-    /// greatest recorded value, at which the curve was still above; and the value of rank `ceil(q * n)` among all, each
-    /// censored one taken for as little as it can be. The second needs no estimate: no latency is less than its bound.
-    /// It is never above the exact rank's, and at most a bucket (0.1 %) below.
+    /// [`Quantile::Exact`] where the best case (every censored request ends at its bound) and the worst case (none ever
+    /// ends) agree to the resolution of the buckets. The value is then the upper end of its bucket, as HdrHistogram tools
+    /// give it, held within the exact minimum and maximum. Otherwise [`Quantile::AtLeast`] the best case, which is never
+    /// more than the true quantile and at most a bucket (0.1 %) below the best case's exact value.
     ///
     /// `None` when the histogram is empty or `q` is not a number.
     pub fn quantile(&self, q: f64) -> Option<Quantile> {
-        if self.is_empty() || q.is_nan() {
-            return None;
-        }
-        if q <= 0.0 && !self.recorded.is_empty() {
-            return Some(Quantile::Exact(self.min));
-        }
-        let longer = 1.0 - q.clamp(0.0, 1.0);
-        let reached = self.survival().find(|step| step.longer <= longer + ROUNDING);
-        Some(match reached {
-            Some(step) => Quantile::Exact(step.value.clamp(self.min, self.max)),
-            // The longest wait of all ended in an answer, with a censored one before it in the same bucket.
-            None if self.max > self.censored_max => Quantile::Exact(self.max),
-            None => Quantile::AtLeast(self.max.max(self.least_at(q))),
+        let rank = self.rank(q)?;
+        let least = self.best_case(rank);
+        Some(match self.worst_case(rank) {
+            // With the rank's value among the smallest that are known, its bucket has no room for another one.
+            Some(most) if self.recorded.equivalent(least, most) => Quantile::Exact(most),
+            _ => Quantile::AtLeast(least),
         })
+    }
+
+    /// Between which values the `q`-quantile lies, whatever the censored requests would have taken, in nanoseconds: the
+    /// best case, rounded down to its bucket, and the worst case, rounded up; `None` for the latter where the rank falls
+    /// among requests that may never have ended.
+    ///
+    /// `None` when the histogram is empty or `q` is not a number.
+    pub fn quantile_range(&self, q: f64) -> Option<(u64, Option<u64>)> {
+        let rank = self.rank(q)?;
+        Some((self.best_case(rank), self.worst_case(rank)))
+    }
+
+    /// The least that the mean of recorded and censored values can be, in nanoseconds; 0 when there is none. It is
+    /// [`mean`](Self::mean) where nothing is censored, and otherwise at most a bucket (0.1 %) too small.
+    pub fn least_mean(&self) -> f64 {
+        let censored = self.censored.iter().flat_map(buckets);
+        let waited: u128 =
+            censored.map(|(value, count)| u128::from(self.recorded.lowest_equivalent(value)) * u128::from(count)).sum();
+        let all = self.len() + self.censored();
+        if all == 0 { 0.0 } else { (self.sum + waited) as f64 / all as f64 }
     }
 
     /// The share (0 to 1) of recorded values from `lo` to `hi` inclusive, to the resolution of the buckets at the two
@@ -282,82 +292,58 @@ impl Latency {
         self.squares = self.squares.wrapping_add(squares.wrapping_mul(times));
     }
 
-    /// The value of rank `ceil(q * n)` if every censored request had ended at its bound, or less. Right only if it is
-    /// greater than every recorded value; otherwise less than the greatest of them.
-    fn least_at(&self, q: f64) -> u64 {
+    /// The rank of the `q`-quantile among recorded and censored values, from 1.
+    fn rank(&self, q: f64) -> Option<u64> {
+        if self.is_empty() || q.is_nan() {
+            return None;
+        }
         let all = self.len() + self.censored();
-        let rank = ((q - ROUNDING) * all as f64).ceil().max(1.0) as u64;
-        if rank >= all {
-            return self.censored_max;
+        Some((((q.clamp(0.0, 1.0) - ROUNDING) * all as f64).ceil().max(1.0) as u64).min(all))
+    }
+
+    /// The value of rank `rank` if every censored request had ended at its bound, or up to a bucket less.
+    fn best_case(&self, rank: u64) -> u64 {
+        if rank >= self.len() + self.censored() {
+            return self.max.max(self.censored_max);
         }
-        // Where the answer is greater than every recorded value, all of those have lower ranks.
-        let mut ranks_left = rank.saturating_sub(self.len());
-        let found = self.censored.iter().flat_map(buckets).find(|(_, count)| {
-            let found = ranks_left <= *count;
-            ranks_left = ranks_left.saturating_sub(*count);
-            found
+        let (mut recorded, mut censored) =
+            (buckets(&self.recorded).peekable(), self.censored.iter().flat_map(buckets).peekable());
+        let mut passed = 0;
+        loop {
+            let (answered, cut) = (recorded.peek().copied(), censored.peek().copied());
+            let Some(value) = answered.into_iter().chain(cut).map(|(value, _)| value).min() else {
+                return self.max.max(self.censored_max);
+            };
+            let (answered, cut) = (recorded.next_if(|b| b.0 == value), censored.next_if(|b| b.0 == value));
+            passed += answered.map_or(0, |(_, count)| count) + cut.map_or(0, |(_, count)| count);
+            if passed >= rank {
+                // No value is less than the exact least one of its kind.
+                let least = [answered.map(|_| self.min), cut.map(|_| self.censored_min)].into_iter().flatten().min();
+                return self.recorded.lowest_equivalent(value).max(least.unwrap_or(0));
+            }
+        }
+    }
+
+    /// The value of rank `rank` if no censored request had ever ended, or up to a bucket more; `None` if it is one of those.
+    fn worst_case(&self, rank: u64) -> Option<u64> {
+        if rank > self.len() {
+            return None;
+        }
+        if rank == 1 {
+            return Some(self.min);
+        }
+        let mut passed = 0;
+        let found = buckets(&self.recorded).find(|(_, count)| {
+            passed += count;
+            passed >= rank
         });
-        found.map_or(0, |(value, _)| self.recorded.lowest_equivalent(value).max(self.censored_min))
-    }
-
-    /// The product-limit curve: one step per bucket that holds recorded values.
-    fn survival(&self) -> Survival<impl Iterator<Item = (u64, u64)> + '_, impl Iterator<Item = (u64, u64)> + '_> {
-        let at_risk = self.len() + self.censored();
-        Survival {
-            recorded: buckets(&self.recorded),
-            censored: self.censored.iter().flat_map(buckets).peekable(),
-            at_risk,
-            since: at_risk,
-            longer_since: 1.0,
-        }
+        Some(found.map_or(self.max, |(value, _)| value.clamp(self.min, self.max)))
     }
 }
 
-/// What a step of the curve may miss its level by: the levels are sums and products of rounded numbers. It moves a
-/// quantile by less than one rank as long as there are fewer than 10^12 values.
+/// The share of a rank by which a product such as 0.1 * 30 = 3.0000000000000004 may miss it. It moves a quantile by less
+/// than one rank as long as there are fewer than 10^12 values.
 const ROUNDING: f64 = 1e-12;
-
-/// After the answers that took up to `value` nanoseconds, the share of requests that take longer is estimated as
-/// `longer`.
-struct Step {
-    value: u64,
-    longer: f64,
-}
-
-/// Walks the buckets of recorded and censored values together, from the shortest latency on.
-///
-/// The textbook form multiplies (1 - answered / at risk) over all steps. Between two censored buckets that product
-/// telescopes to (still at risk) / (at risk at the last censoring), which this uses: without censored values the
-/// levels are then plain ranks, with no rounding to pile up.
-struct Survival<R, C: Iterator> {
-    recorded: R,
-    censored: Peekable<C>,
-    /// Requests that took at least as long as where the walk stands.
-    at_risk: u64,
-    /// `at_risk` right after the last censored bucket, and the level of the curve there.
-    since: u64,
-    longer_since: f64,
-}
-
-impl<R, C> Iterator for Survival<R, C>
-where
-    R: Iterator<Item = (u64, u64)>,
-    C: Iterator<Item = (u64, u64)>,
-{
-    type Item = Step;
-
-    fn next(&mut self) -> Option<Step> {
-        let (value, answered) = self.recorded.next()?;
-        // Within one bucket answers come before censoring, as is usual for ties: hence "less", not "less or equal".
-        while let Some((_, count)) = self.censored.next_if(|(censored, _)| *censored < value) {
-            self.longer_since *= self.at_risk as f64 / self.since as f64;
-            self.at_risk = self.at_risk.saturating_sub(count);
-            self.since = self.at_risk;
-        }
-        self.at_risk = self.at_risk.saturating_sub(answered);
-        Some(Step { value, longer: self.longer_since * self.at_risk as f64 / self.since as f64 })
-    }
-}
 
 /// The buckets in use, from the least value on: (upper end of the bucket, count).
 pub(crate) fn buckets(histogram: &Histogram<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {

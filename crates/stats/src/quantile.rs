@@ -1,14 +1,15 @@
 //! One quantile of a latency distribution, or what can be said of it.
 
-/// A quantile in nanoseconds: known, or known only to be at least some value because the requests that would decide
-/// it were never answered.
+/// A quantile in nanoseconds: known, or known only to be at least some value because requests that were never answered
+/// may move it.
 ///
 /// The order is by value; at the same value an exact one comes before a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Quantile {
-    /// The quantile is this value, to the resolution of the histogram it came from.
+    /// The quantile is this value, to the resolution of the histogram it came from, whatever the requests without an
+    /// answer would have taken.
     Exact(u64),
-    /// The quantile is decided by unanswered requests: it is this value or greater. Reports print it as `>= x`.
+    /// It depends on requests without an answer: it is this value or greater. Reports print it as `>= x`.
     AtLeast(u64),
 }
 

@@ -41,19 +41,27 @@ pub struct LatencySummary {
     pub p99_99: Option<Percentile>,
 }
 
-/// A percentile as it is written down: a [`Quantile`] in two fields.
+/// A percentile as it is written down: a [`Quantile`], and how great it can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Percentile {
     /// The value, or the bound.
     pub value_ns: u64,
-    /// Whether the true percentile may be greater: it lies among requests that were never answered.
+    /// Whether the true percentile may be greater: it depends on requests that were never answered.
     pub at_least: bool,
+    /// What the true percentile cannot exceed, whatever those requests would have taken; for an exact one its value.
+    /// `None` where it falls among requests that may never have ended, and for bounds in records that do not say.
+    #[serde(default)]
+    pub at_most_ns: Option<u64>,
 }
 
 impl LatencySummary {
     /// The figures of `latency`.
     pub fn of(latency: &Latency) -> Self {
-        let percentile = |q| latency.quantile(q).map(Percentile::from);
+        let percentile = |q| {
+            let known = Percentile::from(latency.quantile(q)?);
+            let at_most_ns = known.at_most_ns.or(latency.quantile_range(q)?.1);
+            Some(Percentile { at_most_ns, ..known })
+        };
         Self {
             count: latency.len(),
             censored: latency.censored(),
@@ -87,7 +95,8 @@ impl LatencySummary {
 
 impl From<Quantile> for Percentile {
     fn from(quantile: Quantile) -> Self {
-        Self { value_ns: quantile.value(), at_least: quantile.is_bound() }
+        let (value_ns, at_least) = (quantile.value(), quantile.is_bound());
+        Self { value_ns, at_least, at_most_ns: (!at_least).then_some(value_ns) }
     }
 }
 
@@ -100,6 +109,20 @@ impl From<Percentile> for Quantile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_bound_cannot_exceed_is_said_where_it_is_known() {
+        let mut latency = Latency::new();
+        (1..=100).for_each(|ms| latency.record(ms * 1_000_000));
+        (0..10).for_each(|_| latency.record_censored(0));
+        let [p50, .., p99, _, _] = latency.summary().percentiles().map(|(_, percentile)| percentile.unwrap());
+        // Of 110 the 55th: the 45th of those answered at best, the 55th at worst.
+        assert!(p50.at_least && p50.value_ns.abs_diff(45_000_000) < 50_000, "{p50:?}");
+        assert!(p50.at_most_ns.unwrap().abs_diff(55_000_000) < 60_000, "{p50:?}");
+        assert_eq!((p99.at_least, p99.at_most_ns), (true, None));
+        let read: Percentile = serde_json::from_str(r#"{"value_ns":5,"at_least":true}"#).unwrap();
+        assert_eq!(read, Percentile { value_ns: 5, at_least: true, at_most_ns: None });
+    }
 
     #[test]
     fn an_empty_histogram_has_no_percentiles() {
@@ -117,7 +140,7 @@ mod tests {
         let summary = latency.summary();
         assert_eq!((summary.count, summary.censored), (98, 2));
         assert!(!summary.p95.unwrap().at_least);
-        assert_eq!(summary.p99, Some(Percentile { value_ns: 2_000_000_000, at_least: true }));
+        assert_eq!(summary.p99, Some(Percentile { value_ns: 2_000_000_000, at_least: true, at_most_ns: None }));
         assert_eq!(Quantile::from(summary.p99_99.unwrap()), Quantile::AtLeast(2_000_000_000));
     }
 }

@@ -39,27 +39,8 @@ fn figures(latency: &Latency) -> Figures {
     }
 }
 
-/// The textbook estimate, one factor per value: `recorded` and `censored` as they fell into buckets. `None` where the
-/// curve does not come down to `1 - q`.
-fn naive_kaplan_meier(recorded: &[u64], censored: &[u64], q: f64) -> Option<u64> {
-    let mut times: Vec<u64> = recorded.to_vec();
-    times.sort_unstable();
-    times.dedup();
-    let mut longer = 1.0;
-    for time in times {
-        let at_risk = recorded.iter().chain(censored).filter(|value| **value >= time).count();
-        let answered = recorded.iter().filter(|value| **value == time).count();
-        longer *= 1.0 - answered as f64 / at_risk as f64;
-        if longer <= 1.0 - q + 1e-12 {
-            return Some(time);
-        }
-    }
-    None
-}
-
-/// The quantile of all values, each censored one taken for its bound.
-fn naive_least(recorded: &[u64], censored: &[u64], q: f64) -> u64 {
-    let mut all = [recorded, censored].concat();
+/// The value of rank `ceil(q * n)`.
+fn naive(mut all: Vec<u64>, q: f64) -> u64 {
     all.sort_unstable();
     let rank = ((q - 1e-12) * all.len() as f64).ceil() as usize;
     all[rank.max(1) - 1]
@@ -125,37 +106,49 @@ fn equal_timeouts_are_an_exact_bound() {
     }
 }
 
-/// The remission times of Freireich and others (1963), 6-mercaptopurine group: the worked example of survival
-/// analysis textbooks. The curve passes 0.5 at 23 weeks and stops at 0.448.
+/// Four of five requests were given up after 20 ms, and one answer came late: p50 was 20.1 ms and p99 25.1 ms, both exact.
 #[test]
-fn the_textbook_example() {
-    let relapsed = [6, 6, 6, 7, 10, 13, 16, 22, 23];
-    let lost = [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35];
-    let latency = latency_of(&relapsed, &lost);
-    assert_eq!(latency.quantile(0.10), Some(Quantile::Exact(6)));
-    assert_eq!(latency.quantile(0.25), Some(Quantile::Exact(13)));
-    assert_eq!(latency.quantile(0.50), Some(Quantile::Exact(23)));
-    assert_eq!(latency.quantile(0.55), Some(Quantile::Exact(23)));
-    // Of 21 the 12th left the study after 17 weeks at the earliest, but the curve says more. The 20th left after 34.
-    assert_eq!(latency.quantile(0.56), Some(Quantile::AtLeast(23)));
-    assert_eq!(latency.quantile(0.95), Some(Quantile::AtLeast(34)));
+fn timeouts_are_not_taken_to_be_like_the_answers() {
+    let mut answered = vec![20 * MS; 99];
+    answered.push(25 * MS);
+    let latency = latency_of(&answered, &[20 * MS + 1; 400]);
+    for q in [0.5, 0.9, 0.99] {
+        let Some(Quantile::AtLeast(bound)) = latency.quantile(q) else { panic!("not a bound at {q}") };
+        assert!(bound <= 20 * MS + 1 && bound > 19 * MS, "{bound} at {q}");
+    }
+    assert_eq!(latency.quantile(1.0), Some(Quantile::AtLeast(25 * MS)));
+    assert_eq!(latency.quantile_range(0.99).unwrap().1, None);
+}
+
+/// Given up within the first milliseconds, they may have ended at any time after that: below their bounds all is known.
+#[test]
+fn what_lies_below_every_bound_is_exact() {
+    let latency = latency_of(&[1, 2, 3, 4], &[5; 4]);
+    for rank in 1..=4 {
+        assert_eq!(latency.quantile(rank as f64 / 8.0), Some(Quantile::Exact(rank)));
+    }
+    for rank in 5..=8 {
+        assert_eq!(latency.quantile(rank as f64 / 8.0), Some(Quantile::AtLeast(5)));
+    }
 }
 
 #[test]
-fn the_last_one_to_be_answered_is_no_bound() {
-    let (given_up, answered) = (3_584_150_208_512, 3_584_758_094_314);
-    let latency = latency_of(&[5, answered], &[given_up]);
-    assert!(latency.histogram().equivalent(given_up, answered));
-    assert_eq!(latency.quantile(1.0), Some(Quantile::Exact(answered)));
-    let latency = latency_of(&[5, given_up], &[answered]);
-    assert_eq!(latency.quantile(1.0), Some(Quantile::AtLeast(answered)));
+fn early_bounds_leave_a_range() {
+    let latency = latency_of(&[10, 20, 30, 40], &[0; 2]);
+    assert_eq!(latency.quantile(0.5), Some(Quantile::AtLeast(10)));
+    assert_eq!(latency.quantile_range(0.5), Some((10, Some(30))));
+    assert_eq!(latency.quantile_range(1.0), Some((40, None)));
+    assert_eq!(latency_of(&[], &[]).quantile_range(0.5), None);
 }
 
-/// Requests given up early say little; leaving them out, or taking them for answers, would say p75 = 3 or 2 ms.
 #[test]
-fn censored_values_move_the_quantiles_up() {
-    let latency = latency_of(&[MS, 2 * MS, 3 * MS, 4 * MS], &[MS + MS / 2; 4]);
-    assert!(matches!(latency.quantile(0.75), Some(Quantile::Exact(value)) if value.abs_diff(4 * MS) < MS / 100));
+fn the_longest_of_all_is_not_known_while_one_is_without_an_answer() {
+    for (recorded, censored, most) in [([5, 70], 60, 70), ([5, 60], 70, 70)] {
+        assert_eq!(latency_of(&recorded, &[censored]).quantile(1.0), Some(Quantile::AtLeast(most)));
+    }
+    let latency = latency_of(&[5, 70], &[60]);
+    assert_eq!((latency.mean(), latency.least_mean()), (37.5, 45.0));
+    assert_eq!(Latency::new().least_mean(), 0.0);
 }
 
 #[test]
@@ -272,50 +265,57 @@ proptest! {
         prop_assert!((latency.min()..=latency.max()).contains(&found.value()));
     }
 
+    /// However long the requests without an answer would have gone on, and also if they had ended at once.
     #[test]
-    fn with_censoring_quantiles_are_kaplan_and_meier_s(
-        recorded in values(), censored in values(), per_mille in 1_u32..=1000,
+    fn quantiles_hold_whatever_comes_to_light(
+        recorded in values(), waits in prop::collection::vec((value(), prop_oneof![Just(0), value()]), 0..60),
     ) {
+        prop_assume!(!recorded.is_empty() || !waits.is_empty());
+        let censored: Vec<u64> = waits.iter().map(|(seen, _)| *seen).collect();
+        let in_the_end = waits.iter().map(|(seen, more)| (seen + more).min(Latency::MAX_NS));
+        let truth: Vec<u64> = recorded.iter().copied().chain(in_the_end).collect();
+        let latency = latency_of(&recorded, &censored);
+        for q in [0.0, 0.1, 0.5, 0.75, 0.9, 0.99, 1.0] {
+            let (found, truth) = (latency.quantile(q).unwrap(), naive(truth.clone(), q));
+            let (least, most) = latency.quantile_range(q).unwrap();
+            prop_assert!(least <= truth && most.is_none_or(|most| truth <= most), "{least} {truth} {most:?} at {q}");
+            match found {
+                Quantile::Exact(value) => {
+                    prop_assert!(latency.histogram().equivalent(value, truth), "{value} for {truth} at {q}");
+                }
+                Quantile::AtLeast(bound) => prop_assert!(bound <= truth, "{bound} for {truth} at {q}"),
+            }
+        }
+        let mean = truth.iter().map(|value| *value as f64).sum::<f64>() / truth.len() as f64;
+        prop_assert!(latency.least_mean() <= mean * (1.0 + 1e-9), "{} for {mean}", latency.least_mean());
+    }
+
+    /// A bound is given only where two outcomes differ, and it is the best of them.
+    #[test]
+    fn no_quantile_says_less_than_is_known(recorded in values(), censored in values(), per_mille in 1_u32..=1000) {
         prop_assume!(!recorded.is_empty() || !censored.is_empty());
         let latency = latency_of(&recorded, &censored);
-        let in_buckets = |values: &[u64]| -> Vec<u64> {
-            values.iter().map(|value| latency.histogram().highest_equivalent(*value)).collect()
-        };
         let q = f64::from(per_mille) / 1000.0;
+        let best = naive([&recorded[..], &censored].concat(), q);
+        let worst = naive(recorded.iter().copied().chain(censored.iter().map(|_| u64::MAX)).collect(), q);
+        let same = worst != u64::MAX && latency.histogram().equivalent(best, worst);
         let found = latency.quantile(q).unwrap();
-        match naive_kaplan_meier(&in_buckets(&recorded), &in_buckets(&censored), q) {
-            Some(value) => {
-                prop_assert_eq!(found, Quantile::Exact(value.clamp(latency.min(), latency.max())));
-            }
-            // The buckets cannot tell which of their values came last. The exact greatest ones can.
-            None if latency.max() > latency.censored_max() => {
-                prop_assert_eq!(found, Quantile::Exact(latency.max()));
-            }
-            None => {
-                let least = naive_least(&recorded, &censored, q).max(latency.max());
-                prop_assert!(found.is_bound() && found.value() <= least, "{:?} for {}", found, least);
-                prop_assert!(found.value() >= latency.histogram().lowest_equivalent(least), "{:?}", found);
-                prop_assert!(found.value() >= latency.max());
-            }
+        prop_assert_eq!(found.is_bound(), !same, "{:?}: {} to {}", found, best, worst);
+        if found.is_bound() {
+            prop_assert!(found.value() >= latency.histogram().lowest_equivalent(best), "{:?} for {}", found, best);
         }
+        let most = latency.quantile_range(q).unwrap().1;
+        prop_assert_eq!(most.is_none(), worst == u64::MAX);
+        prop_assert!(most.is_none_or(|most| latency.histogram().equivalent(most, worst)));
     }
 
-    /// However long the requests without an answer would have gone on, a bound on nothing but those holds.
-    #[test]
-    fn a_bound_holds_whatever_comes_to_light(waits in prop::collection::vec((value(), value()), 1..60)) {
-        let censored: Vec<u64> = waits.iter().map(|(seen, _)| *seen).collect();
-        let in_the_end: Vec<u64> = waits.iter().map(|(seen, more)| seen + more).collect();
-        let latency = latency_of(&[], &censored);
-        for q in (1..=100).map(|hundredth| f64::from(hundredth) / 100.0) {
-            prop_assert!(latency.quantile(q).unwrap().value() <= naive_least(&in_the_end, &[], q));
-        }
-    }
-
+    /// To the resolution of the buckets: an exact one is given as the upper end of its bucket, a bound as the lower.
     #[test]
     fn a_higher_quantile_is_not_less(recorded in values(), censored in values()) {
         let latency = latency_of(&recorded, &censored);
-        let quantiles: Vec<_> = (0..=200).map(|part| latency.quantile(f64::from(part) / 200.0)).collect();
-        prop_assert!(quantiles.is_sorted());
+        let quantiles = (0..=50).filter_map(|part| latency.quantile(f64::from(part) / 50.0));
+        let buckets: Vec<_> = quantiles.map(|found| latency.histogram().lowest_equivalent(found.value())).collect();
+        prop_assert!(buckets.is_sorted());
     }
 
     #[test]

@@ -70,6 +70,23 @@ pub fn time(ns: f64) -> String {
     if scale == 1.0 { format!("{ns:.0}ns") } else { format!("{}{unit}", three_digits(ns / scale)) }
 }
 
+/// A lower bound in nanoseconds, as [`time`] writes times but never more than it is: 1,239,999 is `1.23ms`.
+pub fn time_at_least(ns: u64) -> String {
+    const SCALE: [(u64, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+    let tenths = |unit: u64| ns / (unit / 10);
+    if ns >= 120_000_000_000 {
+        let (unit, name) = if ns < 7_200_000_000_000 { (60_000_000_000, "m") } else { (3_600_000_000_000, "h") };
+        return format!("{}.{}{name}", tenths(unit) / 10, tenths(unit) % 10);
+    }
+    let Some((unit, name)) = SCALE.into_iter().find(|(unit, _)| ns >= *unit) else { return format!("{ns}ns") };
+    let hundredths = ns / (unit / 100);
+    match hundredths {
+        10_000.. => format!("{}{name}", hundredths / 100),
+        1_000.. => format!("{}.{}{name}", hundredths / 100, hundredths / 10 % 10),
+        _ => format!("{}.{:02}{name}", hundredths / 100, hundredths % 100),
+    }
+}
+
 /// A length of time as it was asked for: `10s`, `500ms`, `90s`, `1.5s`.
 pub fn length(seconds: f64) -> String {
     let (value, unit) = if seconds > 0.0 && seconds < 1.0 { (seconds * 1e3, "ms") } else { (seconds, "s") };
@@ -235,6 +252,25 @@ mod tests {
             assert_eq!(time(ns), text);
         }
         assert_eq!([length(10.0), length(0.5), length(1.5), length(90.0)], ["10s", "500ms", "1.5s", "90s"]);
+    }
+
+    #[test]
+    fn a_bound_is_never_rounded_up() {
+        for (ns, text) in [
+            (0, "0ns"),
+            (999, "999ns"),
+            (1_239, "1.23us"),
+            (99_999, "99.9us"),
+            (999_999, "999us"),
+            (1_999_999, "1.99ms"),
+            (2_000_000_000, "2.00s"),
+            (119_999_999_999, "119s"),
+            (155_999_999_999, "2.5m"),
+            (7_199_999_999_999, "119.9m"),
+            (10_799_999_999_999, "2.9h"),
+        ] {
+            assert_eq!(time_at_least(ns), text);
+        }
     }
 
     #[test]

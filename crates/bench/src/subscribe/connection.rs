@@ -17,6 +17,7 @@ use super::plan::Mode;
 use super::wire::{End, Text, Wire};
 use crate::failure::Failure;
 use crate::slot::connect_failure;
+use crate::unreadable::{explained, shown};
 
 /// A subscription that the server has agreed to.
 pub(crate) struct Opened {
@@ -32,11 +33,20 @@ pub(crate) struct Unopened {
     pub(crate) failure: Failure,
     /// Of the answer that refused it.
     pub(crate) status: Option<u16>,
+    /// What came back instead, in words.
+    pub(crate) came: Option<String>,
 }
 
 impl From<Failure> for Unopened {
     fn from(failure: Failure) -> Self {
-        Self { failure, status: None }
+        Self { failure, status: None, came: None }
+    }
+}
+
+impl Unopened {
+    /// An answer that is none to this request, for this reason.
+    fn answered(failure: Failure, came: String) -> Self {
+        Self { failure, status: None, came: Some(came) }
     }
 }
 
@@ -88,7 +98,11 @@ async fn subscribe(
                 Ok(Some(ResponseEvent::Head(head))) => break Some(agreed(core, &head, key)?),
                 Ok(Some(_)) => {}
                 Ok(None) => break None,
-                Err(_) => return Err(Failure::Parse.into()),
+                Err(error) => {
+                    let (rule, bytes) = (explained(error, &Limits::default(), input), shown(input));
+                    let came = format!("what came is no HTTP/1.1 ({rule}); it begins with \"{bytes}\"");
+                    return Err(Unopened::answered(Failure::Parse, came));
+                }
             }
         };
         let left = input.len();
@@ -107,18 +121,31 @@ async fn subscribe(
 /// Whether an answer agrees to the subscription.
 fn agreed(core: &Core, head: &ResponseHead<'_>, key: &str) -> Result<(), Unopened> {
     let plan = &core.shared.plan;
-    let refused = Unopened { failure: Failure::Status, status: Some(head.status) };
+    let kind = match head.headers.get("Content-Type") {
+        Some(kind) => format!("of type {}", kind[..kind.len().min(64)].escape_ascii()),
+        None => "without a Content-Type".to_owned(),
+    };
+    let refused = |expected: &str| Unopened {
+        failure: Failure::Status,
+        status: Some(head.status),
+        came: Some(format!("the answer is {} {kind}, where {expected}", head.status)),
+    };
     match plan.mode {
         Mode::Ws => match handshake::check(head, key, &plan.request.protocols()) {
             Ok(_) => Ok(()),
-            Err(Mismatch::Status(_)) => Err(refused),
-            Err(_) => Err(Failure::Parse.into()),
+            Err(Mismatch::Status(_)) => Err(refused("101 would open a WebSocket")),
+            Err(mismatch) => Err(Unopened::answered(Failure::Parse, mismatch.to_string())),
         },
-        _ if head.status != 200 => Err(refused),
+        _ if head.status != 200 => Err(refused("200 would begin the stream")),
         Mode::Sse => {
-            let kind = head.headers.get("Content-Type").unwrap_or_default();
-            let events = kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
-            if events { Ok(()) } else { Err(Failure::Check.into()) }
+            let sent = head.headers.get("Content-Type").unwrap_or_default();
+            let events = sent.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
+            if events {
+                Ok(())
+            } else {
+                let came = format!("the answer is 200 {kind}, where text/event-stream would begin the events");
+                Err(Unopened::answered(Failure::Check, came))
+            }
         }
         Mode::Stream => Ok(()),
     }

@@ -18,7 +18,7 @@ use super::plan::Plan;
 use super::publish::Published;
 use super::stamp::Stamp;
 use super::wire::{End, Listener};
-use crate::failure::FailureCounts;
+use crate::failure::{Failure, FailureCounts};
 
 /// What one read can bring. All connections of a core read into the same buffer.
 const SCRATCH: usize = 64 * 1024;
@@ -99,6 +99,8 @@ pub(crate) struct Tally {
     /// Failed attempts by name; the statuses of those that were refused with one.
     pub(crate) failures: FailureCounts,
     pub(crate) statuses: BTreeMap<u16, u64>,
+    /// By failure, what came back on the first attempt that ended so.
+    pub(crate) came: BTreeMap<Failure, String>,
     /// From the beginning of an attempt to the answer that agrees.
     pub(crate) opening: Latency,
     pub(crate) ended: BTreeMap<String, u64>,
@@ -112,9 +114,12 @@ pub(crate) struct Tally {
 impl Tally {
     /// Adds another core's.
     pub(crate) fn merge(&mut self, other: &Self) {
-        let Self { failures, statuses, opening, ended, flow, lost, lost_on_ended, delivered } = self;
+        let Self { failures, statuses, came, opening, ended, flow, lost, lost_on_ended, delivered } = self;
         failures.merge(&other.failures);
         other.statuses.iter().for_each(|(status, n)| *statuses.entry(*status).or_default() += n);
+        for (failure, text) in &other.came {
+            came.entry(*failure).or_insert_with(|| text.clone());
+        }
         opening.merge(&other.opening);
         other.ended.iter().for_each(|(end, n)| *ended.entry(end.clone()).or_default() += n);
         flow.merge(&other.flow);
@@ -300,9 +305,12 @@ impl Core {
                     self.shared.opening.lock().unwrap_or_else(PoisonError::into_inner).push(number as u32);
                     add(&self.live().opened, 1);
                 }
-                Err(Unopened { failure, status }) => {
+                Err(Unopened { failure, status, came }) => {
                     let mut tally = self.tally.borrow_mut();
                     tally.failures.add(failure);
+                    if let Some(came) = came {
+                        tally.came.entry(failure).or_insert(came);
+                    }
                     if let Some(status) = status {
                         *tally.statuses.entry(status).or_default() += 1;
                     }

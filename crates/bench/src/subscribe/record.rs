@@ -10,13 +10,13 @@ use super::plan::{Mode, Plan, Publication};
 use super::publish::Posted;
 use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::grade::{Bottleneck, Grade};
+use crate::grade::{Bottleneck, Grade, LEAST_SECONDS, MACHINE_BUSY};
 use crate::plan::Load;
-use crate::record::{self as requests, ClockRecord};
+use crate::record::{self as requests, ClockRecord, Condition, MachineRecord};
 use crate::watch::ServerUsage;
 
 /// Version of the schema: the first number changes when a field changes meaning or goes, the second when one comes.
-pub const SCHEMA: &str = "oroshi-bench-push/1.0";
+pub const SCHEMA: &str = "oroshi-bench-push/1.1";
 
 /// A run and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -53,6 +53,12 @@ pub struct Record {
     pub grade: Grade,
     /// What makes the figures doubtful, in words.
     pub warnings: Vec<String>,
+    /// What else the machine did in the measured part. `None` in records before 1.1.
+    #[serde(default)]
+    pub machine: Option<MachineRecord>,
+    /// The conditions that the run was held against, in the order in which they were given.
+    #[serde(default)]
+    pub fail_if: Vec<Condition>,
     /// The machine.
     pub environment: Environment,
 }
@@ -112,6 +118,9 @@ pub struct Subscriptions {
     pub failures: BTreeMap<Failure, u64>,
     /// Statuses of those that were refused with one.
     pub statuses: BTreeMap<u16, u64>,
+    /// By failure, what came back in place of an agreement, on the first subscription that failed so.
+    #[serde(default)]
+    pub came: BTreeMap<Failure, String>,
     /// How long opening all of them took, seconds.
     pub opening_s: f64,
     /// How long each took, from connecting to the answer that agrees.
@@ -122,11 +131,12 @@ pub struct Subscriptions {
 
 impl Subscriptions {
     pub(crate) fn of(parts: Parts) -> Self {
-        let Tally { failures, statuses, opening, ended, .. } = parts.tally;
+        let Tally { failures, statuses, came, opening, ended, .. } = parts.tally;
         Self {
             opened: parts.opened,
             failures: failures.iter().collect(),
             statuses,
+            came,
             opening_s: parts.opening_s,
             opening: opening.into(),
             ended,
@@ -372,8 +382,10 @@ impl Record {
                 origins: vec![requests::OriginRecord {
                     address: plan.address,
                     scheme: plan.scheme,
+                    authority: String::new(),
                     connections: plan.connections,
                     requests: vec![format!("GET {} ({})", plan.target, plan.mode.name())],
+                    request_count: 1,
                     request_bytes: 0,
                 }],
                 threads: plan.threads,
@@ -390,6 +402,7 @@ impl Record {
             },
             elapsed_s: self.elapsed_s,
             cut_short: self.cut_short,
+            gone: None,
             requests: requests::Requests {
                 started,
                 completed: deliveries.delivered,
@@ -413,6 +426,7 @@ impl Record {
             },
             failures: published.map(|posted| posted.failures).unwrap_or_default(),
             errors: deliveries.lost,
+            parse: Vec::new(),
             statuses: BTreeMap::new(),
             connections: requests::Connections { opened: subscriptions.opened, ..requests::Connections::default() },
             answers: requests::Answers::default(),
@@ -427,6 +441,8 @@ impl Record {
             server_unknown: self.server_unknown,
             grade: self.grade,
             warnings,
+            machine: self.machine,
+            fail_if: self.fail_if,
             environment: self.environment,
         }
     }
@@ -441,6 +457,8 @@ impl Record {
 
 /// A thread, or a server, that is this busy has no more to give: as in [`grade`](mod@crate::grade).
 const BUSY: f64 = 0.85;
+/// Share of the subscriptions from which their ends are the result, and not the pace.
+const ENDED_SHARE: f64 = 0.1;
 /// A timetable of which this share was confirmed was kept.
 const ON_SCHEDULE: f64 = 0.99;
 
@@ -455,6 +473,30 @@ pub(crate) fn grade(record: &Record) -> Grade {
         }
         None => format!("the generator's busiest thread used {} of a core, the server's is not known", percent(ours)),
     };
+    let not_graded = |because: String, advice: &str| Grade {
+        bottleneck: Bottleneck::NotGraded,
+        because,
+        advice: Some(advice.to_owned()),
+    };
+    let (opened, ended) = (record.subscriptions.opened, record.subscriptions.lost());
+    if opened == 0 {
+        let advice = "look at what came back: is this the hub's path, and does it speak this --mode?";
+        return not_graded("no subscription was opened".into(), advice);
+    }
+    if ended > 0 && ended as f64 >= ENDED_SHARE * opened as f64 {
+        let because = format!("{ended} of {opened} subscriptions ended before the run did; {because}");
+        return not_graded(because, "find out first why they ended (the hub's log, its limits for slow readers)");
+    }
+    if record.published.is_some() && record.deliveries.delivered == 0 {
+        let advice = "look at the answers to the posts: does this URL publish to whom the subscriptions listen?";
+        return not_graded("not one message came".into(), advice);
+    }
+    if record.elapsed_s < LEAST_SECONDS {
+        let because = format!("{:.0} ms are too short to tell who set the pace", record.elapsed_s * 1e3);
+        return not_graded(because, "measure for a second at least (-d, or more messages)");
+    }
+    let machine_busy =
+        record.machine.as_ref().and_then(|machine| machine.busy_share).filter(|busy| *busy >= MACHINE_BUSY);
     let open = record.plan.publish.as_ref().is_some_and(|publish| publish.load != Load::Closed);
     let kept =
         record.published.as_ref().is_some_and(|posted| posted.confirmed as f64 >= ON_SCHEDULE * posted.due as f64);
@@ -470,6 +512,15 @@ pub(crate) fn grade(record: &Record) -> Grade {
         (Bottleneck::RateBound, late)
     } else if server_busy {
         (Bottleneck::ServerBound, None)
+    } else if record.deliveries.lost > 0 || ended > 0 {
+        (Bottleneck::LatencyBound, Some("look first at the messages that were lost, and the subscriptions that ended"))
+    } else if machine_busy.is_some() && record.plan.publish.is_some() {
+        (
+            Bottleneck::MachineBound,
+            Some(
+                "all CPUs were busy, so more --publishers change nothing: free CPUs, or give each side its own (--cpus)",
+            ),
+        )
     } else if open {
         (
             Bottleneck::LatencyBound,

@@ -21,7 +21,8 @@ use crate::follow::{Observer, Progress, Stage};
 use crate::grade::{Bottleneck, Grade};
 use crate::plan::Watching;
 use crate::ports;
-use crate::run::{Found, Machine, RunError, find};
+use crate::record::MachineRecord;
+use crate::run::{Found, GENERATOR_BOUND, Machine, RunError, find};
 use crate::watch::{Clocks, ServerUsage, Watch};
 
 /// How often it is looked at what the cores have counted.
@@ -135,6 +136,7 @@ struct Conducted {
     published_until: u64,
     publisher_cpu: u64,
     server: Option<ServerUsage>,
+    machine: MachineRecord,
     warnings: Vec<String>,
     cut_short: bool,
 }
@@ -160,6 +162,9 @@ impl Conductor<'_> {
             let published = self.publish(Phase::WarmUp, watch);
             let most = published.most(self.alive());
             self.settle(|shared| sum(shared, |live| &live.warm), most, watch);
+            if self.stopped() && !self.gave_up {
+                return Err(RunError::EndedInWarmUp);
+            }
         }
         shared.phase.send_replace(Phase::Counting);
         self.wait(watch.as_mut(), |shared| shared.live.iter().all(|live| live.counting.load(Ordering::Relaxed)));
@@ -188,6 +193,7 @@ impl Conductor<'_> {
             published_until,
             publisher_cpu,
             server: used.server,
+            machine: used.state,
             warnings,
             cut_short: self.stopped(),
         })
@@ -305,8 +311,17 @@ fn assemble(
     mut warnings: Vec<String>,
     server_unknown: Option<String>,
 ) -> Record {
-    let Conducted { opening_s, idle, begun, published_until, publisher_cpu, server, warnings: more, cut_short } =
-        conducted;
+    let Conducted {
+        opening_s,
+        idle,
+        begun,
+        published_until,
+        publisher_cpu,
+        server,
+        machine,
+        warnings: more,
+        cut_short,
+    } = conducted;
     warnings.extend(more);
     let mut tally = Tally::default();
     outcomes.iter().for_each(|outcome| tally.merge(&outcome.tally));
@@ -340,8 +355,15 @@ fn assemble(
         idle,
         grade: Grade { bottleneck: Bottleneck::LatencyBound, because: String::new(), advice: None },
         warnings,
+        machine: Some(machine),
+        fail_if: Vec::new(),
         environment,
     };
     record.grade = grade(&record);
+    if record.grade.bottleneck == Bottleneck::GeneratorBound
+        && let Some(machine) = &mut record.machine
+    {
+        machine.disturb(GENERATOR_BOUND);
+    }
     record
 }

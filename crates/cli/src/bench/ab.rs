@@ -233,8 +233,8 @@ impl Row<'_> {
     }
 
     fn line(&self, decimals: usize) -> String {
-        let [min, median, max] =
-            [self.latency.min(), self.median().value(), self.latency.max()].map(|ns| ms(ns, decimals));
+        let [min, max] = [self.latency.min(), self.latency.max()].map(|ns| ms(ns, decimals));
+        let median = quantile_ms(self.median(), decimals);
         let mean = ms(self.latency.mean().round() as u64, decimals);
         let (more, digits) = (wider(decimals), decimals.max(1));
         let [w5, w4, w6, w7] = [5, 4, 6, 7].map(|width| width + more);
@@ -276,7 +276,16 @@ fn percentage(totals: &Latency, percent: u32, decimals: usize) -> String {
         .filter_map(|(holds, words)| holds.then_some(words))
         .collect();
     let remark = if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) };
-    format!(" {percent:>3}%  {:>width$}{remark}\n", ms(quantile.value(), decimals))
+    format!(" {percent:>3}%  {:>width$}{remark}\n", quantile_ms(quantile, decimals))
+}
+
+/// Milliseconds of a quantile; a bound is not rounded up.
+fn quantile_ms(quantile: Quantile, decimals: usize) -> String {
+    let unit = 10_u64.pow(6 - decimals.min(6) as u32);
+    match quantile {
+        Quantile::Exact(ns) => ms(ns, decimals),
+        Quantile::AtLeast(ns) => ms(ns / unit * unit, decimals),
+    }
 }
 
 /// Milliseconds, rounded as ab rounds: halves go up.

@@ -51,6 +51,11 @@ pub(crate) fn shown_header(header: &str) -> String {
     if harmless { header.to_owned() } else { format!("{name}: {HIDDEN}") }
 }
 
+/// Whether the word after this one is its value.
+pub(super) fn awaits_value(flags: &Command, word: &str) -> bool {
+    matches!(option(flags, word), Some((_, None)))
+}
+
 /// The flag with a value in a word, and where in the word the value begins: `None` if it is the next word.
 fn option<'f>(flags: &'f Command, word: &str) -> Option<(&'f Arg, Option<usize>)> {
     let mut with_value = flags.get_arguments().filter(|flag| flag.get_action().takes_values());

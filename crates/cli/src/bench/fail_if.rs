@@ -1,11 +1,12 @@
 //! `--fail-if`: conditions that make a run a failure, such as `p99>10ms`, `errors>0.1%` or `rps<50k`.
 //!
-//! A condition is about what was measured. What was not measured, or is only known to be at least something that leaves
-//! the question open, counts as failed and says so: a gate that lets the unknown pass is no gate.
+//! A condition is about what was measured. It passes only if it does so whatever the requests without an answer would
+//! have taken. Where that decides it, or where nothing was measured, it is undecided, and the run has failed: a gate that
+//! lets the unknown pass is no gate.
 
 use std::str::FromStr;
 
-use oroshi_bench::record::ClockRecord;
+use oroshi_bench::record::{ClockRecord, Condition, ConditionOutcome};
 use oroshi_bench::{Failure, Load, Record};
 use oroshi_stats::Quantile;
 
@@ -19,15 +20,6 @@ pub(crate) struct Threshold {
     metric: Metric,
     op: Op,
     limit: Limit,
-}
-
-/// What became of a condition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    /// It held, or could not be decided.
-    pub(crate) failed: bool,
-    /// The condition and the measured value.
-    pub(crate) text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,48 +106,77 @@ pub(super) fn split(text: &str) -> Result<(&str, Op, &str), String> {
 
 impl Threshold {
     /// Holds the condition against a run.
-    pub(crate) fn judge(&self, record: &Record) -> Verdict {
+    pub(crate) fn judge(&self, record: &Record) -> Condition {
         let limit = match self.limit {
             Limit::Value(value) => Ok(value),
             Limit::Share(_) if record.requests.started == 0 => Err("no request was started".to_owned()),
             Limit::Share(share) => Ok(share * record.requests.started as f64),
         };
-        let (limit, measured) = match limit.and_then(|limit| Ok((limit, self.metric.measure(record)?))) {
-            Ok(both) => both,
-            Err(why) => return Verdict::unknown(&self.text, &why),
-        };
-        Verdict::of(&self.text, self.op, limit, measured, &self.metric.show(measured.value, record))
+        let measured = limit.and_then(|limit| Ok((limit, self.metric.measure(record)?)));
+        judged(&self.text, self.op, measured, |value, way| self.metric.show(value, way, record))
     }
 }
 
-impl Verdict {
-    /// What could not be measured.
-    pub(super) fn unknown(condition: &str, why: &str) -> Self {
-        Self { failed: true, text: format!("{condition}: not measured: {why}") }
-    }
-
-    /// Holds what was measured, and is shown so, against a limit.
-    pub(super) fn of(condition: &str, op: Op, limit: f64, measured: Measured, shown: &str) -> Self {
-        match (measured.bound, op.holds(measured.value, limit)) {
-            (false, held) => Self { failed: held, text: format!("{condition}: measured {shown}") },
-            // The true value is this or more.
-            (true, held) if held == op.upwards() => {
-                Self { failed: held, text: format!("{condition}: measured >= {shown}") }
-            }
-            (true, _) => Self {
-                failed: true,
-                text: format!("{condition}: cannot be decided: measured >= {shown}, as requests were left unanswered"),
-            },
+/// Holds what was measured, beside its limit, against a condition; or why it was not. `show` writes a value.
+pub(super) fn judged(
+    condition: &str,
+    op: Op,
+    measured: Result<(f64, Measured), String>,
+    show: impl Fn(f64, Rounding) -> String,
+) -> Condition {
+    let metric = condition.split(['<', '>']).next().unwrap_or_default().trim().to_owned();
+    let condition = condition.to_owned();
+    let (limit, Measured { least, most }) = match measured {
+        Ok(measured) => measured,
+        Err(why) => {
+            let (outcome, measured) = (ConditionOutcome::Undecided, format!("not measured: {why}"));
+            return Condition { condition, metric, outcome, value: None, at_least: false, measured };
         }
-    }
+    };
+    // The two ends of what it may be decide for all that lies between them.
+    let [easier, harder] = if op.upwards() { [Some(least), most] } else { [most, Some(least)] };
+    let outcome = match (easier, harder) {
+        (Some(value), _) if op.holds(value, limit) => ConditionOutcome::Failed,
+        (_, Some(value)) if !op.holds(value, limit) => ConditionOutcome::Passed,
+        _ => ConditionOutcome::Undecided,
+    };
+    let exact = most == Some(least);
+    let value = if exact {
+        show(least, Rounding::Nearest)
+    } else {
+        let most = most.map(|most| format!(", at most {}", show(most, Rounding::Up))).unwrap_or_default();
+        format!(">= {}{most}", show(least, Rounding::Down))
+    };
+    let measured = if outcome == ConditionOutcome::Undecided {
+        format!("cannot be decided: measured {value}, as requests were left unanswered")
+    } else {
+        format!("measured {value}")
+    };
+    Condition { condition, metric, outcome, value: Some(least), at_least: !exact, measured }
 }
 
-/// A measured value, or a bound of it.
+/// What a measured value can be.
 #[derive(Clone, Copy)]
 pub(super) struct Measured {
-    pub(super) value: f64,
-    /// The true value may be greater.
-    pub(super) bound: bool,
+    /// The least.
+    pub(super) least: f64,
+    /// The most: the same where it is known, `None` where there is no bound.
+    pub(super) most: Option<f64>,
+}
+
+impl Measured {
+    /// A value that is known.
+    pub(super) fn exactly(value: f64) -> Self {
+        Self { least: value, most: Some(value) }
+    }
+}
+
+/// Which way digits may be lost: a bound is to stay one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rounding {
+    Down,
+    Nearest,
+    Up,
 }
 
 impl Metric {
@@ -179,7 +200,7 @@ impl Metric {
 
     /// The value, or why there is none.
     fn measure(self, record: &Record) -> Result<Measured, String> {
-        let exact = |value| Ok(Measured { value, bound: false });
+        let exact = |value| Ok(Measured::exactly(value));
         match self {
             Self::Rate => exact(record.rates.requests_per_s),
             Self::Errors => exact(record.errors as f64),
@@ -198,9 +219,9 @@ impl Metric {
         }
     }
 
-    fn show(self, value: f64, record: &Record) -> String {
+    fn show(self, value: f64, way: Rounding, record: &Record) -> String {
         match self {
-            Self::Latency(..) | Self::ServerCpu => precise_time(value),
+            Self::Latency(..) | Self::ServerCpu => precise_time(value, way),
             Self::Rate => format!("{value:.1}"),
             Self::Errors | Self::Failure(_) => {
                 let share = value / record.requests.started.max(1) as f64;
@@ -242,12 +263,18 @@ impl Op {
 
 pub(super) fn latency(clock: &ClockRecord, figure: Figure) -> Result<Measured, String> {
     let none = || "there are no such times".to_owned();
+    let times = &clock.histogram;
     match figure {
-        Figure::Mean if clock.summary.count == 0 => Err(none()),
-        Figure::Mean => Ok(Measured { value: clock.summary.mean_ns, bound: false }),
-        Figure::Quantile(q) => match clock.histogram.quantile(q).ok_or_else(none)? {
-            Quantile::Exact(ns) => Ok(Measured { value: ns as f64, bound: false }),
-            Quantile::AtLeast(ns) => Ok(Measured { value: ns as f64, bound: true }),
+        _ if times.is_empty() => Err(none()),
+        Figure::Mean if times.censored() == 0 => Ok(Measured::exactly(times.mean())),
+        // One request that never ends moves the mean anywhere.
+        Figure::Mean => Ok(Measured { least: times.least_mean(), most: None }),
+        Figure::Quantile(q) => match times.quantile(q).ok_or_else(none)? {
+            Quantile::Exact(ns) => Ok(Measured::exactly(ns as f64)),
+            Quantile::AtLeast(ns) => {
+                let most = times.quantile_range(q).and_then(|(_, most)| most);
+                Ok(Measured { least: ns as f64, most: most.map(|ns| ns as f64) })
+            }
         },
     }
 }
@@ -309,21 +336,30 @@ pub(super) fn has_unit(text: &str) -> bool {
 }
 
 /// Enough digits to see on which side of the limit it lies.
-pub(super) fn precise_time(ns: f64) -> String {
+pub(super) fn precise_time(ns: f64, way: Rounding) -> String {
     let (scale, unit) =
         [(1e9, "s"), (1e6, "ms"), (1e3, "us")].into_iter().find(|(s, _)| ns >= *s).unwrap_or((1.0, "ns"));
+    // To the thousandth of a unit, and whole below a microsecond.
+    let step = if scale == 1.0 { 1.0 } else { scale / 1e3 };
+    let ns = match way {
+        Rounding::Down => (ns / step).floor() * step,
+        Rounding::Nearest => ns,
+        Rounding::Up => (ns / step).ceil() * step,
+    };
     if scale == 1.0 { format!("{ns:.0}ns") } else { format!("{:.3}{unit}", ns / scale) }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::bench::sample;
 
     fn judge(condition: &str, record: &Record) -> (bool, String) {
-        let verdict = condition.parse::<Threshold>().unwrap().judge(record);
-        assert!(verdict.text.starts_with(condition), "{}", verdict.text);
-        (verdict.failed, verdict.text)
+        let judged = condition.parse::<Threshold>().unwrap().judge(record);
+        assert_eq!(judged.condition, condition);
+        (judged.outcome != ConditionOutcome::Passed, format!("{condition}: {}", judged.measured))
     }
 
     #[test]
@@ -379,6 +415,8 @@ mod tests {
         for (condition, failed, undecided) in [
             ("p99>10ms", true, false),
             ("p99>=12ms", true, false),
+            ("mean>1ms", true, false),
+            ("mean>1s", true, true),
             ("p99>12ms", true, true),
             ("p99>50ms", true, true),
             ("p99<10ms", false, false),
@@ -388,7 +426,98 @@ mod tests {
         ] {
             let (held, text) = judge(condition, &record);
             assert_eq!((held, text.contains("cannot be decided")), (failed, undecided), "{text}");
-            assert!(text.contains(">= 12.000ms"), "{text}");
+            assert!(text.contains(if condition.starts_with('p') { ">= 12.000ms" } else { ">= 4." }), "{text}");
+        }
+    }
+
+    /// Few requests without an answer leave a narrow range, which decides most conditions.
+    #[test]
+    fn what_lies_beyond_the_range_is_decided() {
+        let mut record = sample::closed();
+        (0..1000).for_each(|_| record.latency.service.histogram.record_censored(0));
+        for (condition, outcome) in [
+            ("p50>600us", ConditionOutcome::Passed),
+            ("p50>550us", ConditionOutcome::Undecided),
+            ("p50>500us", ConditionOutcome::Failed),
+            ("p50<500us", ConditionOutcome::Passed),
+            ("p50<600us", ConditionOutcome::Failed),
+            ("p99.9>1h", ConditionOutcome::Undecided),
+        ] {
+            let judged = condition.parse::<Threshold>().unwrap().judge(&record);
+            assert_eq!(judged.outcome, outcome, "{judged:?}");
+            assert!(judged.at_least && judged.value.is_some(), "{judged:?}");
+            assert_eq!(judged.measured.contains(", at most "), condition.starts_with("p50"), "{judged:?}");
+        }
+    }
+
+    #[test]
+    fn a_bound_is_not_rounded_away() {
+        assert_eq!(precise_time(12_345_678.0, Rounding::Down), "12.345ms");
+        assert_eq!(precise_time(12_345_678.0, Rounding::Up), "12.346ms");
+        assert_eq!(precise_time(12_345_678.0, Rounding::Nearest), "12.346ms");
+        assert_eq!([Rounding::Down, Rounding::Up].map(|way| precise_time(999.0, way)), ["999ns", "999ns"]);
+    }
+
+    fn ns() -> impl Strategy<Value = u64> {
+        prop_oneof![0_u64..3000, 0_u64..50_000_000, 0_u64..10_000_000_000]
+    }
+
+    /// A time as reports write it, read again: nanoseconds.
+    fn read(text: &str) -> f64 {
+        units::parse_time(text).unwrap().as_secs_f64() * 1e9
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Whatever the requests without an answer would have taken, those that were never sent among them: what is printed,
+        /// what is in the JSON and what was decided are true.
+        #[test]
+        fn nothing_that_is_said_turns_out_to_be_false(
+            answered in prop::collection::vec(ns(), 0..40),
+            unanswered in prop::collection::vec((ns(), prop_oneof![Just(0), ns()]), 0..40),
+            q in prop::sample::select(vec!["p50", "p75", "p90", "p99", "max", "min"]),
+            op in prop::sample::select(vec![">", ">=", "<", "<="]),
+            limit in ns(),
+        ) {
+            prop_assume!(!answered.is_empty() || !unanswered.is_empty());
+            let mut record = sample::open();
+            let mut times = oroshi_stats::Latency::new();
+            answered.iter().for_each(|ns| times.record(*ns));
+            unanswered.iter().for_each(|(waited, _)| times.record_censored(*waited));
+            record.latency.response = times.clone().into();
+            let mut truth: Vec<u64> = answered.clone();
+            truth.extend(unanswered.iter().map(|(waited, more)| waited + more));
+            truth.sort_unstable();
+            let Some(Figure::Quantile(share)) = figure_of(q) else { panic!("{q}") };
+            let truth = truth[((share * truth.len() as f64 - 1e-9).ceil().max(1.0) as usize) - 1];
+            let same = |value: u64| times.histogram().equivalent(value, truth);
+
+            let shown = oroshi_report::words::quantile(&record.latency.response, share);
+            match shown.strip_prefix(">= ") {
+                Some(bound) => prop_assert!(read(bound) <= truth as f64 * (1.0 + 1e-9), "{shown} for {truth}"),
+                // Three digits of a bucket.
+                None => prop_assert!((read(&shown) - truth as f64).abs() <= truth as f64 * 0.0062 + 0.51, "{shown} for {truth}"),
+            }
+            let json = serde_json::to_string(&record.latency.response).unwrap();
+            let back: ClockRecord = serde_json::from_str(&json).unwrap();
+            if let Some((_, Some(told))) = back.summary.percentiles().into_iter().find(|(name, _)| *name == q) {
+                prop_assert!(if told.at_least { told.value_ns <= truth } else { same(told.value_ns) }, "{told:?} for {truth}");
+                let most = told.at_most_ns;
+                prop_assert!(most.is_none_or(|most| truth <= most || same(most)), "{told:?} for {truth}");
+            }
+            record.latency.response = back;
+
+            let threshold: Threshold = format!("{q}{op}{limit}ns").parse().unwrap();
+            let judged = threshold.judge(&record);
+            let holds = threshold.op.holds(truth as f64, limit as f64);
+            // Within a bucket no two values are told apart.
+            if !same(limit) {
+                match judged.outcome {
+                    ConditionOutcome::Passed => prop_assert!(!holds, "{judged:?} for {truth}"),
+                    ConditionOutcome::Failed => prop_assert!(holds, "{judged:?} for {truth}"),
+                    ConditionOutcome::Undecided => prop_assert!(!unanswered.is_empty(), "{judged:?}"),
+                }
+            }
         }
     }
 

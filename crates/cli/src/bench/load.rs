@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use oroshi_bench::{ConnectTo, Draft, Load, Spacing, Stage, Watching};
 use oroshi_net::tls::Roots;
@@ -71,6 +72,13 @@ impl LoadArgs {
         let default = Draft::default();
         let has_body = self.body.is_some() || self.body_file.is_some();
         let identity = self.cert.clone().zip(self.key.clone());
+        if let Some(file) = self.body.as_deref().and_then(|body| body.strip_prefix('@')) {
+            // The text may be a secret, unless it is a file's name.
+            let name = if Path::new(file).exists() { file } else { "FILE" };
+            let text =
+                format!("it begins with @, which is sent as it stands: --body-file {name} sends what is in a file");
+            problems.add("--body", text);
+        }
         Draft {
             urls: Vec::new(),
             unix: problems.one("--unix", self.unix.as_deref(), UnixAddress::parse),
@@ -87,10 +95,10 @@ impl LoadArgs {
                 .unwrap_or(default.connections),
             hold: problems.one("--hold", self.hold.as_deref(), parse_size).unwrap_or(0),
             load,
-            duration: problems.one("--duration", self.duration.as_deref(), units::parse_time),
+            duration: problems.one("--duration", self.duration.as_deref(), parse_duration),
             requests: problems.one("--requests", self.requests.as_deref(), units::parse_count),
             warmup: problems.one("--warmup", self.warmup.as_deref(), units::parse_time).unwrap_or_default(),
-            timeout: problems.one("--timeout", self.timeout.as_deref(), units::parse_time).unwrap_or(default.timeout),
+            timeout: problems.one("--timeout", self.timeout.as_deref(), parse_timeout).unwrap_or(default.timeout),
             requests_per_connection: if self.close {
                 Some(1)
             } else {
@@ -208,6 +216,21 @@ impl Problems {
 pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     let number = units::parse_count(text)?;
     usize::try_from(number).ok().filter(|n| *n <= 10_000_000).ok_or_else(|| format!("`{text}` is more than 10 million"))
+}
+
+/// hey's, oha's and curl's `-d` is a body.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let is_body = text.starts_with(['{', '[', '@']) || text.contains('=');
+    // What may be a body may be a secret.
+    if is_body { Err("it is a time, such as 30s: a body is -b here".into()) } else { units::parse_time(text) }
+}
+
+/// ab's, hey's and oha's `-T` is a content type.
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    units::parse_time(text).map_err(|error| match text.contains('/') {
+        true => format!("{error}; a content type is -H 'Content-Type: {text}' here"),
+        false => error,
+    })
 }
 
 /// `None` is unlimited.

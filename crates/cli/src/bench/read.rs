@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use oroshi_bench::Draft;
-use oroshi_net::Endpoint;
+use oroshi_net::{Endpoint, Scheme};
 
 use super::ab;
 use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs, ScriptArgs};
@@ -34,6 +34,8 @@ pub(crate) struct Output {
     pub(crate) percentiles: Option<PathBuf>,
     /// Conditions that make the run a failure.
     pub(crate) thresholds: Vec<Threshold>,
+    /// What is to stand among the warnings.
+    pub(crate) remarks: Vec<String>,
     /// The first URL, or the first file of URLs, as it was typed: wrk's report repeats it. Empty when there is neither.
     pub(crate) url: String,
 }
@@ -45,6 +47,7 @@ impl Args {
         let shown_url = first_of(&url, &urls);
         let rate = load.rate.clone().unwrap_or_default();
         let sends_body = load.body.is_some() || load.body_file.is_some();
+        let insecure = load.insecure;
         let (draft, share, found) = read_load(load);
         let mut problems = Problems(found);
         if share.is_some() {
@@ -64,8 +67,16 @@ impl Args {
             }
         }
         files_of_their_own(&report, output.as_deref(), &mut problems);
+        no_format(output.as_deref(), &mut problems);
         let mut endpoints = problems.all("URL", &url, str::parse::<Endpoint>);
         urls.iter().for_each(|file| read_urls(file, &mut endpoints, &mut problems));
+        let secure = endpoints.iter().any(|url| url.scheme == Scheme::Https);
+        if insecure && !secure && !endpoints.is_empty() {
+            let text = "it is about certificates, and no URL is https: leave it out (ab's -k, kept connections, is the default here)";
+            problems.add("--insecure", text);
+        }
+        let unverified = "the server's certificate was not verified (-k, --insecure)";
+        let remarks = if insecure { vec![unverified.to_owned()] } else { Vec::new() };
         let draft = Draft {
             urls: endpoints,
             interval_histograms: report.hdr.is_some(),
@@ -90,6 +101,7 @@ impl Args {
             gnuplot: report.gnuplot,
             percentiles: report.percentiles,
             thresholds,
+            remarks,
             url: shown_url,
         };
         (draft, script, output, problems.0.iter().map(ToString::to_string).collect())
@@ -111,6 +123,22 @@ impl Args {
             ]);
         }
         Ok((format, output))
+    }
+}
+
+/// oha's `-o` names a file as well, but k6's and others' a format.
+pub(super) fn no_format(output: Option<&Path>, problems: &mut Problems) {
+    let Some(name) = output.and_then(Path::to_str) else { return };
+    if let Ok(format) = <Format as clap::ValueEnum>::from_str(name, true) {
+        let format = clap::ValueEnum::to_possible_value(&format).map_or_else(String::new, |v| v.get_name().to_owned());
+        let text = format!(
+            "`{name}` names a file: for this format give --format {format}, for a file of this name -o ./{name}"
+        );
+        problems.add("--output", text);
+    } else if ["csv", "html"].contains(&name) {
+        let flag = if name == "csv" { "-g FILE or -e FILE writes CSV" } else { "--report FILE draws a page" };
+        problems
+            .add("--output", format!("`{name}` names a file: {flag}, and for a file of this name give -o ./{name}"));
     }
 }
 

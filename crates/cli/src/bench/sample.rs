@@ -30,6 +30,7 @@ pub(crate) fn closed() -> Record {
         plan: plan(Load::Closed, 2, 100, 10.0),
         elapsed_s: 10.0,
         cut_short: false,
+        gone: None,
         requests: Requests {
             started: 100_034,
             completed: 100_000,
@@ -56,6 +57,7 @@ pub(crate) fn closed() -> Record {
         },
         failures: BTreeMap::from([(Failure::Timeout, 12), (Failure::ReadReset, 3), (Failure::CutOffAtEnd, 19)]),
         errors: 15,
+        parse: Vec::new(),
         statuses: BTreeMap::from([(200, 100_000)]),
         connections: Connections {
             opened: 115,
@@ -80,6 +82,8 @@ pub(crate) fn closed() -> Record {
             advice: Some("use more connections (-c)".into()),
         },
         warnings: vec!["this is a sample".into()],
+        machine: None,
+        fail_if: Vec::new(),
         environment: Environment {
             kernel: "6.18.0".into(),
             cpu: Cpu { model: Some("A Fast One".into()), online: Some(2), ..Cpu::default() },
@@ -170,6 +174,8 @@ fn plan(load: Load, threads: usize, connections: usize, seconds: f64) -> PlanRec
         origins: vec![OriginRecord {
             address: "127.0.0.1:8080".into(),
             scheme: "http".into(),
+            authority: String::new(),
+            request_count: 1,
             connections,
             requests: vec!["GET /hello HTTP/1.1".into()],
             request_bytes: 40,

@@ -34,7 +34,9 @@ impl Scripted {
     ) -> Option<Self> {
         let file = args.file?;
         if let Err(why) = can_be_read(&file) {
-            problems.add("--script", format!("{} {why}", file.display()));
+            let number = file.to_str().is_some_and(|text| units::parse_time(text).is_ok());
+            let hint = if number { " (ab's -s, a time, is --timeout here)" } else { "" };
+            problems.add("--script", format!("{} {why}{hint}", file.display()));
         }
         let limit = problems.one("--script-limit", args.limit.as_deref(), parse_limit).unwrap_or(LIMIT);
         let [url] = &draft.urls[..] else {

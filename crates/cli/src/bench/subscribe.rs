@@ -16,10 +16,12 @@ use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs, ScriptArgs};
 use super::command_line::without_secrets;
 use super::load::{Problems, parse_header, parse_size, read_load};
 use super::observer::Live;
-use super::{EXIT_THRESHOLD, Error, open, write, write_beside};
+use super::read::no_format;
+use super::{Error, open, tell_conditions, write, write_beside};
 use crate::interrupt;
 use crate::paint::Paint;
 use crate::say;
+use crate::table;
 use fail_if::Threshold;
 
 // In help texts `{n}` would become the end of a line: they say "n in braces".
@@ -179,13 +181,20 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     let result = oroshi_bench::subscribe::run(plan, &mut live);
     live.finish(result.is_ok())?;
     let mut record = result?;
+    record.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(&record)).collect();
+    if let Some(alarm) = text::alarm(&record) {
+        record.warnings.insert(0, alarm);
+    }
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let flags = <Args as clap::Args>::augment_args(clap::Command::new("bench"));
     record.environment.command = without_secrets(&flags, words);
-    let paint = if file.is_none() { Paint::on(&std::io::stdout()) } else { Paint::PLAIN };
+    let (paint, width) = match &file {
+        None => (Paint::on(&std::io::stdout()), table::width(&std::io::stdout())),
+        Some(_) => (Paint::PLAIN, table::WIDTH),
+    };
     let report = match output.format {
         Format::Json => serde_json::to_string_pretty(&record)? + "\n",
-        _ => text::report(&record, paint),
+        _ => text::report(&record, paint, width),
     };
     write(&report, file, output.file.as_deref())?;
     if let (Some(page), Some(path)) = (page, output.page.as_deref()) {
@@ -208,6 +217,7 @@ fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
     for flag in foreign {
         problems.add(flag, "it is about requests and their answers: leave it out, or leave out --mode");
     }
+    no_format(output.as_deref(), &mut problems);
     let (base, share, found) = read_load(load);
     problems.0.extend(found);
     if share.is_some() {
@@ -249,26 +259,25 @@ pub(crate) fn subscribe_causes(problem: &SubscribeProblem) -> String {
     }
 }
 
-/// Thresholds, and whether anything came at all; on standard error, so that the report is the same with and without.
+/// Thresholds, whether anything came at all, and whether it could come to the end; on standard error, so that the report is the same
+/// with and without.
 fn judge(record: &Record, thresholds: &[Threshold]) -> u8 {
-    let paint = Paint::on(&std::io::stderr());
-    let mut code = 0;
-    for threshold in thresholds {
-        let verdict = threshold.judge(record);
-        let word = if verdict.failed { paint.red("FAILED") } else { paint.green("passed") };
-        say(&format!("{word}  --fail-if {}", verdict.text));
-        if verdict.failed {
-            code = EXIT_THRESHOLD;
-        }
-    }
+    let code = tell_conditions(&record.fail_if);
     if record.subscriptions.opened == 0 {
-        say(&format!("error: not one subscription was opened{}", words::reasons(&record.subscriptions.failures)));
+        let came = words::came(record).map(|came| format!("; {came}")).unwrap_or_default();
+        say(&format!("error: not one subscription was opened{}{came}", words::reasons(&record.subscriptions.failures)));
         return 1;
     }
     if record.published.is_some() && record.deliveries.delivered == 0 {
         let failures = record.published.as_ref().map(|published| &published.failures);
         say(&format!("error: not one message came{}", failures.map(words::reasons).unwrap_or_default()));
         return 1;
+    }
+    // Whoever says how many may end has decided that.
+    if record.subscriptions.lost() > 0 && !thresholds.iter().any(Threshold::is_of_ended) {
+        say(&format!("error: {}", words::ended(record)));
+        say("  next: find out why they ended; --fail-if 'ended>N' says how many may");
+        return code.max(1);
     }
     code
 }

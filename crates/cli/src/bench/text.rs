@@ -4,18 +4,18 @@
 //! side, who was the bottleneck.
 
 use oroshi_bench::watch::{Precision, ServerUsage};
-use oroshi_bench::{Bottleneck, Record};
+use oroshi_bench::{Failure, Record};
 use oroshi_report::words::{
-    connections, generator, headline, is_open, machine, meaning, measured_clocks, processes, quantile, requests,
-    throughput,
+    alarm, connections, generator, headline, is_open, machine, meaning, measured_clocks, processes, quantile, requests,
+    throughput, unreadable,
 };
 use oroshi_words::units;
 
 use crate::paint::Paint;
-use crate::table::{columns, wrap};
+use crate::table::{fitted, wrap};
 
-/// No line is longer, but for those that cannot be broken.
-pub(super) const WIDTH: usize = 110;
+/// Characters that are wanted beside a name and its count; with fewer a text stands below them.
+const LEAST_BESIDE: usize = 30;
 /// Width of the names on the left.
 pub(super) const NAME: usize = 12;
 /// Columns of the latency table.
@@ -23,16 +23,18 @@ pub(super) const SHOWN: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 
 /// Percentiles of the detailed distribution, in percent.
 const SPECTRUM: [&str; 12] = ["10", "25", "50", "75", "90", "95", "99", "99.5", "99.9", "99.99", "99.999", "99.9999"];
 
-/// Writes the report.
-pub(crate) fn report(record: &Record, spectrum: bool, paint: Paint) -> String {
-    let mut page = Page { text: String::new(), paint };
-    wrap(&headline(record), WIDTH).iter().for_each(|line| page.line(&paint.bold(line)));
+/// Writes the report, in lines of at most `width` characters.
+pub(crate) fn report(record: &Record, spectrum: bool, paint: Paint, width: usize) -> String {
+    let mut page = Page { text: String::new(), paint, width };
+    let alarm = alarm(record);
+    if let Some(alarm) = &alarm {
+        page.wrapped(alarm, Paint::red);
+    }
+    page.wrapped(&headline(record), Paint::bold);
     if record.cut_short {
         page.line(&paint.yellow(&format!("ended early, after {}", units::length(record.elapsed_s))));
     }
-    let generator_bound = record.grade.bottleneck == Bottleneck::GeneratorBound;
-    if generator_bound {
-        page.line(&paint.red("GENERATOR-BOUND: these figures say more about the load generator than about the server"));
+    if alarm.is_some() {
         page.verdict(record);
     }
     page.line("");
@@ -53,7 +55,7 @@ pub(crate) fn report(record: &Record, spectrum: bool, paint: Paint) -> String {
     }
     page.row("Generator", &generator(record));
     page.painted_row("Machine", &machine(&record.environment), Paint::dim);
-    if !generator_bound {
+    if alarm.is_none() {
         page.verdict(record);
     }
     for warning in &record.warnings {
@@ -66,6 +68,8 @@ pub(crate) fn report(record: &Record, spectrum: bool, paint: Paint) -> String {
 pub(super) struct Page {
     pub(super) text: String,
     pub(super) paint: Paint,
+    /// Characters of a line.
+    pub(super) width: usize,
 }
 
 impl Page {
@@ -74,13 +78,45 @@ impl Page {
         self.text.push('\n');
     }
 
+    /// Lines of their own.
+    pub(super) fn wrapped(&mut self, text: &str, paint: fn(Paint, &str) -> String) {
+        wrap(text, self.width).iter().for_each(|line| self.line(&paint(self.paint, line)));
+    }
+
+    /// A table whose first line is its head.
+    pub(super) fn table(&mut self, rows: &[Vec<String>]) {
+        let table = fitted(rows, self.width);
+        let (head, body) = table.split_once('\n').unwrap_or((&table, ""));
+        self.line(&self.paint.bold(head));
+        self.text.push_str(body);
+    }
+
+    /// A name, how often, and what it means: beside them where there is room, else below.
+    pub(super) fn counted(&mut self, name: &str, count: u64, text: &str) {
+        let begin = format!("  {name:<16}{:>10}", units::count(count));
+        let beside = begin.chars().count() + 2;
+        let (indent, room) = if self.width >= beside + LEAST_BESIDE {
+            (beside, self.width - beside)
+        } else {
+            self.line(&begin);
+            (4, self.width - 4)
+        };
+        for (i, line) in wrap(text, room).iter().enumerate() {
+            if i == 0 && indent == beside {
+                self.line(&format!("{begin}  {line}"));
+            } else {
+                self.line(&format!("{:indent$}{line}", ""));
+            }
+        }
+    }
+
     /// A name and what is to be said of it, under itself where it is long.
     pub(super) fn row(&mut self, name: &str, text: &str) {
         self.painted_row(name, text, |_, line| line.to_owned());
     }
 
     pub(super) fn painted_row(&mut self, name: &str, text: &str, paint: fn(Paint, &str) -> String) {
-        for (i, line) in wrap(text, WIDTH - NAME).iter().enumerate() {
+        for (i, line) in wrap(text, self.width - NAME).iter().enumerate() {
             let name = if i == 0 { name } else { "" };
             self.line(&format!("{name:<NAME$}{}", paint(self.paint, line)));
         }
@@ -106,10 +142,7 @@ impl Page {
             let figures = SHOWN.iter().map(|(_, q)| quantile(clock, *q)).chain([quantile(clock, 1.0)]);
             rows.push(std::iter::once(format!("  {name:<width$}", width = NAME - 2)).chain(figures).collect());
         }
-        let table = columns(0, &rows);
-        let (head, body) = table.split_once('\n').unwrap_or((&table, ""));
-        self.line(&self.paint.bold(head));
-        self.text.push_str(body);
+        self.table(&rows);
     }
 
     /// Every percentile that there are requests for.
@@ -146,7 +179,7 @@ impl Page {
             let deviation = clocks.iter().map(|(_, clock)| units::time(clock.summary.stdev_ns));
             rows.push(std::iter::once("  stdev".to_owned()).chain(deviation).collect());
         }
-        self.text.push_str(&columns(0, &rows));
+        self.text.push_str(&fitted(&rows, self.width));
     }
 
     fn failures(&mut self, record: &Record) {
@@ -154,8 +187,12 @@ impl Page {
             self.line(&self.paint.red(&format!("{:<NAME$}{}", "Errors", units::count(record.errors))));
             let errors = record.failures.iter().filter(|(failure, _)| failure.is_error());
             for (failure, n) in errors {
-                let line = format!("  {:<16}{:>10}  {}", failure.name(), units::count(*n), meaning(*failure));
-                self.line(&line);
+                self.counted(failure.name(), *n, meaning(*failure));
+                if *failure == Failure::Parse {
+                    for (rule, count, what) in unreadable(record) {
+                        self.counted(&format!("  {rule}"), count, &what);
+                    }
+                }
             }
         }
         if record.statuses.keys().any(|status| *status != 200) {
@@ -198,26 +235,30 @@ fn server_rows(server: &ServerUsage, record: &Record) -> Vec<(&'static str, Stri
 
 #[cfg(test)]
 mod tests {
+    use oroshi_bench::Bottleneck;
+    use oroshi_bench::record::{Gone, ParseRecord};
+
     use super::*;
     use crate::bench::sample;
+    use crate::table::WIDTH;
 
     #[test]
     fn a_plain_run() {
-        let text = report(&sample::closed(), false, Paint::PLAIN);
+        let text = report(&sample::closed(), false, Paint::PLAIN, WIDTH);
         assert_eq!(text, include_str!("golden/closed.txt"), "\n{text}");
         assert!(text.lines().count() <= 25);
     }
 
     #[test]
     fn an_open_loop_with_a_server_that_stalled() {
-        let text = report(&sample::open(), true, Paint::PLAIN);
+        let text = report(&sample::open(), true, Paint::PLAIN, WIDTH);
         assert!(text.contains(">= "), "{text}");
         assert_eq!(text, include_str!("golden/open.txt"), "\n{text}");
     }
 
     #[test]
     fn nothing_measured_breaks_nothing() {
-        let text = report(&sample::nothing(), true, Paint::PLAIN);
+        let text = report(&sample::nothing(), true, Paint::PLAIN, WIDTH);
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         assert!(text.contains("connect-refused"), "{text}");
     }
@@ -226,8 +267,52 @@ mod tests {
     fn a_generator_at_its_limit_is_said_first_and_in_colour() {
         let mut record = sample::closed();
         record.grade.bottleneck = Bottleneck::GeneratorBound;
-        let text = report(&record, false, Paint::PLAIN);
-        assert!(text.lines().nth(1).is_some_and(|line| line.starts_with("GENERATOR-BOUND")), "{text}");
+        let text = report(&record, false, Paint::PLAIN, WIDTH);
+        assert!(text.starts_with("GENERATOR-BOUND"), "{text}");
         assert_eq!(text.matches(&record.grade.because).count(), 1);
+        assert!(report(&record, false, Paint::COLOURED, WIDTH).starts_with("\x1b[1;31mGENERATOR-BOUND"));
+    }
+
+    #[test]
+    fn a_server_that_has_gone_is_the_first_line() {
+        let mut record = sample::closed();
+        record.gone = Some(Gone { silent_s: 4.0, failed_attempts: 7, why: "it left".into() });
+        let text = report(&record, false, Paint::PLAIN, WIDTH);
+        assert!(text.starts_with("SERVER GONE: ") && text.lines().next().unwrap().contains("it left"), "{text}");
+    }
+
+    /// Nothing runs over the edge of a terminal but what cannot be broken: names of files, URLs.
+    #[test]
+    fn a_report_fits_a_narrow_terminal() {
+        let mut record = sample::closed();
+        record.failures.insert(Failure::Parse, 2);
+        record.parse = vec![ParseRecord {
+            rule: "length-and-transfer-encoding".into(),
+            what: "Content-Length and Transfer-Encoding together".into(),
+            count: 2,
+            first_bytes: "HTTP/1.1 200 OK".into(),
+        }];
+        for record in [record, sample::open(), sample::nothing()] {
+            for width in [40, 60, 80] {
+                let text = report(&record, true, Paint::PLAIN, width);
+                let long: Vec<_> = text.lines().filter(|line| line.chars().count() > width).collect();
+                assert!(long.is_empty(), "{width}: {long:#?}");
+            }
+        }
+    }
+
+    #[test]
+    fn answers_that_are_no_http_are_told_by_their_rule() {
+        let mut record = sample::closed();
+        record.failures.insert(Failure::Parse, 3);
+        record.parse = vec![ParseRecord {
+            rule: "bare-lf".into(),
+            what: "line feed without carriage return".into(),
+            count: 3,
+            first_bytes: r"HTTP/1.1 200 OK\n".into(),
+        }];
+        let text = report(&record, false, Paint::PLAIN, WIDTH);
+        let expected = "    bare-lf                3  line feed without carriage return; the first begins with \"HTTP/1.1 200 OK\\n\"\n";
+        assert!(text.contains(expected), "{text}");
     }
 }

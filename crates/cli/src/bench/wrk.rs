@@ -52,6 +52,12 @@ pub(crate) fn report(record: &Record, url: &str, spectrum: bool, backfill: bool)
     text
 }
 
+/// Whether a latency of the distribution is only known to be at least what is printed.
+pub(crate) fn has_bounds(record: &Record) -> bool {
+    let clock = if record.plan.load == Load::Closed { &record.latency.service } else { &record.latency.response };
+    [0.5, 0.75, 0.9, 0.99].into_iter().any(|q| clock.histogram.quantile(q).is_some_and(Quantile::is_bound))
+}
+
 /// wrk's four kinds, in its order: connect, read, write, timeout.
 fn socket_errors(record: &Record) -> [u64; 4] {
     let sum = |kind: fn(Failure) -> bool| record.failures.iter().filter(|(f, _)| kind(**f)).map(|(_, n)| n).sum();

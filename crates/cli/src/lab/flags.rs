@@ -245,7 +245,7 @@ fn keys_of(problem: &Problem) -> &'static [&'static str] {
         Problem::Zero("the timeout") => &["timeout"],
         Problem::TooFewConnections { .. } => &["threads", "connections"],
         Problem::TooManyOrigins { .. } => &["connections"],
-        Problem::Exclusive(..) => &["pipeline"],
+        Problem::Exclusive(..) | Problem::Pipeline { .. } => &["pipeline"],
         Problem::Rate(_) => &["rate", "stages"],
         Problem::SourceWithUnix(_) => &["source"],
         Problem::Request(_) => &["method", "header"],

@@ -47,7 +47,12 @@ pub(super) fn warnings(record: &Record) -> Vec<String> {
     let bound = match grade.bottleneck {
         Bottleneck::GeneratorBound => Some("its rate and latency say little of the server"),
         Bottleneck::PortBound => Some("its rate says how fast ports come back, and not what the server can do"),
-        Bottleneck::ServerBound | Bottleneck::LatencyBound | Bottleneck::RateBound => None,
+        Bottleneck::ServerGone => Some("its figures are of the time before"),
+        Bottleneck::ServerBound
+        | Bottleneck::LatencyBound
+        | Bottleneck::RateBound
+        | Bottleneck::MachineBound
+        | Bottleneck::NotGraded => None,
     };
     let bound = bound.map(|so| format!("{}, so {so}: {}{advice}", grade.bottleneck.name(), grade.because));
     let share = record.errors as f64 / record.requests.started.max(1) as f64;

@@ -143,7 +143,7 @@ pub(crate) fn percentiles(title: &str, note: &Markup, curves: &[(String, &ClockR
     }
     let mut key: Vec<_> = curves.iter().enumerate().map(|(i, (name, _))| (Swatch::Mark(i), name.clone())).collect();
     if bounded {
-        key.push((Swatch::AtLeast, "at least: requests that were never answered decide it".into()));
+        key.push((Swatch::AtLeast, "at least: it depends on requests that were never answered".into()));
     }
     let names: Vec<String> = curves.iter().map(|(name, _)| name.clone()).collect();
     let label = format!(

@@ -23,6 +23,11 @@ pub(super) fn one(record: &Record) -> Markup {
             @let rows = record.failures.iter().map(|(failure, n)| [cell(failure.name()), cell(units::count(*n)), html! { span.words { (words::meaning(*failure)) } }]);
             (table("Failures by name", &["name", "count", "what happened"], rows.collect::<Vec<_>>()))
         }
+        @if !record.parse.is_empty() {
+            h3 { "Answers that are no HTTP/1.1" }
+            @let rows = words::unreadable(record).map(|(rule, n, what)| [cell(rule), cell(units::count(n)), html! { span.words { (what) } }]);
+            (table("Rules that were broken", &["rule", "count", "what came"], rows.collect::<Vec<_>>()))
+        }
         @if !record.statuses.is_empty() {
             h3 { "Statuses" }
             @let rows = record.statuses.iter().map(|(status, n)| [cell(status.to_string()), cell(units::count(*n))]);

@@ -99,7 +99,8 @@ fn heat_map(title: &str, record: &Record, heat: &Heat<'_>, scale: Scale, longest
     );
     let chart = html! { (plot.draw(&label)) (heat.key()) };
     let key = vec![(Swatch::Ink, "p50".into()), (Swatch::Line(1), "p99".into())];
-    let note = html! { "Each cell is an interval of time and a range of service times; the stronger its colour, the more answers." };
+    let note = html! { "Each cell is an interval of time and a range of service times; the stronger its colour, the more answers. \
+    The lines are of the answers that came in each interval: requests without one are in none." };
     Figure { title, note, key, chart, numbers: Some(points_table(record)) }.draw()
 }
 
@@ -132,7 +133,7 @@ fn tails(runs: &[&Named<'_>]) -> Markup {
         plot.line(series, "thin", p99);
     }
     let chart = plot.draw("99th percentile of the service time over time, of each run");
-    let note = html! { "Of the service time. The numbers stand below the throughput." };
+    let note = html! { "Of the service times of the answers that came in each interval. The numbers stand below the throughput." };
     Figure { title: "p99 over time", note, key: legend(runs), chart, numbers: None }.draw()
 }
 

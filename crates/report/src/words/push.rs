@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use oroshi_bench::Failure;
+use oroshi_bench::{Bottleneck, Failure};
 use oroshi_bench::subscribe::Record;
 use oroshi_bench::subscribe::record::{PostedRecord, PublishRecord};
 use oroshi_words::units;
@@ -34,6 +34,46 @@ pub fn headline(record: &Record) -> String {
     parts.extend(plan.publish.as_ref().map(publishing));
     parts.extend(plan.publish_to.as_ref().map(publishing));
     parts.join(", ")
+}
+
+/// What stands above everything else: that the figures are not what they seem.
+#[must_use]
+pub fn alarm(record: &Record) -> Option<String> {
+    let subscriptions = &record.subscriptions;
+    if subscriptions.opened == 0 {
+        let came = came(record).map(|came| format!(": {came}")).unwrap_or_default();
+        return Some(format!("NO SUBSCRIPTION: not one was opened{came}"));
+    }
+    if subscriptions.lost() > 0 {
+        return Some(format!("SUBSCRIPTIONS ENDED: {}", ended(record)));
+    }
+    (record.grade.bottleneck == Bottleneck::GeneratorBound)
+        .then(|| "GENERATOR-BOUND: these figures say more about the load generator than about the server".into())
+}
+
+/// How many subscriptions ended before the run did, how, and what came of it.
+#[must_use]
+pub fn ended(record: &Record) -> String {
+    let subscriptions = &record.subscriptions;
+    let each = subscriptions.ended.iter().map(|(end, n)| format!("{} x {end}", units::count(*n)));
+    let lost = match record.deliveries.lost_on_ended {
+        0 => String::new(),
+        n => format!("; {} messages did not come on them", units::count(n)),
+    };
+    format!(
+        "{} of {} subscriptions ended before the run did ({}){lost}",
+        units::count(subscriptions.lost()),
+        units::count(subscriptions.opened),
+        each.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// What came back in place of a subscription, of the most frequent failure that has an answer.
+#[must_use]
+pub fn came(record: &Record) -> Option<&str> {
+    let subscriptions = &record.subscriptions;
+    let most = subscriptions.came.iter().max_by_key(|(failure, _)| subscriptions.failures.get(failure))?;
+    Some(most.1)
 }
 
 /// How many subscriptions were opened, and in what time.

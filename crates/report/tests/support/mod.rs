@@ -82,6 +82,7 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
         plan: plan(Load::Closed),
         elapsed_s: 10.0,
         cut_short: false,
+        gone: None,
         requests: Requests {
             started: answered + 34,
             completed: answered,
@@ -108,6 +109,7 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
         },
         failures: BTreeMap::from([(Failure::Timeout, 12), (Failure::ReadReset, 3), (Failure::CutOffAtEnd, 19)]),
         errors: 15,
+        parse: Vec::new(),
         statuses: BTreeMap::from([(200, answered - 7), (502, 7)]),
         connections: Connections { opened: 115, closed_by_server: 0, alive_at_end: 100, fewest_alive: 94, held_at_end: 0 },
         answers: Answers::default(),
@@ -132,6 +134,8 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
             advice: None,
         },
         warnings: vec!["2.1 % of the CPU time was stolen by other virtual machines: figures vary".into()],
+        machine: None,
+        fail_if: Vec::new(),
         environment: environment(),
     }
 }
@@ -197,6 +201,8 @@ pub fn plan(load: Load) -> PlanRecord {
         origins: vec![OriginRecord {
             address: "127.0.0.1:8080".into(),
             scheme: "http".into(),
+            authority: String::new(),
+            request_count: 1,
             connections: 100,
             requests: vec!["GET /hello HTTP/1.1".into()],
             request_bytes: 40,

@@ -31,6 +31,8 @@ pub fn closed(service_us: impl IntoIterator<Item = u64>, answers: &[u64]) -> Rec
             origins: vec![OriginRecord {
                 address: "127.0.0.1:8080".into(),
                 scheme: "http".into(),
+                authority: String::new(),
+                request_count: 1,
                 connections: 10,
                 requests: Vec::new(),
                 request_bytes: 40,
@@ -49,6 +51,7 @@ pub fn closed(service_us: impl IntoIterator<Item = u64>, answers: &[u64]) -> Rec
         },
         elapsed_s: answers.len() as f64 / 10.0,
         cut_short: false,
+        gone: None,
         requests: Requests { answered: answers.iter().sum(), ..Requests::default() },
         rates: Rates { read_bytes: 16_000, ..Rates::default() },
         latency: ClockRecords {
@@ -71,6 +74,7 @@ pub fn closed(service_us: impl IntoIterator<Item = u64>, answers: &[u64]) -> Rec
             (Failure::CutOffAtEnd, 256),
         ]),
         errors: 255,
+        parse: Vec::new(),
         statuses: BTreeMap::from([(200, 10), (302, 5), (399, 2), (404, 7), (500, 2)]),
         connections: Connections::default(),
         answers: Answers::default(),
@@ -81,6 +85,8 @@ pub fn closed(service_us: impl IntoIterator<Item = u64>, answers: &[u64]) -> Rec
         server_unknown: None,
         grade: Grade { bottleneck: Bottleneck::LatencyBound, because: String::new(), advice: None },
         warnings: Vec::new(),
+        machine: None,
+        fail_if: Vec::new(),
         environment: Environment::default(),
     }
 }

@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use oroshi_bench::{Record, RequestTimes};
 use oroshi_words::Date;
 
-use super::{ms, totals};
+use super::{ms, quantile_ms, totals};
 use crate::bench::observer::{LogError, empty};
 use crate::bench::open_kept;
 
@@ -126,7 +126,7 @@ pub(crate) fn percentiles(record: &Record) -> String {
     for percent in 0..=100_u32 {
         let Some(quantile) = totals.quantile(f64::from(percent) / 100.0) else { break };
         let bound = if quantile.is_bound() { ">=" } else { "" };
-        text += &format!("{percent},{bound}{}\n", ms(quantile.value(), 3));
+        text += &format!("{percent},{bound}{}\n", quantile_ms(quantile, 3));
     }
     text
 }

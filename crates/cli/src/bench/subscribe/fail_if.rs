@@ -2,12 +2,13 @@
 
 use std::str::FromStr;
 
+use oroshi_bench::record::Condition;
 use oroshi_bench::subscribe::Record;
 use oroshi_words::nearest;
 use oroshi_words::units;
 
 use crate::bench::fail_if::{
-    FIGURES, Figure, Measured, Op, Verdict, figure_of, has_unit, latency, precise_time, split,
+    FIGURES, Figure, Measured, Op, Rounding, figure_of, has_unit, judged, latency, precise_time, split,
 };
 
 /// One condition.
@@ -77,19 +78,20 @@ impl FromStr for Threshold {
 
 impl Threshold {
     /// Holds the condition against a run.
-    pub(super) fn judge(&self, record: &Record) -> Verdict {
+    pub(super) fn judge(&self, record: &Record) -> Condition {
         let (all, what) = self.metric.all(record);
         let limit = match self.limit {
             Limit::Value(value) => Ok(value),
             Limit::Share(_) if all == 0 => Err(format!("there were no {what}")),
             Limit::Share(share) => Ok(share * all as f64),
         };
-        match limit.and_then(|limit| Ok((limit, self.metric.measure(record)?))) {
-            Ok((limit, measured)) => {
-                Verdict::of(&self.text, self.op, limit, measured, &self.metric.show(measured.value, all, what))
-            }
-            Err(why) => Verdict::unknown(&self.text, &why),
-        }
+        let measured = limit.and_then(|limit| Ok((limit, self.metric.measure(record)?)));
+        judged(&self.text, self.op, measured, |value, way| self.metric.show(value, way, all, what))
+    }
+
+    /// Whether it says how many subscriptions may end.
+    pub(super) fn is_of_ended(&self) -> bool {
+        self.metric == Metric::Count(Count::Ended)
     }
 }
 
@@ -129,7 +131,7 @@ impl Metric {
     }
 
     fn measure(self, record: &Record) -> Result<Measured, String> {
-        let exact = |value| Ok(Measured { value, bound: false });
+        let exact = |value| Ok(Measured::exactly(value));
         let deliveries = &record.deliveries;
         let unseen = || record.server_unknown.clone().unwrap_or_else(|| "the server was not found".into());
         let not_published = || "there were no such messages".to_owned();
@@ -166,9 +168,9 @@ impl Metric {
         }
     }
 
-    fn show(self, value: f64, all: u64, what: &str) -> String {
+    fn show(self, value: f64, way: Rounding, all: u64, what: &str) -> String {
         match self {
-            Self::Time(..) | Self::ServerCpu => precise_time(value),
+            Self::Time(..) | Self::ServerCpu => precise_time(value, way),
             Self::Deliveries => format!("{value:.1}"),
             Self::ServerMemory => format!("{value:.0} bytes per subscription"),
             Self::Count(_) => format!("{value:.0} of {} {what}", units::count(all)),

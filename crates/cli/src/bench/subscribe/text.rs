@@ -1,24 +1,23 @@
 //! The report of a load of subscriptions, for people: what was done, whether everything came, how long it took, what it cost.
 
-use oroshi_bench::Bottleneck;
 use oroshi_bench::subscribe::Record;
 use oroshi_bench::watch::ServerUsage;
 use oroshi_report::words::{machine, processes, push as words, quantile};
 use oroshi_words::units;
 
-use crate::bench::text::{NAME, Page, SHOWN, WIDTH};
+use crate::bench::text::{NAME, Page, SHOWN};
 use crate::paint::Paint;
-use crate::table::{columns, wrap};
 
-/// Writes the report.
-pub(super) fn report(record: &Record, paint: Paint) -> String {
-    let mut page = Page { text: String::new(), paint };
-    wrap(&words::headline(record), WIDTH).iter().for_each(|line| page.line(&paint.bold(line)));
+/// Writes the report, in lines of at most `width` characters.
+pub(super) fn report(record: &Record, paint: Paint, width: usize) -> String {
+    let mut page = Page { text: String::new(), paint, width };
+    let alarm = words::alarm(record);
+    if let Some(alarm) = &alarm {
+        page.wrapped(alarm, Paint::red);
+    }
+    page.wrapped(&words::headline(record), Paint::bold);
     if record.cut_short {
         page.line(&paint.yellow(&format!("ended early, after {}", units::length(record.elapsed_s))));
-    }
-    if record.grade.bottleneck == Bottleneck::GeneratorBound {
-        page.line(&paint.red("GENERATOR-BOUND: these figures say more about the load generator than about the server"));
     }
     page.line("");
     page.row("Subscribed", &words::subscribed(record));
@@ -44,7 +43,8 @@ pub(super) fn report(record: &Record, paint: Paint) -> String {
     if let Some(advice) = &record.grade.advice {
         page.painted_row("", advice, Paint::yellow);
     }
-    for warning in &record.warnings {
+    // What stands on top already is not said again.
+    for warning in record.warnings.iter().filter(|warning| Some(*warning) != alarm.as_ref()) {
         page.painted_row("Warning", warning, Paint::yellow);
     }
     page.text
@@ -64,10 +64,7 @@ fn delays(page: &mut Page, record: &Record) {
     if rows.len() == 1 {
         return;
     }
-    let table = columns(0, &rows);
-    let (head, body) = table.split_once('\n').unwrap_or((&table, ""));
-    page.line(&page.paint.bold(head));
-    page.text.push_str(body);
+    page.table(&rows);
 }
 
 /// What did not go as it should; nothing where all did.
@@ -78,7 +75,10 @@ fn faults(page: &mut Page, record: &Record) {
     }
     page.line(&page.paint.red("Faults"));
     for (name, count, text) in faults {
-        page.line(&format!("  {name:<16}{:>10}  {text}", units::count(count)));
+        page.counted(name, count, &text);
+    }
+    for came in record.subscriptions.came.values() {
+        page.painted_row("", came, Paint::yellow);
     }
 }
 
