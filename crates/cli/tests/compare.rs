@@ -165,6 +165,10 @@ fn burners_beside_give_no_false_verdict() {
         let of = cell.runs.iter().filter(|run| run.variant == variant);
         of.filter(|run| oroshi_lab::disturbed::is_disturbed(run)).count() as f64 / cell.blocks as f64
     };
+    if cell.variants.iter().any(|variant| variant.failed.is_some()) {
+        // Nothing was answered in a run: that is told, and compares nothing.
+        return assert_eq!(ran.code, Some(1), "{ran:?}");
+    }
     let limit = result.rules.disturbed;
     // Whatever share of the CPUs they got: with a verdict, the machine was quiet.
     if disturbed(0) > limit || disturbed(1) > limit {
