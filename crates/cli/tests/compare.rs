@@ -75,7 +75,7 @@ fn latency_is_compared_at_one_rate() {
     let (fast, slow) = (target("fast", ""), target("slow", "--delay 5ms"));
     let words = [&slow[0], &slow[1], &fast[0], &fast[1]].map(String::as_str);
     // Of a hundred requests in a run, one at its edge does not make it another rate.
-    let run = ["compare", "-c4", "-t1", "-d", "300ms", "-w", "20ms", "--blocks", "4", "--format", "json", "-R", "400"];
+    let run = ["compare", "-c16", "-t1", "-d", "500ms", "-w", "20ms", "--blocks", "4", "--format", "json", "-R", "200"];
     let run = [&run[..], &["--disturbed", "100%"]].concat();
     let flags = ["--primary", "p50", "--fail-if", "slower,different", "--blocks-per-start", "all"];
     let ran = oroshi(&[&run[..], &flags, &words].concat());
