@@ -124,16 +124,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 fn usual_place(files: &[PathBuf]) -> Result<PathBuf, Error> {
     let stem = |path: &PathBuf| path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let name = match files {
-        [] | [_] => return ours(files.first().map_or_else(PathBuf::new, |file| file.with_extension("html"))),
+        [] | [_] => return ours(files.first().map_or_else(PathBuf::new, |file| file.with_extension("html")), files),
         [first, second] => format!("{}-{}.html", stem(first), stem(second)),
         [first, rest @ ..] => format!("{}-and-{}-more.html", stem(first), rest.len()),
     };
-    ours(files[0].with_file_name(name))
+    ours(files[0].with_file_name(name), files)
 }
 
 /// The path, if there is nothing that would be lost.
-fn ours(path: PathBuf) -> Result<PathBuf, Error> {
+fn ours(path: PathBuf, files: &[PathBuf]) -> Result<PathBuf, Error> {
     match std::fs::read(&path) {
+        // That it would take the place of what it is drawn from is said by whoever writes it.
+        Ok(_) if files.contains(&path) => Ok(path),
         Ok(text) if !text.is_empty() && !String::from_utf8_lossy(&text).contains(GENERATOR) => {
             Err(Error::Foreign { path })
         }

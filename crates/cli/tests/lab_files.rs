@@ -221,7 +221,7 @@ fn what_cannot_be_done_has_its_exit_code() {
 
 #[test]
 fn only_an_earlier_result_is_replaced() {
-    let alone = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nduration = \"20ms\"\nwarmup = \"0s\"\n\
+    let alone = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nrequests = 20\nwarmup = \"0s\"\n\
                  [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n";
     let folder = folder(&[("alone.toml", alone), ("mine/output/01-a.log", "mine"), ("mine/report.html", "mine")]);
     let at = |path: &str| folder.path().join(path);
@@ -253,7 +253,7 @@ fn only_an_earlier_result_is_replaced() {
 
 #[test]
 fn a_set_up_that_crashes_does_not_pass() {
-    let crashes = "title = \"x\"\ncpus = \"any\"\nblocks = 3\n[load]\nduration = \"20ms\"\nwarmup = \"0s\"\n\
+    let crashes = "title = \"x\"\ncpus = \"any\"\nblocks = 3\n[load]\nrequests = 20\nwarmup = \"0s\"\n\
                    [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n\
                    [[variant]]\nname = \"b\"\nserver = \"b\"\nurl = \"unix:{{socket}}\"\n\
                    [[variant]]\nname = \"c\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n\
@@ -266,7 +266,7 @@ fn a_set_up_that_crashes_does_not_pass() {
 
 #[test]
 fn with_one_left_of_two_nothing_was_compared() {
-    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nduration = \"20ms\"\nwarmup = \"0s\"\n\
+    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nrequests = 20\nwarmup = \"0s\"\n\
                 [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n\
                 [[variant]]\nname = \"b\"\nrequires = [\"surely-not-installed\"]\nurl = \"http://127.0.0.1:1/\"\n";
     let folder = folder(&[("x.toml", text)]);
@@ -287,7 +287,7 @@ fn an_unknown_key_at_the_beginning_is_told_beside_what_is_missing() {
 
 #[test]
 fn a_result_that_cannot_be_kept_goes_to_standard_output() {
-    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nduration = \"20ms\"\nwarmup = \"0s\"\n\
+    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nrequests = 20\nwarmup = \"0s\"\n\
                 [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n";
     let folder = folder(&[("x.toml", text)]);
     assert_eq!(lab(folder.path(), &["run", "x.toml", "--out", "kept"]).code, Some(0));
@@ -322,7 +322,7 @@ fn list_and_check_run_nothing() {
 
 #[test]
 fn secrets_are_not_kept() {
-    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nduration = \"20ms\"\nwarmup = \"0s\"\n\
+    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nduration = \"300ms\"\nwarmup = \"0s\"\n\
                 [[server]]\nname = \"s\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nenv.TOKEN = \"s3cret\"\n\
                 [[variant]]\nname = \"ours\"\nserver = \"s\"\nurl = \"unix:{{socket}}\"\n\
                 load = { header = \"Authorization: Bearer s3cret\", body = \"s3cret\" }\n\

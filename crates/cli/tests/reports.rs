@@ -47,14 +47,11 @@ fn a_report_that_cannot_be_written_goes_to_standard_output_and_the_earlier_one_s
     let file = folder.path().join("keep.json");
     std::fs::write(&file, "an earlier report").unwrap();
     // No file may grow: as on a disk that is full.
-    let mut command = std::process::Command::new("sh");
-    let line = format!(
-        "trap '' XFSZ; ulimit -f 0; exec {} bench --format json -n 20 -o keep.json {}",
-        common::OROSHI,
-        peer.url
-    );
+    let mut command = Command::new("sh");
+    let line =
+        format!("trap '' XFSZ; ulimit -f 0; exec {} bench --format json -n 20 -o keep.json {}", OROSHI, peer.url);
     command.current_dir(folder.path()).args(["-c", &line]);
-    let ran = common::to_the_end(command);
+    let ran = to_the_end(command);
     ran.said(1, &["the report cannot be written to keep.json", "it goes to standard output"]);
     assert_eq!(ran.record().requests.completed, 20);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "an earlier report");

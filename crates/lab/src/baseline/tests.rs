@@ -11,7 +11,9 @@ use crate::sample::{cell, noise, record, run};
 #[test]
 fn a_result_from_before_machines_were_looked_at_is_read() {
     let mut json = serde_json::to_value(result(vec![at(&[("unix", 1000.0)])])).unwrap();
-    for (place, field) in [("/rules", "disturbed"), ("/rules", "processes"), ("/cells/0", "repeated"), ("/cells/0/runs/0", "machine")] {
+    for (place, field) in
+        [("/rules", "disturbed"), ("/rules", "processes"), ("/cells/0", "repeated"), ("/cells/0/runs/0", "machine")]
+    {
         assert!(json.pointer_mut(place).unwrap().as_object_mut().unwrap().remove(field).is_some(), "{place}/{field}");
     }
     json["schema"] = "oroshi-lab/1.1".into();
