@@ -142,7 +142,7 @@ mod tests {
             ("-q 5 http://h/", &["oha's -q is -R here", "hey's -q is -R here"]),
             ("--redirects 3 http://h/", &["vegeta's --redirects"]),
             ("-redirects=3 http://h/", &["vegeta's -redirects"]),
-            ("--redirct 3 http://h/", &["oha's --redirct is not needed", "always"]),
+            ("--redirct 3 http://h/", &["oha's --redirect is not needed", "always"]),
             ("--vus 5 http://h/", &["k6's --vus is -c here"]),
             ("--http2 http://h/", &["oha's --http2 has nothing here"]),
             ("-disable-keepalive http://h/", &["hey's -disable-keepalive is --close here"]),
