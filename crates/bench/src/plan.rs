@@ -327,8 +327,8 @@ impl Draft {
             problems.push(Problem::ScriptUrls(self.urls.len()));
         }
         if let Some(requests) = self.requests_per_connection
-            && requests > 0
-            && self.pipeline as u64 > requests
+            && requests == 1
+            && self.pipeline > 1
         {
             problems.push(Problem::Pipeline { pipeline: self.pipeline, requests });
         }

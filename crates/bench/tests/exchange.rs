@@ -466,16 +466,18 @@ impl Observer for Notes {
 #[test]
 fn a_run_that_is_cancelled_has_a_whole_record() {
     let peer = Peer::answering(|_| OK.into());
-    for (cancel, warmup) in [(Stage::Measuring, Duration::ZERO), (Stage::WarmUp, HANG)] {
-        let mut notes = Notes { cancel: Some(cancel), ..Notes::default() };
-        let plan = Draft { warmup, duration: Some(HANG), threads: Some(2), connections: 4, ..draft(&peer.url) };
-        let record = run_seen(plan, &mut notes);
-        assert!(record.cut_short && record.elapsed_s < HANG.as_secs_f64());
-        assert_eq!(record.errors, 0);
-        assert_eq!(record.requests.completed > 0, cancel == Stage::Measuring);
-        assert_eq!(record.connections.alive_at_end, 4);
-        assert!(record.requests.cut_off <= 4);
-    }
+    let plan = |warmup| Draft { warmup, duration: Some(HANG), threads: Some(2), connections: 4, ..draft(&peer.url) };
+    let mut notes = Notes { cancel: Some(Stage::Measuring), ..Notes::default() };
+    let record = run_seen(plan(Duration::ZERO), &mut notes);
+    assert!(record.cut_short && record.elapsed_s < HANG.as_secs_f64());
+    assert_eq!(record.errors, 0);
+    assert!(record.requests.completed > 0);
+    assert_eq!(record.connections.alive_at_end, 4);
+    assert!(record.requests.cut_off <= 4);
+    // In the warm-up nothing is measured: a record of it would divide by no time at all.
+    let mut notes = Notes { cancel: Some(Stage::WarmUp), ..Notes::default() };
+    let error = oroshi_bench::run(plan(HANG).plan().unwrap(), &mut notes).unwrap_err();
+    assert!(matches!(error, RunError::EndedInWarmUp), "{error:?}");
 }
 
 /// Connections that nobody accepts are waited for, until the timeout or until somebody has had enough.

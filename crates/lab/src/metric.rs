@@ -7,6 +7,9 @@ use oroshi_bench::Record;
 use oroshi_stats::Percentile;
 use serde::{Deserialize, Serialize};
 
+/// How many times its lower end the upper end of a range may be, for its middle to stand for a percentile.
+const NARROW: f64 = 1.25;
+
 /// A figure of a run. Latencies are response times, from the moment a request was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Metric {
@@ -136,7 +139,7 @@ impl Metric {
     #[must_use]
     pub fn of(self, record: &Record) -> Option<f64> {
         let response = &record.latency.response.summary;
-        let known = |percentile: Option<Percentile>| percentile.filter(|p| !p.at_least).map(|p| p.value_ns as f64);
+        let known = |percentile: Option<Percentile>| percentile.and_then(middle);
         let answered = record.requests.answered;
         let value = match self {
             Self::Rps => (answered > 0).then_some(record.rates.requests_per_s),
@@ -155,6 +158,16 @@ impl Metric {
         };
         // A ratio wants something to divide by.
         value.filter(|value| value.is_finite() && *value > 0.0)
+    }
+}
+
+/// The percentile of a run; where requests without an answer leave a range, its middle, as long as that is narrow. `None` where it is
+/// wide, or has no end.
+fn middle(percentile: Percentile) -> Option<f64> {
+    let (least, most) = (percentile.value_ns as f64, percentile.at_most_ns.map(|ns| ns as f64));
+    match most.filter(|_| percentile.at_least) {
+        None => (!percentile.at_least).then_some(least),
+        Some(most) => (most <= least * NARROW).then(|| (least * most).sqrt()),
     }
 }
 
@@ -195,6 +208,16 @@ fn did_you_mean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_stands_for_a_percentile_only_where_it_is_narrow() {
+        let percentile = |at_least, at_most_ns| Percentile { value_ns: 100, at_least, at_most_ns };
+        assert_eq!(middle(percentile(false, Some(100))), Some(100.0));
+        assert_eq!(middle(percentile(false, None)), Some(100.0), "records of before");
+        assert_eq!(middle(percentile(true, Some(121))), Some(110.0));
+        assert_eq!(middle(percentile(true, Some(126))), None);
+        assert_eq!(middle(percentile(true, None)), None);
+    }
 
     #[test]
     fn every_name_reads_as_its_metric_and_is_the_one_in_json() {

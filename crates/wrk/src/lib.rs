@@ -16,6 +16,7 @@
 
 mod addr;
 mod crew;
+mod execute;
 mod main_state;
 mod part;
 mod state;

@@ -14,7 +14,7 @@ use oroshi_script::{Data, Engine};
 
 use crate::addr::{connect, from_text, lookup, text};
 use crate::crew::{Ask, Crew};
-use crate::{Options, told};
+use crate::{Options, execute, told};
 
 /// The API's Lua part.
 const API: &str = include_str!("wrk.lua");
@@ -51,6 +51,7 @@ impl State {
             let globals = engine.lua().globals();
             globals.raw_set("wrk", &wrk)?;
             find_modules_beside(&globals, &source.options.file)?;
+            execute::replace(engine.lua(), &globals, source.options.shutdown.clone())?;
             Ok((wrk, own))
         });
         let (wrk, own) = made.map_err(|error| source.crew.error(error.to_string()))?;

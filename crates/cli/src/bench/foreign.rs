@@ -21,7 +21,7 @@ struct Row {
     theirs: Vec<&'static str>,
     /// What to type here; empty: nothing is needed; `no`: there is nothing.
     ours: &'static str,
-    remark: &'static str,
+    remark: String,
 }
 
 /// All rows of all tools.
@@ -30,10 +30,16 @@ fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for part in section.split("\n### ").skip(1) {
         let tool = part.lines().next().unwrap_or_default().trim();
+        let mut above = String::new();
         for line in part.lines().filter(|line| line.starts_with("| `-")) {
             let [_, theirs, ours, remark, _] = line.split('|').collect::<Vec<_>>()[..] else { continue };
             let theirs = theirs.split('`').skip(1).step_by(2).collect();
-            rows.push(Row { tool, theirs, ours: ours.trim(), remark: remark.trim() });
+            // "The same" is what the row above says.
+            let rest =
+                remark.trim().strip_prefix("the same").filter(|rest| rest.is_empty() || rest.starts_with([';', ',']));
+            let remark = rest.map_or_else(|| remark.trim().to_owned(), |rest| format!("{above}{rest}"));
+            above.clone_from(&remark);
+            rows.push(Row { tool, theirs, ours: ours.trim(), remark });
         }
     }
     rows
@@ -50,7 +56,7 @@ impl Row {
     fn words(&self, flag: &str) -> String {
         let plain = |text: &str| text.replace('`', "");
         let whose = format!("{}'s {flag}", self.tool);
-        let (ours, remark) = (plain(self.ours), plain(self.remark));
+        let (ours, remark) = (plain(self.ours), plain(&self.remark));
         match (ours.as_str(), remark.is_empty()) {
             ("no", _) => format!("{whose} has nothing here: {remark}"),
             ("", _) => format!("{whose} is not needed here: {remark}"),
@@ -138,17 +144,27 @@ mod tests {
     #[test]
     fn flags_of_other_tools_are_explained() {
         for (line, expected) in [
-            ("-z 1s http://h/", &["oha's -z is -d here", "hey's -z is -d here", "ab's -z has nothing here"][..]),
+            (
+                "-z 1s http://h/",
+                &[
+                    "oha's -z is -d here",
+                    "hey's -z is -d here",
+                    "ab's -z has nothing here: attributes of ab's HTML table",
+                ][..],
+            ),
             ("-q 5 http://h/", &["oha's -q is -R here", "hey's -q is -R here"]),
             ("--redirects 3 http://h/", &["vegeta's --redirects"]),
             ("-redirects=3 http://h/", &["vegeta's -redirects"]),
-            ("--redirct 3 http://h/", &["oha's --redirct is not needed", "always"]),
+            ("--redirct 3 http://h/", &["oha's --redirect is not needed", "always"]),
             ("--vus 5 http://h/", &["k6's --vus is -c here"]),
             ("--http2 http://h/", &["oha's --http2 has nothing here"]),
             ("-disable-keepalive http://h/", &["hey's -disable-keepalive is --close here"]),
             ("-rate=50 http://h/", &["vegeta's -rate is -R here"]),
             ("--u_latency http://h/", &["wrk2's --u_latency is -L here"]),
-            ("-X POST http://h/", &["curl's -X is -m here"]),
+            (
+                "-X POST http://h/",
+                &["curl's -X is -m here", "ab's -X has nothing here: there are no proxies here; --connect-to"],
+            ),
             ("-i http://h/", &["ab's -i is -m HEAD here", "h2load's -i is --urls here"]),
             ("--warm-up-time=3 http://h/", &["h2load's --warm-up-time is -w here"]),
         ] {

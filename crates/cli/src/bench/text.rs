@@ -98,7 +98,7 @@ impl Page {
         let (indent, room) = if self.width >= beside + LEAST_BESIDE {
             (beside, self.width - beside)
         } else {
-            self.line(&begin);
+            self.line(&format!("  {name}  {}", units::count(count)));
             (4, self.width - 4)
         };
         for (i, line) in wrap(text, room).iter().enumerate() {
