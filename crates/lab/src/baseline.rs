@@ -6,7 +6,7 @@
 mod caveats;
 
 use oroshi_bench::Record;
-use oroshi_stats::compare::{self, Bootstrap, Interval, Value, Verdict};
+use oroshi_stats::compare::{self, Bootstrap, Interval, Stopping, Value, Verdict};
 use oroshi_words::units;
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::analysis::{
 };
 use crate::metric::{Better, Metric, Unit};
 use crate::plan::LEAST_BLOCKS;
-use crate::result::{CellResult, Ended, LabResult, Run};
+use crate::result::{CellResult, Ended, LabResult, RulesRecord, Run};
 
 /// What was saved.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ pub fn against(saved: &Saved, today: &LabResult) -> Against {
     let (primary, others) = metrics.split_at(metrics.len().min(1));
     let comparisons = [primary, others].into_iter().flat_map(|family| {
         let asked = family.iter().flat_map(|&metric| sides.iter().map(move |sides| (metric, sides)));
-        judge(&asked.collect::<Vec<_>>(), today.rules.smallest_effect)
+        judge(&asked.collect::<Vec<_>>(), &today.rules)
     });
     Against { comparisons: comparisons.collect(), caveats }
 }
@@ -100,8 +100,9 @@ struct Sides<'a> {
 }
 
 /// Answers a family of questions, with p values corrected for their number.
-fn judge(asked: &[(Metric, &Sides<'_>)], smallest_effect: f64) -> Vec<AgainstRow> {
-    let findings: Vec<Finding> = asked.iter().map(|(metric, sides)| finding(*metric, sides)).collect();
+fn judge(asked: &[(Metric, &Sides<'_>)], rules: &RulesRecord) -> Vec<AgainstRow> {
+    let smallest_effect = rules.smallest_effect;
+    let findings: Vec<Finding> = asked.iter().map(|(metric, sides)| finding(*metric, sides, rules.precision)).collect();
     let p = |finding: &Finding| if let Finding::Ratio(estimate) = finding { Some(estimate.p) } else { None };
     let raw: Vec<f64> = findings.iter().filter_map(p).collect();
     let mut adjusted = compare::holm(&raw).into_iter();
@@ -126,7 +127,8 @@ fn judge(asked: &[(Metric, &Sides<'_>)], smallest_effect: f64) -> Vec<AgainstRow
     asked.iter().zip(&findings).map(row).collect()
 }
 
-fn finding(metric: Metric, sides: &Sides<'_>) -> Finding {
+/// `precision`: how narrow the intervals had to become where their width decided when to stop.
+fn finding(metric: Metric, sides: &Sides<'_>, precision: f64) -> Finding {
     let of = |(runs, variant): Runs<'_>, metric| values(runs, variant, metric);
     let saved = saved_name(&sides.name);
     let (then, now) = (facts(&saved, sides.then), facts(&sides.name, sides.now));
@@ -139,7 +141,8 @@ fn finding(metric: Metric, sides: &Sides<'_>) -> Finding {
     if let Some(finding) = given_rate(metric, &then, &now) {
         return finding;
     }
-    let options = Bootstrap { stopped_when_precise: sides.stopped_when_precise, ..bootstrap() };
+    let stopping = if sides.stopped_when_precise { Stopping::AtPrecision(precision) } else { Stopping::Fixed };
+    let options = Bootstrap { stopping, ..bootstrap() };
     let Some(estimate) = compare::ratio_unpaired(&old, &new, &options) else {
         return Finding::Nothing(single(metric, &old, &new));
     };

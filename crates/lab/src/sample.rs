@@ -85,6 +85,7 @@ pub(crate) fn cell(names: &[&str], runs: Vec<Run>) -> CellResult {
         runs,
         comparisons: Vec::new(),
         rate: None,
+        lengthened: None,
         blocks,
         ended: Ended::MaxBlocks,
     }

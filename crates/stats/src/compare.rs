@@ -96,14 +96,27 @@ pub struct Bootstrap {
     pub seed: u64,
     /// How often an interval is to hold the true value: 0.95.
     pub confidence: f64,
-    /// Measuring went on until this interval was narrow enough: it is made wider, to pay for having chosen the moment.
-    /// To be set both for deciding whether to stop, and for the interval that is reported if this is why it stopped.
-    pub stopped_when_precise: bool,
+    /// Whether intervals decided when measuring stopped.
+    pub stopping: Stopping,
+}
+
+/// What decided when measuring stopped. Stopping once an interval is narrow picks some that are narrow by chance: those are made wider, to
+/// pay for having chosen the moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Stopping {
+    /// Not the width of an interval.
+    Fixed,
+    /// This interval reached no further than this share to either side (0.02 is 2 %). To be set both for deciding whether to stop, and
+    /// for the interval that is reported if this is why it stopped.
+    AtPrecision(f64),
+    /// The interval of another figure of the same runs did, which is [wider](RatioEstimate::widened) by this: figures of the same runs
+    /// move together.
+    As(f64),
 }
 
 impl Default for Bootstrap {
     fn default() -> Self {
-        Self { resamples: 5000, seed: 1, confidence: 0.95, stopped_when_precise: false }
+        Self { resamples: 5000, seed: 1, confidence: 0.95, stopping: Stopping::Fixed }
     }
 }
 
@@ -139,6 +152,9 @@ pub struct RatioEstimate {
     pub blocks: usize,
     /// Starts of the servers that it rests on.
     pub sessions: usize,
+    /// How many times as far the interval reaches as it would if its width had not decided when to stop: 1 where it had no part in
+    /// that. For [`Stopping::As`].
+    pub widened: f64,
 }
 
 /// The ratio `variant / base` from blocks in which both were measured. A block without two positive, finite figures is
@@ -154,6 +170,7 @@ pub fn ratio(pairs: &[Pair], options: &Bootstrap) -> Option<RatioEstimate> {
         p: spread.p(),
         blocks: sample.blocks(),
         sessions: sample.sessions(),
+        widened: spread.widened(),
     })
 }
 
@@ -170,6 +187,7 @@ pub fn ratio_unpaired(base: &[Value], variant: &[Value], options: &Bootstrap) ->
         p: spread.p(),
         blocks: base.blocks().min(variant.blocks()),
         sessions: base.sessions().min(variant.sessions()),
+        widened: spread.widened(),
     })
 }
 

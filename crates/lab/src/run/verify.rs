@@ -5,6 +5,8 @@ use oroshi_bench::{Bottleneck, Failure, Load, Record};
 use oroshi_stats::changepoint;
 use oroshi_words::units;
 
+use super::lengths;
+
 /// With a greater share of failed requests the failing is what was measured.
 const FAILED: f64 = 0.5;
 /// A share of errors that is worth a warning.
@@ -56,7 +58,7 @@ pub(super) fn warnings(record: &Record) -> Vec<String> {
             record.failures.keys().filter(|failure| failure.is_error()).map(|failure| failure.name()).collect();
         format!("{} of the requests ended in errors ({})", units::percent(share), names.join(", "))
     });
-    record.warnings.iter().cloned().chain(bound).chain(errors).collect()
+    record.warnings.iter().cloned().chain(bound).chain(errors).chain(lengths::too_few_rounds(record)).collect()
 }
 
 /// Why a program's burst measured nothing but failures, or is not what was asked for, if so.

@@ -191,6 +191,7 @@ fn cell(seed: u64, group: &str, point: Option<usize>, variants: &[(&str, f64)], 
         runs,
         comparisons,
         rate: point.map(|_| 12_000.0),
+        lengthened: None,
         blocks,
         ended: Ended::Precise,
     }
