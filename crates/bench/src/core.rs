@@ -1,5 +1,7 @@
 //! What the connections of one core share: the plan, the clock, the tickets, the tally. Single-threaded, so plain cells.
 
+mod step;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -19,13 +21,12 @@ use crate::request::Request;
 use crate::script::{Heard, ScriptError, Wanted};
 use crate::scripting::Scripting;
 use crate::tally::{Interval, Tally};
+use step::{Spread, Step};
 
 /// The answer's head may be this large; bodies are never held.
 const HEAD_LIMIT: usize = 64 * 1024;
 /// What one read can bring. All connections of a core read into the same buffer.
 const SCRATCH: usize = 64 * 1024;
-/// With more slots than this, pauses that put them out of step end at so many moments of the warm-up: each costs a look at all slots.
-const PAUSES: u64 = 512;
 
 /// Where a core is in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,30 +91,6 @@ pub(crate) struct Slot {
     assigned: Cell<Option<Ticket>>,
     /// How it comes to be out of step with others.
     step: Cell<Step>,
-}
-
-/// How slots come to be out of step in a warm-up.
-#[derive(Clone, Copy, Debug)]
-struct Spread {
-    /// Where this core's slots stand between those of others: 0 up to 1.
-    phase: f64,
-    /// What is added to every slot's part: 0 up to 1.
-    shift: f64,
-    /// Pauses end at multiples of this, nanoseconds.
-    step: u64,
-}
-
-/// A slot's way to its own place; times on the monotonic clock.
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    /// It has sent nothing yet.
-    Begins,
-    /// It has sent its first request, at this time.
-    First(u64),
-    /// It waits until this time.
-    Pauses(u64),
-    /// It has its place.
-    Goes,
 }
 
 impl Slot {
@@ -283,45 +260,6 @@ impl Core {
         }
         self.phase.set(Phase::Running);
         self.wake_all();
-    }
-
-    /// Puts slots out of step in a warm-up of `length` nanoseconds: after its first answer, each pauses once for its own part of the time
-    /// that this answer took. For a closed loop of one request at a time; elsewhere it does nothing. `phase` (0 up to 1): where this
-    /// core's slots stand between those of others. Before [`start`](Self::start).
-    pub(crate) fn put_out_of_step(&self, length: u64, phase: f64) {
-        let closed = matches!(*self.source.borrow(), Source::Closed);
-        if closed && self.script.is_none() && self.rules.pipeline == 1 {
-            let step = if self.slots.len() as u64 > PAUSES { (length / PAUSES).max(1) } else { 1 };
-            // Another place in each run: nothing that happens at an edge of the measured part always hits the same slots.
-            self.spread.set(Some(Spread { phase, shift: fastrand::f64(), step }));
-        }
-    }
-
-    /// Whether slot `id`, which asks for a request, is to pause first. It is woken when the pause is over.
-    #[cold]
-    fn pauses(&self, spread: Spread, id: usize, cx: &Context<'_>, now: u64) -> bool {
-        let slot = &self.slots[id];
-        let until = match slot.step.get() {
-            Step::Begins => {
-                slot.step.set(Step::First(now));
-                return false;
-            }
-            Step::First(began) => {
-                let place = (id as f64 + spread.phase) / self.slots.len() as f64 + spread.shift;
-                let pause = (place.fract() * now.saturating_sub(began) as f64) as u64;
-                (now + pause).next_multiple_of(spread.step)
-            }
-            Step::Pauses(until) => until,
-            Step::Goes => return false,
-        };
-        if now >= until {
-            slot.step.set(Step::Goes);
-            return false;
-        }
-        slot.step.set(Step::Pauses(until));
-        slot.enrol(cx);
-        self.rest_until(id, until);
-        true
     }
 
     /// Counts an answer that was whole at `now`, to a request that was set about at `began`. True while the measured part lasts (or

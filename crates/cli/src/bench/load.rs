@@ -72,6 +72,8 @@ impl LoadArgs {
         let has_body = self.body.is_some() || self.body_file.is_some();
         let identity = self.cert.clone().zip(self.key.clone());
         Draft {
+            free_duration: false,
+            free_warmup: false,
             urls: Vec::new(),
             unix: problems.one("--unix", self.unix.as_deref(), UnixAddress::parse),
             connect_to: problems.all("--connect-to", &self.connect_to, str::parse::<ConnectTo>),
