@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO_RELEASE := cargo build --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push soak gem floor setup fmt clean
+.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push calibrate soak gem floor setup fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -46,6 +46,9 @@ bench-gate: build ## the gateway beside nginx, HAProxy and nginx with Lua; half 
 bench-push: build floor ## the push hub beside nginx's nchan; half an hour, writes docs/benchmarks/
 	scripts/setup bench || true
 	scripts/bench-push
+
+calibrate: build ## how often comparisons are right: thousands on a virtual clock, 64 with real servers; an hour, on a quiet machine; writes docs/
+	scripts/calibrate
 
 soak: ## a million requests each through the Rust and the Ruby client: memory stays flat; a few minutes
 	scripts/setup build gem test || true

@@ -113,7 +113,9 @@ impl<'c> Connection<'c> {
             now: None,
         };
         for (ticket, request) in carried {
-            connection.give(ticket, &request, monotonic_ns());
+            // In a closed loop the time that another connection spent on it is part of carrying it.
+            let began = if core.rules.open { monotonic_ns() } else { ticket.due };
+            connection.give(ticket, &request, began);
         }
         connection
     }
@@ -288,7 +290,9 @@ impl<'c> Connection<'c> {
     pub(crate) fn wrote(&mut self, n: usize, now: u64) {
         let measure_from = self.core.measure_from.get();
         let mut tally = self.core.tally.borrow_mut();
-        tally.bytes_written += n as u64;
+        if self.core.is_running() {
+            tally.bytes_written += n as u64;
+        }
         self.offset += n;
         while self.written < self.in_flight.len() && self.offset > 0 {
             let length = pieces(self.origin, &self.batch, &self.in_flight[self.written]).map(<[u8]>::len).iter().sum();
@@ -327,8 +331,10 @@ impl<'c> Connection<'c> {
         if data.is_empty() {
             return Poll::Ready(Some(self.end_of_stream(now)));
         }
-        core.tally.borrow_mut().bytes_read += data.len() as u64;
-        core.interval.borrow_mut().bytes += data.len() as u64;
+        if core.is_running() {
+            core.tally.borrow_mut().bytes_read += data.len() as u64;
+            core.interval.borrow_mut().bytes += data.len() as u64;
+        }
         let result = if self.kept.is_empty() {
             let mut input = data;
             let result = self.decode(&mut input, now);
@@ -423,8 +429,8 @@ impl<'c> Connection<'c> {
         let measured = flight.ticket.due >= core.measure_from.get();
         {
             let mut tally = core.tally.borrow_mut();
-            tally.answered += 1;
             tally.last_answer = now;
+            let in_time = core.count_answer(&mut tally, flight.began, now);
             if measured {
                 tally.completed += 1;
                 tally.clocks.service.record(service);
@@ -438,9 +444,12 @@ impl<'c> Connection<'c> {
                 }
             }
             let mut interval = core.interval.borrow_mut();
-            interval.requests += 1;
-            interval.errors += u64::from(failed.is_some() && measured);
-            interval.service.record(service);
+            if in_time {
+                tally.answered += 1;
+                interval.requests += 1;
+                interval.errors += u64::from(failed.is_some() && measured);
+                interval.service.record(service);
+            }
             if let Some(full) = &mut interval.full {
                 full.0.record(service);
                 full.1.record(response);
@@ -542,6 +551,7 @@ impl<'c> Connection<'c> {
         }
         let mut begun = self.answer.begun;
         for flight in self.in_flight.drain(..) {
+            self.core.came_to_an_end();
             let first_byte_came = std::mem::take(&mut begun);
             if flight.ticket.due < measure_from {
                 continue;
@@ -567,7 +577,7 @@ impl<'c> Connection<'c> {
         let mut begun = self.answer.begun;
         for flight in self.in_flight.drain(..) {
             let first_byte_came = std::mem::take(&mut begun);
-            cut_off(self.core, flight.ticket, flight.sent, now);
+            cut_off(self.core, flight.ticket, flight.began, flight.sent, now);
             if let Some(sent) = flight.sent.filter(|_| !first_byte_came)
                 && flight.ticket.due >= self.core.measure_from.get()
             {
@@ -596,8 +606,10 @@ fn pieces<'b>(origin: &'b OriginState, batch: &'b Batch, flight: &InFlight) -> [
     }
 }
 
-/// The run ended while a request was on its way, or waiting to be.
-pub(crate) fn cut_off(core: &Core, ticket: Ticket, sent: Option<u64>, now: u64) {
+/// The run ended while a request was on its way, or waiting to be. `began`: when its slot set about it.
+pub(crate) fn cut_off(core: &Core, ticket: Ticket, began: u64, sent: Option<u64>, now: u64) {
+    core.came_to_an_end();
+    core.tally.borrow_mut().window.unanswered(began, now);
     if ticket.due < core.measure_from.get() {
         return;
     }

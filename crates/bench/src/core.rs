@@ -1,5 +1,7 @@
 //! What the connections of one core share: the plan, the clock, the tickets, the tally. Single-threaded, so plain cells.
 
+mod step;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -19,6 +21,7 @@ use crate::request::Request;
 use crate::script::{Heard, ScriptError, Wanted};
 use crate::scripting::Scripting;
 use crate::tally::{Interval, Tally};
+use step::{Spread, Step};
 
 /// The answer's head may be this large; bodies are never held.
 const HEAD_LIMIT: usize = 64 * 1024;
@@ -32,7 +35,9 @@ pub(crate) enum Phase {
     Connecting,
     /// Requests go out.
     Running,
-    /// Nothing more goes out, and what is on the wire is cut off.
+    /// The measured part is over: nothing more goes out, and what is on its way is awaited, as its length is needed.
+    Draining,
+    /// What is still on the wire is cut off.
     Over,
 }
 
@@ -84,6 +89,8 @@ pub(crate) struct Slot {
     /// Whether it stands in the queue of free slots (it may stand there and no longer be free).
     queued: Cell<bool>,
     assigned: Cell<Option<Ticket>>,
+    /// How it comes to be out of step with others.
+    step: Cell<Step>,
 }
 
 impl Slot {
@@ -95,6 +102,7 @@ impl Slot {
             free: Cell::new(None),
             queued: Cell::new(false),
             assigned: Cell::new(None),
+            step: Cell::new(Step::Begins),
         }
     }
 
@@ -181,6 +189,10 @@ pub(crate) struct Core {
     pub(crate) phase: Cell<Phase>,
     /// When the run ended: what was on its way then is known to have taken that long, however late its slot is told.
     pub(crate) over_since: Cell<u64>,
+    /// Requests that were handed out and have come to no end yet.
+    pub(crate) under_way: Cell<usize>,
+    /// While a warm-up lasts: how slots come to be out of step.
+    spread: Cell<Option<Spread>>,
     /// Requests due before this moment belong to the warm-up.
     pub(crate) measure_from: Cell<u64>,
     /// Connections that are up now, the held ones apart.
@@ -227,6 +239,8 @@ impl Core {
             interval: RefCell::new(interval),
             phase: Cell::new(Phase::Connecting),
             over_since: Cell::new(0),
+            under_way: Cell::new(0),
+            spread: Cell::new(None),
             measure_from: Cell::new(0),
             alive: Cell::new(0),
             held: Cell::new(0),
@@ -251,10 +265,39 @@ impl Core {
         self.wake_all();
     }
 
+    /// Counts an answer that was whole at `now`, to a request that was set about at `began`. True while the measured part lasts (or
+    /// the warm-up): later answers only tell how long requests took.
+    #[inline]
+    pub(crate) fn count_answer(&self, tally: &mut Tally, began: u64, now: u64) -> bool {
+        tally.window.answered(began, now);
+        self.came_to_an_end();
+        self.phase.get() == Phase::Running
+    }
+
+    /// A request that was handed out has been answered, has failed, or was cut off.
+    #[inline]
+    pub(crate) fn came_to_an_end(&self) {
+        let left = self.under_way.get().saturating_sub(1);
+        self.under_way.set(left);
+        if left == 0 && self.phase.get() == Phase::Draining {
+            self.progress.notify_one();
+        }
+    }
+
+    /// Whether the measured part, or the warm-up, still lasts.
+    #[inline]
+    pub(crate) fn is_running(&self) -> bool {
+        self.phase.get() == Phase::Running
+    }
+
     /// Starts the measured part, in which `requests` may be started. Of a timetable, nothing is due from `until` on,
     /// however late the end is noticed.
     pub(crate) fn measure(&self, from: u64, until: u64, requests: Option<u64>) {
         self.measure_from.set(from);
+        if self.spread.take().is_some() {
+            self.wake_all();
+        }
+        self.tally.borrow_mut().window.open(from);
         if let Source::Open(arrivals) = &mut *self.source.borrow_mut() {
             arrivals.end_at(until);
         }
@@ -270,12 +313,12 @@ impl Core {
         self.tally.replace(Tally::default());
     }
 
-    /// Ends the run at `now`: what is due and unsent is counted as such, and every slot ends.
-    pub(crate) fn finish(&self, now: u64) {
-        self.phase.set(Phase::Over);
-        self.over_since.set(now);
+    /// Ends the measured part at `now`: no request is handed out any more, and what is due and unsent is counted as such.
+    pub(crate) fn close(&self, now: u64) {
+        self.phase.set(Phase::Draining);
         {
             let mut tally = self.tally.borrow_mut();
+            tally.window.close(now);
             let mut lost = |due: u64| {
                 let measured = due >= self.measure_from.get();
                 if measured {
@@ -285,6 +328,7 @@ impl Core {
                 u64::from(measured)
             };
             for ticket in self.slots.iter().filter_map(|slot| slot.assigned.take()) {
+                self.under_way.set(self.under_way.get().saturating_sub(1));
                 lost(ticket.due);
             }
             let mut unstarted = 0;
@@ -295,6 +339,13 @@ impl Core {
             }
             tally.started += unstarted;
         }
+        self.wake_all();
+    }
+
+    /// Ends the run at `now`: what is still on its way is cut off, and every slot ends.
+    pub(crate) fn finish(&self, now: u64) {
+        self.phase.set(Phase::Over);
+        self.over_since.set(now);
         self.wake_all();
     }
 
@@ -317,15 +368,21 @@ impl Core {
                 slot.free.set(Some(slot.free.get().unwrap_or_else(now)));
                 return Take::Wait;
             }
-            Phase::Over => return Take::Over,
+            Phase::Draining | Phase::Over => return Take::Over,
         }
         match &mut *self.source.borrow_mut() {
             Source::Closed => {
                 if self.budget.get() == 0 {
                     return Take::Over;
                 }
-                self.spend();
                 let due = now();
+                if let Some(spread) = self.spread.get()
+                    && self.pauses(spread, id, cx, due)
+                {
+                    return Take::Wait;
+                }
+                self.spend();
+                self.hand_out();
                 Take::Now(Ticket { due, free: due })
             }
             Source::Open(arrivals) => self.take_arrival(arrivals, id, cx, now()),
@@ -335,6 +392,7 @@ impl Core {
     fn take_arrival(&self, arrivals: &mut Arrivals, id: usize, cx: &Context<'_>, now: u64) -> Take {
         let slot = &self.slots[id];
         if let Some(ticket) = slot.assigned.take() {
+            // It was counted when it was assigned.
             return Take::Now(ticket);
         }
         if self.budget.get() == 0 {
@@ -351,6 +409,7 @@ impl Core {
             if due < free {
                 self.tally.borrow_mut().waited += u64::from(due >= self.measure_from.get());
             }
+            self.hand_out();
             return Take::Now(Ticket { due, free });
         }
         slot.enrol(cx);
@@ -380,6 +439,7 @@ impl Core {
             slot.queued.set(false);
             let due = arrivals.take();
             self.spend_arrival(due);
+            self.hand_out();
             slot.assigned.set(slot.free.take().map(|free| Ticket { due, free }));
             slot.wake();
         }
@@ -408,7 +468,7 @@ impl Core {
         match self.phase.get() {
             Phase::Connecting => false,
             Phase::Running => self.budget.get() == 0,
-            Phase::Over => true,
+            Phase::Draining | Phase::Over => true,
         }
     }
 
@@ -420,6 +480,11 @@ impl Core {
             self.spend();
         }
         spend
+    }
+
+    #[inline]
+    fn hand_out(&self) {
+        self.under_way.set(self.under_way.get() + 1);
     }
 
     #[inline]
@@ -450,6 +515,9 @@ impl Core {
     /// Counts an attempt to connect that failed, with the request that it was made for, if any.
     /// A connection that is only to be held (`load` is false) uses up no request.
     pub(crate) fn connect_failed(&self, ticket: Option<Ticket>, failure: Failure, load: bool) {
+        if ticket.is_some() {
+            self.came_to_an_end();
+        }
         let measured =
             ticket.map_or_else(|| load && self.spend_on_failure(), |ticket| ticket.due >= self.measure_from.get());
         let mut tally = self.tally.borrow_mut();

@@ -142,6 +142,8 @@ pub(crate) struct Listener {
     second: SecondHistograms,
     closed: Option<SecondHistograms>,
     ended: usize,
+    /// Nothing more will come.
+    drained: bool,
     /// Completed requests that are not handed over yet, the earliest first, and when each worker last reported.
     each: BinaryHeap<Reverse<Times>>,
     reported: Vec<u64>,
@@ -195,6 +197,7 @@ impl Listener {
             second: SecondHistograms::since(Duration::ZERO),
             closed: None,
             ended: 0,
+            drained: false,
             each: BinaryHeap::new(),
             reported: vec![start; threads],
             wall: (monotonic_ns(), SystemTime::now()),
@@ -264,6 +267,9 @@ impl Listener {
 
     fn hear(&mut self, mut report: Report, observer: &mut dyn Observer) {
         self.ended += usize::from(report.last);
+        if report.late {
+            return self.hear_late(report);
+        }
         for (pid, begin, end) in std::mem::take(&mut report.server) {
             let ends = self.clocks.ends.entry(pid).or_insert((begin, end));
             *ends = (ends.0.min(begin), ends.1.max(end));
@@ -307,6 +313,25 @@ impl Listener {
         }
     }
 
+    /// Answers that came when the measured part was over: they are in no point of the series.
+    fn hear_late(&mut self, report: Report) {
+        let Interval { each, full, .. } = report.interval;
+        self.each.extend(each.into_iter().map(Reverse));
+        if let Some(full) = full {
+            self.second.service.merge(&full.0);
+            self.second.response.merge(&full.1);
+        }
+    }
+
+    /// What the workers sent after their last report, once all have ended.
+    pub(crate) fn listen_late(&mut self, reports: &Receiver<Report>, observer: &mut dyn Observer, plan: &Plan) {
+        for report in reports.try_iter() {
+            self.hear(report, observer);
+        }
+        self.drained = true;
+        self.hand_over(observer, plan);
+    }
+
     /// Hands over the requests before which no other can have begun that is still to come.
     fn hand_over(&mut self, observer: &mut dyn Observer, plan: &Plan) {
         if self.each.is_empty() {
@@ -314,7 +339,7 @@ impl Listener {
         }
         // Connecting and the answer have a timeout each, which is noticed within a tick.
         let longest = 2 * (plan.timeout + TICK).as_nanos() as u64;
-        let all_ended = self.ended == self.reported.len();
+        let all_ended = self.drained;
         let until =
             if all_ended { u64::MAX } else { self.reported.iter().min().map_or(0, |t| t.saturating_sub(longest)) };
         let mut ready = Vec::new();
@@ -447,7 +472,17 @@ mod tests {
         }
         interval.requests = requests;
         let (until, length) = ((1000 + until_ms) * MS, (until_ms - from_ms) * MS);
-        Report { until, length, worker: 0, interval, alive: 1, measured: true, last: false, server: Vec::new() }
+        Report {
+            until,
+            length,
+            worker: 0,
+            interval,
+            alive: 1,
+            measured: true,
+            last: false,
+            late: false,
+            server: Vec::new(),
+        }
     }
 
     #[derive(Default)]

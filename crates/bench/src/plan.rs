@@ -46,6 +46,10 @@ pub struct Draft {
     pub requests: Option<u64>,
     /// Time before the measured part.
     pub warmup: Duration,
+    /// Nobody asked for this duration, or this warm-up: an experiment may lengthen it where servers are slow.
+    pub free_duration: bool,
+    /// See `free_duration`.
+    pub free_warmup: bool,
     /// A request, and a connect, that takes longer has failed.
     pub timeout: Duration,
     /// Close each connection after this many requests; `None`: keep it.
@@ -88,6 +92,8 @@ impl Default for Draft {
             duration: None,
             requests: None,
             warmup: Duration::ZERO,
+            free_duration: false,
+            free_warmup: false,
             timeout: Duration::from_secs(2),
             requests_per_connection: None,
             pipeline: 1,

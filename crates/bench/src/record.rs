@@ -159,6 +159,21 @@ impl ConditionOutcome {
     }
 }
 
+impl Record {
+    /// How many requests rates and CPU times per request are about: those in the measured part, by the share of each one's time that
+    /// lies in it.
+    #[must_use]
+    pub fn requests_done(&self) -> f64 {
+        self.rates.requests.unwrap_or(self.requests.answered as f64)
+    }
+
+    /// The server's CPU microseconds per request; `None` where it is not known, or nothing was done.
+    #[must_use]
+    pub fn server_cpu_us_per_request(&self) -> Option<f64> {
+        self.server.as_ref()?.cpu_us_each(self.requests_done())
+    }
+}
+
 /// The plan, as JSON shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlanRecord {
@@ -228,20 +243,24 @@ pub struct Requests {
     pub completed: u64,
     /// Ended by a failure.
     pub failed: u64,
-    /// On the wire when the run ended.
+    /// On the wire when the run ended, and still without an answer when that was given up.
     pub cut_off: u64,
     /// Due, and never sent, as no connection was free.
     pub unsent: u64,
     /// Due while every connection was busy.
     pub waited: u64,
-    /// Answers within the measured part, those to requests of the warm-up included: what `rates` counts.
+    /// Answers within the measured part, those to requests of the warm-up included.
     pub answered: u64,
 }
 
 /// Rates over the measured part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Answers per second, those to requests of the warm-up included.
+    /// Requests in the measured part, each by the share of its time that lies in it ([`oroshi_stats::window`]). `None` in records
+    /// before 1.3, which counted answers.
+    #[serde(default)]
+    pub requests: Option<f64>,
+    /// `requests` per second; of several threads, the sum of their rates.
     pub requests_per_s: f64,
     /// Bytes read per second.
     pub read_bytes_per_s: f64,

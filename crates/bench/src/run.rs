@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +12,7 @@ use oroshi_net::cores::CoresError;
 use oroshi_net::endpoint::ResolveError;
 use oroshi_net::limits::{DescriptorError, ensure_descriptors};
 use oroshi_net::{Connector, Cores, CoresOptions, Peer};
+use oroshi_stats::{Throughput, WindowCount};
 
 use crate::ending::{self, Ending};
 use crate::environment::{Environment, NetCounters, StealMeter};
@@ -38,6 +39,10 @@ const NO_EVIDENCE: f64 = 0.02;
 const LEAST_TO_LOOK_AT: u64 = 1_000_000;
 /// How often somebody who wants to end the run is listened to before it has begun.
 const LOOK: Duration = Duration::from_millis(2);
+/// The same once the measured part is over, while answers are awaited.
+const LISTEN: Duration = Duration::from_millis(20);
+/// Share of a run's requests that may be in doubt without a word: those that had no answer when it was given up.
+const IN_DOUBT: f64 = 0.01;
 /// A thread's runtime and its two timers.
 const DESCRIPTORS_PER_THREAD: usize = 8;
 /// The stack of a thread that calls a script: a recursion without an end is to come to the script language's own limit first.
@@ -183,12 +188,13 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     }
     listener.listen(&reports, &shared, observer, None, watch.as_mut())?;
     let mut machine = machine.finish(watch.as_mut(), &listener.clocks);
-    drop(reports);
-    let outcomes = match collect(&outcomes, threads) {
+    let outcomes = match collect(&outcomes, &shared, observer) {
         Ok(outcomes) => outcomes,
         // Without its outcome a thread has panicked, which the join tells.
         Err(error) => return Err(end().err().or(error).unwrap_or(RunError::Cancelled)),
     };
+    listener.listen_late(&reports, observer, &shared.plan);
+    drop(reports);
     listener.last_second(observer);
     if machine.server.is_none() && server_unknown.is_none() {
         server_unknown = Some("its processes ended during the run".into());
@@ -225,15 +231,26 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     Ok(record)
 }
 
-/// What all workers have at the end, in their order; an error that one had, or none if one has gone without a word.
+/// What all workers have at the end, in their order: once what was on its way is answered, or the user wants no more. An error that one had, or none if one has gone without a word.
 fn collect(
     outcomes: &Receiver<(usize, Result<Outcome, RunError>)>,
-    threads: usize,
+    shared: &Shared,
+    observer: &mut dyn Observer,
 ) -> Result<Vec<Outcome>, Option<RunError>> {
-    let mut all: Vec<Option<Outcome>> = (0..threads).map(|_| None).collect();
-    for _ in 0..threads {
-        let (index, outcome) = outcomes.recv().map_err(|_| None)?;
-        all[index] = Some(outcome.map_err(Some)?);
+    let mut all: Vec<Option<Outcome>> = (0..shared.plan.threads).map(|_| None).collect();
+    while all.iter().any(Option::is_none) {
+        match outcomes.recv_timeout(LISTEN) {
+            Ok((index, outcome)) => all[index] = Some(outcome.map_err(Some)?),
+            Err(RecvTimeoutError::Disconnected) => return Err(None),
+            Err(RecvTimeoutError::Timeout) => {
+                if observer.cancelled() {
+                    shared.stop.store(true, Ordering::Relaxed);
+                }
+                if let Some(error) = shared.plan.script.as_ref().and_then(|script| script.stuck()) {
+                    return Err(Some(error.into()));
+                }
+            }
+        }
     }
     Ok(all.into_iter().flatten().collect())
 }
@@ -402,6 +419,18 @@ impl Machine {
     }
 }
 
+/// Says so where requests without an answer leave much of the rate open.
+fn in_doubt(throughput: &Throughput) -> Option<String> {
+    let Throughput { requests, unknown, per_second } = *throughput;
+    (requests > 0.0 && unknown > IN_DOUBT * requests).then(|| {
+        let most = per_second * (requests + unknown) / requests;
+        format!(
+            "requests had still no answer when they were given up after the end of the run: had it come then, the rate would be \
+             {most:.1}/s instead of {per_second:.1}/s; a longer run (-d) leaves less open"
+        )
+    })
+}
+
 #[allow(clippy::too_many_arguments, reason = "the parts of a record, each used once")]
 fn assemble(
     plan: &Plan,
@@ -423,6 +452,10 @@ fn assemble(
         server_unknown = Some("the measured part was too short to look at its processes".into());
     }
     let per_second = |n: u64| if elapsed_s > 0.0 { n as f64 / elapsed_s } else { 0.0 };
+    let windows: Vec<WindowCount> = outcomes.iter().map(|outcome| outcome.tally.window).collect();
+    let throughput = if plan.requests.is_some() { Throughput::of_number(&windows) } else { Throughput::of(&windows) };
+    let mut warnings = warnings;
+    warnings.extend(in_doubt(&throughput));
     let thread_cpu: Vec<f64> =
         outcomes.iter().map(|o| if o.elapsed > 0 { o.cpu as f64 / o.elapsed as f64 } else { 0.0 }).collect();
     let cpu: u64 = outcomes.iter().map(|o| o.cpu).sum();
@@ -501,7 +534,8 @@ fn assemble(
             answered: tally.answered,
         },
         rates: Rates {
-            requests_per_s: per_second(tally.answered),
+            requests: Some(throughput.requests),
+            requests_per_s: throughput.per_second,
             read_bytes_per_s: per_second(tally.bytes_read),
             written_bytes_per_s: per_second(tally.bytes_written),
             read_bytes: tally.bytes_read,
@@ -530,7 +564,7 @@ fn assemble(
         }),
         series: listener.series(),
         generator: Generator {
-            cpu_us_per_request: (tally.answered > 0).then(|| cpu as f64 / 1e3 / tally.answered as f64),
+            cpu_us_per_request: (throughput.requests > 0.0).then(|| cpu as f64 / 1e3 / throughput.requests),
             thread_cpu,
             lag: tally.lag.summary(),
         },

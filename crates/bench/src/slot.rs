@@ -85,7 +85,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
             }
             Err(Unconnected::Over) => {
                 if let Some((ticket, _)) = first {
-                    cut_off(&core, ticket, None, core.over_since.get());
+                    cut_off(&core, ticket, began, None, core.over_since.get());
                 }
                 false
             }
@@ -98,7 +98,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
         }
     }
     for (ticket, _) in carried {
-        cut_off(&core, ticket, None, core.over_since.get());
+        cut_off(&core, ticket, ticket.due, None, core.over_since.get());
     }
     core.ended.set(core.ended.get() + 1);
     core.progress.notify_one();

@@ -1,6 +1,6 @@
 //! What one core counts while it works. One owner, no sharing; merged when the run is over.
 
-use oroshi_stats::{Latency, Sketch};
+use oroshi_stats::{Latency, Sketch, WindowCount};
 
 use crate::failure::{Failure, FailureCounts};
 use crate::unreadable::Unreadable;
@@ -49,8 +49,10 @@ pub struct Tally {
     pub cut_off: u64,
     /// Those that were due and never sent, because no connection was free (open loop).
     pub unsent: u64,
-    /// Answers that came within the measured part, also to requests of the warm-up: what throughput is made of.
+    /// Answers that came within the measured part, also to requests of the warm-up.
     pub answered: u64,
+    /// Requests by the share of each one's time that lies in the measured part: what throughput is made of.
+    pub window: WindowCount,
     /// Arrivals that found every connection busy and waited for one (open loop).
     pub waited: u64,
     /// Failures by name. Besides requests it counts attempts to connect, so its sum can exceed `failed`.
@@ -108,6 +110,7 @@ impl Default for Tally {
             cut_off: 0,
             unsent: 0,
             answered: 0,
+            window: WindowCount::default(),
             waited: 0,
             failures: FailureCounts::default(),
             statuses: vec![0; 1000].into_boxed_slice(),
@@ -126,7 +129,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Adds another core's.
+    /// Adds another core's. Windows stay apart: each core has its own length.
     pub fn merge(&mut self, other: &Self) {
         self.started += other.started;
         self.completed += other.completed;

@@ -181,7 +181,12 @@ pub struct ProcessUsage {
 impl ServerUsage {
     /// CPU microseconds per request; `None` without requests.
     pub fn cpu_us_per_request(&self, requests: u64) -> Option<f64> {
-        (requests > 0).then(|| self.cpu_seconds * 1e6 / requests as f64)
+        self.cpu_us_each(requests as f64)
+    }
+
+    /// The same, where those that lie across an edge of the measured part count in part.
+    pub fn cpu_us_each(&self, requests: f64) -> Option<f64> {
+        (requests > 0.0).then(|| self.cpu_seconds * 1e6 / requests)
     }
 }
 

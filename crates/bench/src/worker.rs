@@ -9,6 +9,7 @@ use std::time::Duration;
 use oroshi_http1::Limits;
 use oroshi_net::clock::{cpu_ns_of, thread_cpu_ns};
 use oroshi_net::{Connector, Peer, Timer, monotonic_ns};
+use oroshi_stats::window::patience;
 
 use crate::answer::First;
 use crate::arrivals::Arrivals;
@@ -75,6 +76,8 @@ pub(crate) struct Report {
     pub(crate) measured: bool,
     /// The worker's part is over.
     pub(crate) last: bool,
+    /// What came after that: answers to requests that were on their way then.
+    pub(crate) late: bool,
     /// In the last one: the CPU clocks of the server's processes when the worker's measured part began, and now. Only here is it
     /// known to the microsecond when that is, and a process's clock takes a fifth of one to read.
     pub(crate) server: Vec<(u32, u64, u64)>,
@@ -149,9 +152,13 @@ async fn carry_out(
     // Blocking the thread is right: nothing is to happen before everybody is here.
     let start = shared.meet();
     let core = Rc::clone(&share.core);
+    let plan = &shared.plan;
+    if !plan.warmup.is_zero() {
+        let phase = share.index as f64 / plan.threads as f64;
+        core.put_out_of_step(nanos(plan.warmup), phase);
+    }
     core.start(start);
     if let Some(script) = &core.script {
-        let plan = &shared.plan;
         script.begin(plan.duration.map(|duration| start + nanos(plan.warmup) + nanos(duration)));
     }
     if core.rules.open {
@@ -361,7 +368,13 @@ impl Share {
         }
         let (alive, held) = (core.alive.get(), core.held.get());
         self.send(reports, reported, now, measured.from < now, Some(server));
-        core.finish(now);
+        core.close(now);
+        let halted = core.halted.get();
+        if !stopped_early && !halted {
+            self.await_answers(shared, now - measured.from, &mut timer).await;
+            self.send_late(reports);
+        }
+        core.finish(monotonic_ns());
         Outcome {
             tally: Tally::default(),
             elapsed: now - measured.from,
@@ -374,6 +387,53 @@ impl Share {
             gave_up,
             first_request: None,
         }
+    }
+
+    /// Waits for what is on its way when the measured part of `length` nanoseconds is over, for as long as [`patience`](patience()) says.
+    async fn await_answers(&self, shared: &Shared, length: u64, timer: &mut Timer) {
+        let core = &self.core;
+        if core.under_way.get() == 0 {
+            return;
+        }
+        let now = monotonic_ns();
+        let longest = Some(core.tally.borrow().clocks.response.max()).filter(|longest| *longest > 0);
+        let until = now + patience(length, longest, nanos(shared.plan.timeout));
+        if let Some(script) = &core.script {
+            script.begin(Some(until));
+        }
+        while core.under_way.get() > 0 && !shared.stop.load(Ordering::Relaxed) && !core.halted.get() {
+            let now = monotonic_ns();
+            if now >= until {
+                return;
+            }
+            let wake = core.expire(now).min(now + nanos(TICK)).min(until);
+            tokio::select! {
+                _ = timer.sleep_until(wake) => {}
+                () = core.progress.notified() => {}
+            }
+        }
+    }
+
+    /// Requests that were answered after the end, for who wants each one or full histograms.
+    fn send_late(&self, reports: &Sender<Report>) {
+        let core = &self.core;
+        let interval = core.interval.replace(Interval::new(core.rules.interval_histograms));
+        if interval.each.is_empty() && interval.full.is_none() {
+            return;
+        }
+        let (until, alive) = (monotonic_ns(), core.alive.get());
+        let report = Report {
+            until,
+            length: 0,
+            worker: self.index,
+            interval,
+            alive,
+            measured: true,
+            last: false,
+            late: true,
+            server: Vec::new(),
+        };
+        let _ = reports.send(report);
     }
 
     fn report(&self, reports: &Sender<Report>, from: u64, until: u64, measured: bool) {
@@ -395,7 +455,7 @@ impl Share {
         let (length, worker, last) = (until - from, self.index, server.is_some());
         let server = server.unwrap_or_default();
         // Nobody listens any more only when the run is being given up.
-        let _ = reports.send(Report { until, length, worker, interval, alive, measured, last, server });
+        let _ = reports.send(Report { until, length, worker, interval, alive, measured, last, late: false, server });
     }
 }
 

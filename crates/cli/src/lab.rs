@@ -3,7 +3,9 @@
 //! `find` finds them. `experiment` reads one, and all that is wrong with it: `document` knows the lines, `top`, `server`, `load` and
 //! `flags` read their keys, `machine` knows what is installed, `secrets` what is not for others. `results` carries one out and
 //! keeps what came of it. `text` is what `check` and `list` print.
+//! `calibrate` tries the whole on servers whose truth is known.
 
+mod calibrate;
 mod document;
 mod experiment;
 mod find;
@@ -101,6 +103,9 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
     },
+    /// How often the intervals of comparisons hold the truth: thousands on a virtual clock, dozens with real servers
+    #[command(display_name = "oroshi")]
+    Calibrate(calibrate::CalibrateArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -214,6 +219,7 @@ fn located(file: &str, mistakes: &[Mistake]) -> String {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     match args.command {
         Command::Run(args) => carry_out(args),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::List { dir } => {
             let machine = Machine::this();
             let entries = find::all(dir.as_deref())?.into_iter().map(|found| {

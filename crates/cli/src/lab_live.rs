@@ -60,7 +60,7 @@ impl LabLive {
                 format!("block {} of {}", block + 1, rules.max_blocks)
             }
             Some(block) => format!("block {} of {} to {}", block + 1, rules.min_blocks, rules.max_blocks),
-            None => "finding the rate".into(),
+            None => "before the first block".into(),
         });
         if let Some(precision) = self.precision {
             parts.push(format!("±{} of {}", units::percent(precision), asked(rules.precision)));
@@ -173,7 +173,7 @@ mod tests {
     fn the_line_says_where_it_stands() {
         let experiment = experiment(2);
         let mut live = LabLive::new(Shutdown::new());
-        assert_eq!(live.place(&experiment, 1, "unix"), "nginx, connections 100, 2 of 2  finding the rate  unix");
+        assert_eq!(live.place(&experiment, 1, "unix"), "nginx, connections 100, 2 of 2  before the first block  unix");
         live.event(&experiment, Event::Run { cell: 0, variant: 0, block: Some(2) });
         let left = (Duration::from_millis(19_500), Duration::from_secs(170));
         let elapsed = Duration::ZERO;

@@ -91,8 +91,12 @@ pub(crate) fn timed(mut draft: Draft, warmup: bool) -> Draft {
         Some(_) => LONGEST,
         None => DURATION,
     };
+    // A run of answer after answer that nobody gave a length follows the servers: slow ones get longer runs.
+    let closed = draft.load == Load::Closed && draft.requests.is_none();
+    draft.free_duration = closed && draft.duration.is_none();
     draft.duration = Some(draft.duration.unwrap_or(usual));
     if !warmup {
+        draft.free_warmup = closed;
         draft.warmup = WARMUP;
     }
     draft

@@ -70,6 +70,89 @@ fn a_slower_server_is_found_and_fails_the_condition() {
     assert!(result.cells[0].variants[1].start.as_ref().is_some_and(|start| start.contains("--delay 5ms")));
 }
 
+/// Ten connections that got in step: whole rounds of answers in a second were 5 or 6 of them, where there was time for 5.6.
+#[test]
+fn a_rate_does_not_depend_on_where_the_edges_of_the_run_fall() {
+    let target = Target::start(&["--delay", "180ms"]);
+    for flags in [&[][..], &["-w", "170ms"], &["-w", "170ms", "-t2"], &["-w", "170ms", "--close"]] {
+        let record = bench(&[&["-c10", "-d1s", "--format", "json", target.url()], flags].concat()).record();
+        // However late this machine is, each connection's next request follows the answer to the one before.
+        let expected = 10.0 / (record.latency.response.summary.mean_ns / 1e9);
+        let rate = record.rates.requests_per_s;
+        assert!((rate / expected - 1.0).abs() < 0.05, "{flags:?}: {rate}/s instead of {expected}");
+        assert_eq!((record.requests.cut_off, record.errors), (0, 0), "what was on its way was awaited");
+        assert_eq!(record.requests.started, record.requests.completed);
+    }
+}
+
+/// The run is shorter than an answer takes: it holds a part of each request, and waits for the rest to know which.
+#[test]
+fn a_run_shorter_than_an_answer_has_a_rate() {
+    let target = Target::start(&["--delay", "300ms"]);
+    let record = bench(&["-c4", "-d200ms", "--format", "json", target.url()]).record();
+    assert_eq!((record.requests.started, record.requests.completed, record.requests.answered), (4, 4, 0));
+    let expected = 4.0 / (record.latency.response.summary.mean_ns / 1e9);
+    assert!((record.rates.requests_per_s / expected - 1.0).abs() < 0.05, "{:?}", record.rates);
+    assert!(record.latency.response.summary.p50.is_some_and(|p50| !p50.at_least), "nothing was cut off");
+}
+
+/// Servers that were once called equivalent, as both had time for five rounds.
+#[test]
+fn the_ratio_of_rates_is_that_of_the_response_times() {
+    let (one, other) = (target("one", "--delay 96ms"), target("other", "--delay 103ms"));
+    let words = [&one[0], &one[1], &other[0], &other[1]].map(String::as_str);
+    let run =
+        ["compare", "-c10", "-d500ms", "-w50ms", "--blocks", "3", "--blocks-per-start", "all", "--format", "json"];
+    let result = result(&oroshi(&[&run[..], &words].concat()));
+    let cell = &result.cells[0];
+    for block in 0..cell.blocks {
+        let of = |variant| cell.runs.iter().find(|run| (run.variant, run.block) == (variant, block)).unwrap();
+        let record = |variant| of(variant).record.as_ref().unwrap();
+        let ratio = record(1).rates.requests_per_s / record(0).rates.requests_per_s;
+        let times = [0, 1].map(|variant| record(variant).latency.response.summary.mean_ns);
+        assert!((ratio * times[1] / times[0] - 1.0).abs() < 0.04, "block {block}: {ratio}, {times:?}");
+    }
+    assert!(cell.lengthened.is_none(), "lengths that were asked for stay");
+    let few = "requests per connection";
+    assert!(result.warnings.iter().any(|warning| warning.contains(few)), "{:?}", result.warnings);
+}
+
+#[test]
+fn runs_are_longer_where_servers_are_slow() {
+    let (one, other) = (target("one", "--delay 10ms"), target("other", "--delay 120ms"));
+    let words = [&one[0], &one[1], &other[0], &other[1]].map(String::as_str);
+    let run = ["compare", "-c2", "--blocks", "3", "--blocks-per-start", "all", "--format", "json"];
+    let found = result(&oroshi(&[&run[..], &words].concat()));
+    let cell = &found.cells[0];
+    let lengths = cell.lengthened.expect("an answer takes 120 ms");
+    assert!(lengths.duration_s >= Some(1.2) && lengths.response_ns >= 120e6, "{lengths:?}");
+    for run in &cell.runs {
+        let record = run.record.as_ref().unwrap();
+        assert_eq!((record.plan.duration_s, Some(record.plan.warmup_s)), (lengths.duration_s, lengths.warmup_s));
+    }
+    assert!(cell.variants.iter().all(|variant| variant.load.contains("lengthened to ")), "{}", cell.variants[0].load);
+    // Where the time for all of it is short, runs are as long as usual.
+    let ran = oroshi(&[&run[..], &["--max-time", "1s"], &words].concat());
+    assert!(result(&ran).cells[0].lengthened.is_none(), "{ran:?}");
+}
+
+#[test]
+fn a_short_calibration_is_within_its_bounds_or_says_what_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("calibration.json");
+    let file = file.to_str().unwrap();
+    let ran = oroshi(&["lab", "calibrate", "--simulated", "--trials", "2", "--threads", "1", "--out", file]);
+    let data: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    // Of two comparisons in each row chance alone breaks the bounds: then that is said.
+    let failures = data["failures"].as_array().unwrap();
+    assert_eq!(
+        (ran.code, ran.err.matches("out of bounds: ").count()),
+        (Some(if failures.is_empty() { 0 } else { 3 }), failures.len())
+    );
+    assert!(ran.out.contains("**The rate, by server**") && ran.out.contains("| bimodal, 500 ms | 2 | "), "{ran:?}");
+    assert!(data["real"].is_null() && data["simulated"]["tables"][0]["rows"].as_array().unwrap().len() == 20);
+}
+
 #[test]
 fn latency_is_compared_at_one_rate() {
     let (fast, slow) = (target("fast", ""), target("slow", "--delay 5ms"));

@@ -20,7 +20,7 @@ mod sentence;
 
 use std::collections::BTreeMap;
 
-use oroshi_stats::compare::{self, Bootstrap, Interval, Pair, RatioEstimate, Value, Verdict};
+use oroshi_stats::compare::{self, Bootstrap, Interval, Pair, RatioEstimate, Stopping, Value, Verdict};
 
 use crate::disturbed::is_sensitive;
 use crate::metric::{Better, Metric};
@@ -49,16 +49,16 @@ pub struct Asked<'a> {
     pub smallest_effect: f64,
     /// Nothing is said of rates and latencies where more than this share of one side's runs were disturbed.
     pub disturbed: f64,
-    /// The cell ended because the primary intervals were narrow enough. Then some of them are narrow by chance, and all reach
-    /// further to make up for it ([`Bootstrap::stopped_when_precise`]): other metrics too, as they move together.
-    pub stopped_when_precise: bool,
+    /// The cell ended because the primary intervals reached no further than this share. Then some of them are narrow by chance, and
+    /// reach further to make up for it ([`Stopping`]): other metrics as much as the primary one, as they move together.
+    pub stopped_at: Option<f64>,
 }
 
 /// A variant's own figures: of every metric that its runs have, the median over runs with its interval. Empty with fewer than
-/// three runs. `stopped_when_precise`: it is alone in its cell, which ended because an interval was narrow enough, as in [`Asked`].
+/// three runs. `stopped_at`: it is alone in its cell, which ended because an interval was narrow enough, as in [`Asked`].
 #[must_use]
-pub fn figures(runs: &[Run], variant: usize, stopped_when_precise: bool) -> BTreeMap<Metric, Interval> {
-    let options = Bootstrap { stopped_when_precise, ..bootstrap() };
+pub fn figures(runs: &[Run], variant: usize, stopped_at: Option<f64>) -> BTreeMap<Metric, Interval> {
+    let options = stopped(stopped_at);
     let of = |metric| Some((metric, compare::level(&values(runs, variant, metric), &options)?));
     Metric::ALL.into_iter().filter_map(of).collect()
 }
@@ -68,13 +68,20 @@ pub fn figures(runs: &[Run], variant: usize, stopped_when_precise: bool) -> BTre
 pub fn comparisons(asked: &Asked<'_>, runs: &[Run]) -> Vec<Comparison> {
     let facts: Vec<Facts<'_>> =
         asked.names.iter().enumerate().map(|(variant, name)| Facts::of(name, runs, variant)).collect();
-    let options = Bootstrap { stopped_when_precise: asked.stopped_when_precise, ..bootstrap() };
+    let own = stopped(asked.stopped_at);
+    // How much wider the primary ratio of each pair is for having been looked at.
+    let mut widened: BTreeMap<(usize, usize), f64> = BTreeMap::new();
     let mut primary = Vec::new();
     let mut others = Vec::new();
     for (place, &metric) in asked.metrics.iter().enumerate() {
         let family = if place == 0 { &mut primary } else { &mut others };
         let found = |(base, variant)| {
             let blocks = blocks(runs, base, variant);
+            let options = match widened.get(&(base, variant)) {
+                Some(&widened) if place > 0 => Bootstrap { stopping: Stopping::As(widened), ..own },
+                _ if place > 0 => bootstrap(),
+                _ => own,
+            };
             let finding = finding(metric, &facts[base], &facts[variant], &blocks, &options);
             let finding = finding.unless_disturbed(metric, asked.disturbed, [&facts[base], &facts[variant]]);
             Found { metric, base, variant, both: blocks.len(), finding }
@@ -83,16 +90,24 @@ pub fn comparisons(asked: &Asked<'_>, runs: &[Run]) -> Vec<Comparison> {
         let there = |&(base, variant): &(usize, usize)| {
             (asked.alive[base] && asked.alive[variant]) || !blocks(runs, base, variant).is_empty()
         };
-        family.extend(pairs(asked.alive).into_iter().filter(there).map(found));
+        let all: Vec<Found> = pairs(asked.alive).into_iter().filter(there).map(found).collect();
+        if place == 0 {
+            let ratios = all.iter().filter_map(|found| match &found.finding {
+                Finding::Ratio(estimate) => Some(((found.base, found.variant), estimate.widened)),
+                Finding::Timetable { .. } | Finding::Nothing(_) => None,
+            });
+            widened = ratios.collect();
+        }
+        family.extend(all);
     }
     [primary, others].into_iter().flat_map(|family| judge(asked, &facts, family)).collect()
 }
 
 /// How far the widest interval of the primary ratios reaches, as a share of the ratio, over all pairs of variants that are still
-/// `alive`; with one variant alone, the interval of its own figure. `None` while one of them has no interval.
+/// `alive`; with one variant alone, the interval of its own figure. `asked` is how far it may reach in the end. `None` while one of them has no interval.
 #[must_use]
-pub fn precision(metric: Metric, runs: &[Run], alive: &[bool]) -> Option<f64> {
-    let options = Bootstrap { stopped_when_precise: true, ..bootstrap() };
+pub fn precision(metric: Metric, runs: &[Run], alive: &[bool], asked: f64) -> Option<f64> {
+    let options = stopped(Some(asked));
     let intervals: Option<Vec<Interval>> = match alive {
         [true] => Some(vec![compare::level(&values(runs, 0, metric), &options)?]),
         _ => pairs(alive)
@@ -131,6 +146,11 @@ fn ratio(metric: Metric, blocks: &[(&Run, &Run)], options: &Bootstrap) -> Option
 pub(crate) fn values(runs: &[Run], variant: usize, metric: Metric) -> Vec<Value> {
     let value = |run: &Run| Some(Value { session: run.session, value: *run.figures.get(&metric)? });
     runs.iter().filter(|run| run.variant == variant).filter_map(value).collect()
+}
+
+/// Of intervals that decided when to stop: once they reached no further than this share.
+fn stopped(at: Option<f64>) -> Bootstrap {
+    Bootstrap { stopping: at.map_or(Stopping::Fixed, Stopping::AtPrecision), ..bootstrap() }
 }
 
 pub(crate) fn bootstrap() -> Bootstrap {

@@ -6,7 +6,7 @@
 mod caveats;
 
 use oroshi_bench::Record;
-use oroshi_stats::compare::{self, Bootstrap, Interval, Value, Verdict};
+use oroshi_stats::compare::{self, Bootstrap, Interval, Stopping, Value, Verdict};
 use oroshi_words::units;
 use serde::Serialize;
 
@@ -102,7 +102,7 @@ fn judge(asked: &[(Metric, &Sides<'_>)], rules: &RulesRecord) -> Vec<AgainstRow>
     let found = |(metric, sides): &(Metric, &Sides<'_>)| {
         let saved = saved_name(&sides.name);
         let both = [&facts(&saved, sides.then), &facts(&sides.name, sides.now)];
-        finding(*metric, sides).unless_disturbed(*metric, rules.disturbed, both)
+        finding(*metric, sides, rules.precision).unless_disturbed(*metric, rules.disturbed, both)
     };
     let findings: Vec<Finding> = asked.iter().map(found).collect();
     let raw: Vec<f64> = findings.iter().filter_map(Finding::p).collect();
@@ -122,7 +122,8 @@ fn judge(asked: &[(Metric, &Sides<'_>)], rules: &RulesRecord) -> Vec<AgainstRow>
     asked.iter().zip(findings).map(row).collect()
 }
 
-fn finding(metric: Metric, sides: &Sides<'_>) -> Finding {
+/// `precision`: how narrow the intervals had to become where their width decided when to stop.
+fn finding(metric: Metric, sides: &Sides<'_>, precision: f64) -> Finding {
     let of = |(runs, variant): Runs<'_>, metric| values(runs, variant, metric);
     let saved = saved_name(&sides.name);
     let (then, now) = (facts(&saved, sides.then), facts(&sides.name, sides.now));
@@ -135,7 +136,8 @@ fn finding(metric: Metric, sides: &Sides<'_>) -> Finding {
     if let Some(finding) = given_rate(metric, &then, &now) {
         return finding;
     }
-    let options = Bootstrap { stopped_when_precise: sides.stopped_when_precise, ..bootstrap() };
+    let stopping = if sides.stopped_when_precise { Stopping::AtPrecision(precision) } else { Stopping::Fixed };
+    let options = Bootstrap { stopping, ..bootstrap() };
     let Some(estimate) = compare::ratio_unpaired(&old, &new, &options) else {
         return Finding::Nothing(single(metric, &old, &new));
     };

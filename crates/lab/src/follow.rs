@@ -27,7 +27,7 @@ pub enum Event<'a> {
         cell: usize,
         /// Its variant, from 0.
         variant: usize,
-        /// The block, from 0; `None` while the rate is being found.
+        /// The block, from 0; `None` while rate or length of the runs are being found.
         block: Option<usize>,
     },
     /// A run is over.

@@ -9,12 +9,14 @@
 //! 2. [`result`]: what came out. [`follow`]: seen while it lasts.
 //! 3. [`template`], [`place`]: ports, sockets and folders. [`keeper`]: the process above a server. [`serving`]: servers that are
 //!    ready, commands that run to their end.
-//! 4. [`order`]: who runs when. [`analysis`]: from runs to verdicts. [`doubts`]: what is wrong with the machine. [`disturbed`]:
-//!    when that forbids a verdict. [`baseline`]: today against a saved result.
-//! 5. [`run`](mod@run): all of it together.
+//! 4. [`order`]: who runs when. [`analysis`]: from runs to verdicts. [`decide`]: when it is enough. [`doubts`]: what is wrong with the
+//!    machine. [`disturbed`]: when that forbids a verdict. [`baseline`]: today against a saved result.
+//! 5. [`run`](mod@run): all of it together. [`calibrate`]: how often its intervals hold the truth.
 
 pub mod analysis;
 pub mod baseline;
+pub mod calibrate;
+pub mod decide;
 pub mod disturbed;
 pub mod doubts;
 pub mod follow;

@@ -140,9 +140,8 @@ impl Metric {
     pub fn of(self, record: &Record) -> Option<f64> {
         let response = &record.latency.response.summary;
         let known = |percentile: Option<Percentile>| percentile.and_then(middle);
-        let answered = record.requests.answered;
         let value = match self {
-            Self::Rps => (answered > 0).then_some(record.rates.requests_per_s),
+            Self::Rps => (record.requests_done() > 0.0).then_some(record.rates.requests_per_s),
             Self::P50 => known(response.p50),
             Self::P90 => known(response.p90),
             Self::P99 => known(response.p99),
@@ -152,7 +151,7 @@ impl Metric {
                 let all = record.requests.failed == 0 && record.requests.unsent == 0;
                 (response.count > 0 && all).then_some(response.mean_ns)
             }
-            Self::Cpu => record.server.as_ref()?.cpu_us_per_request(answered).map(|us| us * 1e3),
+            Self::Cpu => record.server_cpu_us_per_request().map(|us| us * 1e3),
             Self::LoadCpu => record.generator.cpu_us_per_request.map(|us| us * 1e3),
             Self::Memory => record.server.as_ref().map(|server| server.rss_peak_bytes as f64),
         };

@@ -154,6 +154,10 @@ pub struct CellResult {
     pub comparisons: Vec<Comparison>,
     /// The rate of the open loop that was found for it, requests per second, where it was to be a share of what the slowest can.
     pub rate: Option<f64>,
+    /// What became of lengths that nobody had asked for, where the servers were too slow for the usual ones. `None` otherwise, and in
+    /// results before 1.2.
+    #[serde(default)]
+    pub lengthened: Option<Lengthened>,
     /// Blocks in which every variant that had not failed was measured.
     pub blocks: usize,
     /// How often a block was made anew because the machine had other work; its first runs are not among `runs`. 0 in results before 1.2.
@@ -161,6 +165,17 @@ pub struct CellResult {
     pub repeated: usize,
     /// Why it ended there.
     pub ended: Ended,
+}
+
+/// Lengths of runs that follow the servers: enough response times of the slowest variant.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lengthened {
+    /// Of the measured part, seconds; `None`: every load has its own.
+    pub duration_s: Option<f64>,
+    /// Of the warm-up, seconds; `None`: every load has its own.
+    pub warmup_s: Option<f64>,
+    /// The slowest variant's mean response time, which they follow; nanoseconds.
+    pub response_ns: f64,
 }
 
 /// Why a cell made no further block.

@@ -11,14 +11,15 @@
 //! - its load command fails, does not end in time, or prints no figure where one is looked for.
 //!
 //! Variants that share a server share its end. Read it in this order: this file, the whole; `cell`, one comparison; `servers`, what
-//! is up for it; `measure`, one run; `verify` and `pick`, what a run says, from a record or from a program's output; `stop`, when
+//! is up for it; `measure`, one run; `lengths`, how long it is; `verify` and `pick`, what a run says, from a record or from a program's output; `stop`, when
 //! it is enough.
 
 mod cell;
+pub(crate) mod lengths;
 mod measure;
 mod pick;
 mod servers;
-mod stop;
+pub(crate) mod stop;
 mod verify;
 
 use std::collections::BTreeSet;

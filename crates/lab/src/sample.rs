@@ -86,6 +86,7 @@ pub(crate) fn cell(names: &[&str], runs: Vec<Run>) -> CellResult {
         runs,
         comparisons: Vec::new(),
         rate: None,
+        lengthened: None,
         blocks,
         repeated: 0,
         ended: Ended::MaxBlocks,

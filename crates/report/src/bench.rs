@@ -102,7 +102,7 @@ fn main_clock(record: &Record) -> (&'static str, &ClockRecord) {
 
 /// The server's CPU time per answer.
 fn server_cpu(record: &Record) -> Option<String> {
-    let us = record.server.as_ref()?.cpu_us_per_request(record.requests.answered)?;
+    let us = record.server_cpu_us_per_request()?;
     Some(figure::time(us * 1e3))
 }
 

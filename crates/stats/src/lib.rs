@@ -14,8 +14,9 @@
 //! 3. [`summary`]: the handful of its figures that reports carry.
 //! 4. [`sketch`] and [`series`]: the same over time, small enough to keep one per interval.
 //! 5. [`stored`] and [`interval_log`]: how histograms leave and enter the process.
-//! 6. [`changepoint`]: whether a run stayed at one level, and so counts as one measurement.
-//! 7. [`compare`]: from the figures of many runs to a ratio, its interval, and a verdict.
+//! 6. [`window`]: how many requests a window of time holds, and its rate.
+//! 7. [`changepoint`]: whether a run stayed at one level, and so counts as one measurement.
+//! 8. [`compare`]: from the figures of many runs to a ratio, its interval, and a verdict.
 
 pub mod changepoint;
 pub mod compare;
@@ -26,6 +27,7 @@ pub mod series;
 pub mod sketch;
 pub mod stored;
 pub mod summary;
+pub mod window;
 
 pub use interval_log::{IntervalLog, IntervalLogError};
 pub use latency::Latency;
@@ -34,3 +36,4 @@ pub use series::{Point, Series, SeriesMismatch};
 pub use sketch::Sketch;
 pub use stored::BlobError;
 pub use summary::{LatencySummary, Percentile};
+pub use window::{Throughput, WindowCount};

@@ -4,7 +4,9 @@ mod noise;
 
 use fastrand::Rng;
 use noise::normal;
-use oroshi_stats::compare::{Bootstrap, Interval, Pair, Value, Verdict, level, ratio, ratio_unpaired, verdict};
+use oroshi_stats::compare::{
+    Bootstrap, Interval, Pair, Stopping, Value, Verdict, level, ratio, ratio_unpaired, verdict,
+};
 
 const TRIALS: usize = 1000;
 
@@ -141,14 +143,14 @@ fn compare(noise: Noise, truth: f64, trial: usize, rng: &mut Rng) -> (Interval, 
     loop {
         let session = pairs.len();
         pairs.extend(blocks(1, noise, truth, rng).into_iter().map(|pair| Pair { session, ..pair }));
-        let options = Bootstrap { resamples: 200, stopped_when_precise: true, ..draws(trial) };
+        let options = Bootstrap { resamples: 200, stopping: Stopping::AtPrecision(0.02), ..draws(trial) };
         let mut estimate = ratio(&pairs, &options).unwrap();
         let precise = estimate.interval.half_width_share() <= 0.02;
         if !precise && pairs.len() < 50 {
             continue;
         }
         if !precise {
-            estimate = ratio(&pairs, &Bootstrap { stopped_when_precise: false, ..options }).unwrap();
+            estimate = ratio(&pairs, &Bootstrap { stopping: Stopping::Fixed, ..options }).unwrap();
         }
         return (estimate.interval, verdict(&estimate.interval, estimate.p, 0.03, true, 0.95));
     }

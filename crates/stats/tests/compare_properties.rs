@@ -1,9 +1,9 @@
 //! What holds for comparisons of any figures whatever.
 
-use oroshi_stats::compare::{Bootstrap, Interval, Pair, RatioEstimate, Value, level, ratio, ratio_unpaired};
+use oroshi_stats::compare::{Bootstrap, Interval, Pair, RatioEstimate, Stopping, Value, level, ratio, ratio_unpaired};
 use proptest::prelude::*;
 
-const DRAWS: Bootstrap = Bootstrap { resamples: 200, seed: 1, confidence: 0.95, stopped_when_precise: false };
+const DRAWS: Bootstrap = Bootstrap { resamples: 200, seed: 1, confidence: 0.95, stopping: Stopping::Fixed };
 
 /// Figures that runs may have, some of them restarted.
 fn pairs() -> impl Strategy<Value = Vec<Pair>> {
@@ -41,8 +41,8 @@ fn consistent(estimate: &RatioEstimate) -> bool {
 proptest! {
     #[test]
     fn an_interval_holds_its_estimate_and_agrees_with_its_p(pairs in pairs()) {
-        for stopped_when_precise in [false, true] {
-            let estimate = ratio(&pairs, &Bootstrap { stopped_when_precise, ..DRAWS }).unwrap();
+        for stopping in [Stopping::Fixed, Stopping::AtPrecision(0.02), Stopping::As(1.2)] {
+            let estimate = ratio(&pairs, &Bootstrap { stopping, ..DRAWS }).unwrap();
             prop_assert!(sound(&estimate.interval) && consistent(&estimate), "{estimate:?}");
             prop_assert_eq!(estimate.blocks, pairs.len());
         }
@@ -134,9 +134,21 @@ fn an_own_figure_is_the_median() {
 fn stopping_when_precise_is_paid_for() {
     let pairs: Vec<Pair> =
         (0..12).map(|session| Pair { session, base: 100.0, variant: 100.0 + (session % 4) as f64 }).collect();
-    let reach = |stopped_when_precise| {
-        let interval = ratio(&pairs, &Bootstrap { stopped_when_precise, ..DRAWS }).unwrap().interval;
-        (interval.high / interval.estimate).ln()
+    let of = |stopping| {
+        let estimate = ratio(&pairs, &Bootstrap { stopping, ..DRAWS }).unwrap();
+        ((estimate.interval.high / estimate.interval.estimate).ln(), estimate.widened)
     };
-    assert!(close(reach(true) / reach(false), 1.5));
+    let (plain, share) = (of(Stopping::Fixed).0, of(Stopping::Fixed).0.exp_m1());
+    // Twelve blocks: half as wide again where the interval was just narrow enough, or would not have been; not at all where it was more than twice as
+    // narrow as asked for, as then nothing was chosen.
+    for (precision, widened) in [(share, 1.5), (share / 2.0, 1.5), (2.3 * share, 1.0), (1.0, 1.0)] {
+        let (reach, told) = of(Stopping::AtPrecision(precision));
+        assert!(
+            (reach / plain - widened).abs() < 1e-3 && (told - widened).abs() < 1e-3,
+            "{precision}: {reach} beside {plain}"
+        );
+    }
+    let between = of(Stopping::AtPrecision(share / 0.65)).1;
+    assert!((between - 1.25).abs() < 0.01, "{between}");
+    assert!(close(of(Stopping::As(1.25)).0 / plain, 1.25));
 }

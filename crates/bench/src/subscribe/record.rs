@@ -411,6 +411,7 @@ impl Record {
                 ..requests::Requests::default()
             },
             rates: requests::Rates {
+                requests: Some(deliveries.delivered as f64),
                 requests_per_s: deliveries.per_s,
                 read_bytes_per_s: per(deliveries.bytes, self.elapsed_s),
                 read_bytes: deliveries.bytes,

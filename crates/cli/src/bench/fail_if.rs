@@ -210,7 +210,7 @@ impl Metric {
                 latency(clock.unwrap_or(default).of(record), figure)
             }
             Self::ServerCpu => match &record.server {
-                Some(server) => match server.cpu_us_per_request(record.requests.answered) {
+                Some(server) => match server.cpu_us_each(record.requests_done()) {
                     Some(us) => exact(us * 1e3),
                     None => Err("no request was answered".into()),
                 },

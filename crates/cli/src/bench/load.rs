@@ -80,6 +80,8 @@ impl LoadArgs {
             problems.add("--body", text);
         }
         Draft {
+            free_duration: false,
+            free_warmup: false,
             urls: Vec::new(),
             unix: problems.one("--unix", self.unix.as_deref(), UnixAddress::parse),
             connect_to: problems.all("--connect-to", &self.connect_to, str::parse::<ConnectTo>),

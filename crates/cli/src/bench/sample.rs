@@ -41,6 +41,7 @@ pub(crate) fn closed() -> Record {
             answered: 100_000,
         },
         rates: Rates {
+            requests: None,
             requests_per_s: 10_000.0,
             read_bytes_per_s: 1_600_000.0,
             written_bytes_per_s: 400_000.0,

@@ -204,7 +204,7 @@ impl Page {
 
 fn server_rows(server: &ServerUsage, record: &Record) -> Vec<(&'static str, String)> {
     let requests = record.requests.answered;
-    let per_request = match server.cpu_us_per_request(requests) {
+    let per_request = match record.server_cpu_us_per_request() {
         Some(us) => format!("{} CPU per request, ", units::time(us * 1e3)),
         None => String::new(),
     };

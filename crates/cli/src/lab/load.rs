@@ -145,6 +145,7 @@ impl<'d, 't> Keys<'d, 't> {
         let mut draft = rules::timed(draft, self.get("warmup").is_some());
         let asked = draft.duration.unwrap_or_default();
         if let Some(longest) = longest {
+            (draft.free_duration, draft.free_warmup) = (false, false);
             draft.warmup = draft.warmup.min(QUICK_WARMUP);
             if let Rhythm::Open { stages, .. } = &mut draft.load
                 && asked > longest

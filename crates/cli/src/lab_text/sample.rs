@@ -166,7 +166,18 @@ pub(crate) fn cell(
     };
     let runs = (0..12).flat_map(|_| 0..variants.len()).map(run).collect();
     let group = group.to_owned();
-    CellResult { group, point, variants, runs, comparisons, rate: None, blocks: 12, repeated: 0, ended: Ended::Precise }
+    CellResult {
+        group,
+        point,
+        variants,
+        runs,
+        comparisons,
+        rate: None,
+        lengthened: None,
+        blocks: 12,
+        repeated: 0,
+        ended: Ended::Precise,
+    }
 }
 
 pub(crate) fn variant(name: &str, start: Option<&str>, rps: f64, slowness: f64) -> VariantResult {

@@ -1,36 +1,55 @@
-//! Answers that wait, all for the same time: a queue in which whoever came first is due first, and one timer.
+//! Answers that wait: a queue by when they are due, and one timer.
 //!
 //! tokio's timer counts whole milliseconds and rounds up; this one is as exact as the kernel wakes the thread. One
 //! expiry serves everybody who is due by then, so ten thousand waits are not ten thousand timers.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll, Waker, ready};
 
+use fastrand::Rng;
+use oroshi_lab::calibrate::Shape;
 use oroshi_net::{Timer, monotonic_ns};
 
 /// The waits of one core.
 #[derive(Debug)]
 pub(super) struct Delay {
-    /// In nanoseconds.
+    /// Of a wait on average, nanoseconds.
     length: u64,
-    waiting: RefCell<VecDeque<(u64, Waker)>>,
+    shape: Shape,
+    random: RefCell<Rng>,
+    /// By when they are due, and who came first.
+    waiting: RefCell<BTreeMap<(u64, u64), Waker>>,
+    /// Waits so far.
+    count: Cell<u64>,
     /// Everybody due until this instant was woken.
     passed: Cell<u64>,
     timekeeper: RefCell<Option<Waker>>,
 }
 
 impl Delay {
-    pub(super) fn new(length: u64) -> Delay {
-        Delay { length, waiting: RefCell::default(), passed: Cell::new(0), timekeeper: RefCell::default() }
+    /// Waits of `length` nanoseconds on average, distributed around it as `shape` says.
+    pub(super) fn new(length: u64, shape: Shape) -> Delay {
+        Delay {
+            length,
+            shape,
+            random: RefCell::new(Rng::new()),
+            waiting: RefCell::default(),
+            count: Cell::new(0),
+            passed: Cell::new(0),
+            timekeeper: RefCell::default(),
+        }
     }
 
     /// Waits for the delay's length from now on.
     pub(super) async fn wait(&self) {
-        // Read where the queue is joined, so that whoever joins later is due later.
-        self.wait_until(monotonic_ns().saturating_add(self.length)).await;
+        let length = match self.shape {
+            Shape::Constant => self.length,
+            shape => (self.length as f64 * shape.draw(&mut self.random.borrow_mut())) as u64,
+        };
+        self.wait_until(monotonic_ns().saturating_add(length)).await;
     }
 
     fn wait_until(&self, due: u64) -> impl Future<Output = ()> {
@@ -49,9 +68,10 @@ impl Delay {
 
     fn queue(&self, due: u64, waker: Waker) {
         let mut waiting = self.waiting.borrow_mut();
-        waiting.push_back((due, waker));
-        // The timekeeper sleeps until the first is due. Only when there was none does it need to know.
-        if waiting.len() == 1
+        let number = self.count.replace(self.count.get() + 1);
+        waiting.insert((due, number), waker);
+        // The timekeeper sleeps until the first is due. Only when that is another one now does it need to know.
+        if waiting.first_key_value().is_some_and(|(first, _)| *first == (due, number))
             && let Some(timekeeper) = &*self.timekeeper.borrow()
         {
             timekeeper.wake_by_ref();
@@ -69,8 +89,9 @@ impl Delay {
         mut poll_until: impl FnMut(&mut Context<'_>, u64) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
         loop {
-            let Some(due) = self.waiting.borrow().front().map(|&(due, _)| due) else {
-                *self.timekeeper.borrow_mut() = Some(context.waker().clone());
+            // Whoever is due before all others wakes it.
+            *self.timekeeper.borrow_mut() = Some(context.waker().clone());
+            let Some(due) = self.waiting.borrow().first_key_value().map(|(&(due, _), _)| due) else {
                 return Poll::Pending;
             };
             ready!(poll_until(context, due))?;
@@ -82,10 +103,8 @@ impl Delay {
     fn wake(&self, now: u64) {
         self.passed.set(now);
         let mut waiting = self.waiting.borrow_mut();
-        while waiting.front().is_some_and(|&(due, _)| due <= now) {
-            if let Some((_, waker)) = waiting.pop_front() {
-                waker.wake();
-            }
+        while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= now) {
+            first.remove().wake();
         }
     }
 }
@@ -119,7 +138,7 @@ mod tests {
 
     #[test]
     fn whoever_is_due_is_woken_and_nobody_else() {
-        let delay = Delay::new(0);
+        let delay = Delay::new(0, Shape::Constant);
         let (count, waker) = counting();
         let (mut first, mut second) = (pin!(delay.wait_until(100)), pin!(delay.wait_until(200)));
         assert!(!poll(first.as_mut(), &waker) && !poll(second.as_mut(), &waker));
@@ -134,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_timekeeper_learns_of_the_first_wait_only() {
-        let delay = Delay::new(0);
+        let delay = Delay::new(0, Shape::Constant);
         let (noticed, timekeeper) = counting();
         let (_, waker) = counting();
         let mut context = Context::from_waker(&timekeeper);
@@ -156,8 +175,22 @@ mod tests {
     }
 
     #[test]
+    fn who_is_due_sooner_is_woken_sooner_whoever_came_first() {
+        let delay = Delay::new(0, Shape::Exponential);
+        let (noticed, timekeeper) = counting();
+        let (_, waker) = counting();
+        let mut context = Context::from_waker(&timekeeper);
+        assert!(delay.poll(&mut context, |_, _| panic!("nobody waits")).is_pending());
+        let (mut late, mut soon) = (pin!(delay.wait_until(300)), pin!(delay.wait_until(100)));
+        assert!(!poll(late.as_mut(), &waker) && !poll(soon.as_mut(), &waker));
+        assert_eq!(noticed.0.load(Ordering::Relaxed), 2, "of each that was the first to be due");
+        delay.wake(100);
+        assert!(poll(soon, &waker) && !poll(late.as_mut(), &waker));
+    }
+
+    #[test]
     fn a_wait_that_was_given_up_harms_nobody() {
-        let delay = Delay::new(0);
+        let delay = Delay::new(0, Shape::Constant);
         let (_, waker) = counting();
         let mut given_up = Box::pin(delay.wait_until(100));
         assert!(!poll(given_up.as_mut(), &waker));
@@ -172,7 +205,7 @@ mod tests {
     fn waits_are_not_shorter_than_asked() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         runtime.block_on(async {
-            let delay = Delay::new(3_000_000);
+            let delay = Delay::new(3_000_000, Shape::Constant);
             let mut timer = Timer::new().unwrap();
             let mut keeping = pin!(delay.keep_time(&mut timer));
             let started = monotonic_ns();

@@ -41,6 +41,13 @@ pub(crate) struct Args {
     /// How long each answer waits, for example 100ms
     #[arg(long, value_name = "TIME")]
     delay: Option<String>,
+    /// How delays are distributed around that: constant, uniform, exponential, bimodal (nine of ten half as long, the tenth 5.5
+    /// times as long)
+    #[arg(long, value_name = "SHAPE", default_value = "constant")]
+    delay_shape: String,
+    /// Do so many rounds of arithmetic before each answer: CPU time that a request costs
+    #[arg(long, value_name = "N")]
+    work: Option<String>,
     /// The body's length in bytes; k, M and G stand for thousand, million and billion
     #[arg(long, value_name = "BYTES", default_value = "12")]
     size: String,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use oroshi_lab::calibrate::Shape;
 use oroshi_net::{CpuList, available_cpus};
 use oroshi_server::Settings;
 
@@ -13,6 +14,9 @@ use oroshi_words::units::{parse_count, parse_time};
 /// More threads than this are a slip of the finger.
 const MOST_THREADS: u64 = 1024;
 
+/// The most work for an answer: some seconds.
+const MOST_WORK: u64 = 1_000_000_000;
+
 /// The longest body, in bytes: a tebibyte.
 const LARGEST: u64 = 1 << 40;
 
@@ -21,6 +25,10 @@ const LARGEST: u64 = 1 << 40;
 pub(super) struct Plan {
     pub(super) places: Vec<Place>,
     pub(super) delay: Duration,
+    /// How delays are distributed around it.
+    pub(super) shape: Shape,
+    /// Rounds of arithmetic before each answer.
+    pub(super) work: u64,
     /// In bytes.
     pub(super) size: u64,
     pub(super) chunked: bool,
@@ -54,6 +62,8 @@ impl Plan {
     pub(super) fn new(args: Args) -> Result<Plan, Vec<String>> {
         let mut problems = Problems(Vec::new());
         let delay = args.delay.map_or(Duration::ZERO, |text| problems.take("--delay", parse_time(&text)));
+        let shape = problems.take("--delay-shape", shape(&args.delay_shape));
+        let work = args.work.map_or(0, |text| problems.take("--work", work(&text)));
         let size = problems.take("--size", size(&args.size));
         let statuses = problems.take("--status", Rotation::parse(&args.status));
         let stall_one_in = args.stall_one_in.map(|text| problems.take("--stall-one-in", at_least_one(&text, u64::MAX)));
@@ -85,6 +95,8 @@ impl Plan {
         let plan = Plan {
             places,
             delay,
+            shape,
+            work,
             size,
             chunked: args.chunked,
             close: args.close,
@@ -103,7 +115,11 @@ impl Plan {
             idle_timeout: Duration::MAX,
             body_timeout: Duration::from_secs(300),
             write_timeout: Duration::from_secs(300),
-            drain_timeout: self.delay.saturating_add(Duration::from_secs(5)),
+            // The longest delays of a shape are some times the mean.
+            drain_timeout: self
+                .delay
+                .saturating_mul(if self.shape == Shape::Constant { 1 } else { 20 })
+                .saturating_add(Duration::from_secs(5)),
             // Whoever replaces it under load (`oroshi start`) is not to lose a request of a kept connection.
             last_request_timeout: Duration::from_secs(1),
             connections: usize::MAX,
@@ -127,6 +143,20 @@ impl Problems {
     fn add<T>(&mut self, problem: String) -> Option<T> {
         self.0.push(problem);
         None
+    }
+}
+
+fn shape(text: &str) -> Result<Shape, String> {
+    Shape::ALL.into_iter().find(|shape| shape.name() == text).ok_or_else(|| {
+        let names = Shape::ALL.map(Shape::name).join(", ");
+        format!("`{text}` is no shape of delays: expected one of {names}")
+    })
+}
+
+fn work(text: &str) -> Result<u64, String> {
+    match parse_count(text)? {
+        rounds if rounds <= MOST_WORK => Ok(rounds),
+        _ => Err(format!("`{text}` is more than some seconds of work: expected a number of rounds up to {MOST_WORK}")),
     }
 }
 
@@ -217,11 +247,12 @@ mod tests {
     fn every_option_is_taken() {
         let cpu = available_cpus().unwrap().iter().next().unwrap();
         let plan = plan(&format!(
-            "--delay 100ms --size 10k --chunked --close --status 200=9,500 --stall-one-in 7 --threads 3 --cpus {cpu} \
+            "--delay 100ms --delay-shape uniform --work 5k --size 10k --chunked --close --status 200=9,500 --stall-one-in 7 --threads 3 --cpus {cpu} \
              --listen 127.0.0.1:0 --listen unix:@x",
         ));
         let plan = plan.unwrap();
         assert_eq!((plan.delay, plan.size, plan.threads), (Duration::from_millis(100), 10_000, 3));
+        assert_eq!((plan.shape, plan.work), (Shape::Uniform, 5000));
         assert!(plan.chunked && plan.close);
         assert_eq!((plan.stall_one_in, plan.statuses.statuses()), (Some(7), &[200, 500][..]));
         assert_eq!(plan.cpus.unwrap().to_string(), cpu.to_string());
@@ -256,12 +287,14 @@ mod tests {
     #[test]
     fn all_problems_are_said_at_once_each_with_flag_value_and_what_was_expected() {
         let problems = plan(
-            "--delay soon --size big --status 99 --stall-one-in 0 --threads 5000 --cpus x --cert c.pem \
+            "--delay soon --delay-shape round --work x --size big --status 99 --stall-one-in 0 --threads 5000 --cpus x --cert c.pem \
              --listen https://:1/ --listen http://a/b --listen http:///",
         );
         let problems = problems.unwrap_err();
         let expected = [
             ("--delay", "`soon`"),
+            ("--delay-shape", "`round`"),
+            ("--work", "`x`"),
             ("--size", "`big`"),
             ("--status", "`99`"),
             ("--stall-one-in", "`0`"),

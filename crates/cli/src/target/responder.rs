@@ -32,6 +32,8 @@ pub(super) struct Shared {
 pub(super) struct Responder {
     shared: Arc<Shared>,
     delay: Option<Rc<Delay>>,
+    /// Rounds of arithmetic before each answer.
+    work: u64,
     size: u64,
     chunked: bool,
     close: bool,
@@ -52,7 +54,7 @@ impl Responder {
         shared: Arc<Shared>,
     ) -> io::Result<(Responder, Option<impl Future<Output = ()> + use<>>)> {
         let delay = u64::try_from(plan.delay.as_nanos()).unwrap_or(u64::MAX);
-        let delay = (delay > 0).then(|| Rc::new(Delay::new(delay)));
+        let delay = (delay > 0).then(|| Rc::new(Delay::new(delay, plan.shape)));
         let timekeeper = match delay.clone() {
             None => None,
             Some(delay) => {
@@ -66,6 +68,7 @@ impl Responder {
         let responder = Responder {
             shared,
             delay,
+            work: plan.work,
             size: plan.size,
             chunked: plan.chunked,
             close: plan.close,
@@ -141,8 +144,18 @@ impl Handler for Responder {
         if let Some(delay) = &self.delay {
             delay.wait().await;
         }
+        work(self.work);
         self.answer(exchange).await
     }
+}
+
+/// Arithmetic that nobody needs: each round waits for the one before it.
+fn work(rounds: u64) {
+    let mut value = rounds;
+    for _ in 0..rounds {
+        value = std::hint::black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    }
+    std::hint::black_box(value);
 }
 
 /// Waits until the client or this process gives up.

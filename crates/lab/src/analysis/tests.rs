@@ -30,7 +30,7 @@ fn compared(variants: &[&str], metrics: &[Metric], runs: &[Run]) -> Vec<Comparis
         metrics,
         smallest_effect: 0.03,
         disturbed: 0.2,
-        stopped_when_precise: false,
+        stopped_at: None,
     };
     comparisons(&asked, runs)
 }
@@ -352,7 +352,7 @@ fn of_many_variants_the_first_that_did_not_fail_is_a_base() {
     let mut runs = runs(10, &[&level[..]; 5]);
     runs.retain(|run| run.variant != 0);
     assert!(
-        precision(Metric::Rps, &runs, &alive).is_some_and(|precision| precision < 0.1),
+        precision(Metric::Rps, &runs, &alive, 0.02).is_some_and(|precision| precision < 0.1),
         "there is a pair to end on"
     );
     let names = names(&["failed", "A", "B", "C", "D"]);
@@ -363,7 +363,7 @@ fn of_many_variants_the_first_that_did_not_fail_is_a_base() {
         metrics: &metrics,
         smallest_effect: 0.03,
         disturbed: 0.2,
-        stopped_when_precise: false,
+        stopped_at: None,
     };
     let compared = comparisons(&asked, &runs);
     let ratios: Vec<_> = compared.iter().filter(|c| c.ratio.is_some()).map(|c| (c.base, c.variant)).collect();
@@ -376,20 +376,20 @@ fn precision_is_that_of_the_widest_pair_among_those_alive() {
     let mut runs = runs(10, &[&level, &level]);
     let mut wild = noise(0.3);
     runs.extend((0..10).map(|block| run(2, block, &[(Metric::Rps, 1000.0 * wild())])));
-    let of = |alive: &[bool]| precision(Metric::Rps, &runs, alive).unwrap();
+    let of = |alive: &[bool]| precision(Metric::Rps, &runs, alive, 0.02).unwrap();
     assert!(of(&[true, true, true]) > 0.03 && of(&[true, true, false]) < 0.01);
-    assert!(precision(Metric::Rps, &runs[..2], &[true, true]).is_none());
-    assert!(precision(Metric::Cpu, &runs, &[true, true]).is_none());
+    assert!(precision(Metric::Rps, &runs[..2], &[true, true], 0.02).is_none());
+    assert!(precision(Metric::Cpu, &runs, &[true, true], 0.02).is_none());
     assert!(of(&[true]) < 0.01, "one variant alone: its own figure");
 }
 
 #[test]
 fn a_variant_s_own_figures_are_those_that_its_runs_have() {
     let level = [(Metric::Rps, 1000.0), (Metric::LoadCpu, 5e3)];
-    let found = figures(&runs(5, &[&level]), 0, false);
+    let found = figures(&runs(5, &[&level]), 0, None);
     assert_eq!(found.keys().copied().collect::<Vec<_>>(), [Metric::Rps, Metric::LoadCpu]);
     assert!((found[&Metric::Rps].estimate / 1000.0 - 1.0).abs() < 0.01);
-    assert!(figures(&runs(2, &[&level]), 0, false).is_empty());
+    assert!(figures(&runs(2, &[&level]), 0, None).is_empty());
 }
 
 #[test]
@@ -397,8 +397,13 @@ fn the_figure_that_ended_a_cell_reaches_further_to_make_up_for_it() {
     let level = [(Metric::Rps, 1000.0)];
     let runs = runs(5, &[&level]);
     let width = |stopped| figures(&runs, 0, stopped)[&Metric::Rps].half_width_share();
-    assert_eq!(Some(width(true)), precision(Metric::Rps, &runs, &[true]), "what the cell ended on is what is told");
-    assert!(width(false) < width(true));
+    let plain = width(None);
+    for asked in [plain, 1.2 * plain, 10.0 * plain] {
+        let told = precision(Metric::Rps, &runs, &[true], asked);
+        assert_eq!(Some(width(Some(asked))), told, "what the cell ended on is what is told");
+    }
+    assert!(plain < width(Some(1.2 * plain)) && width(Some(1.2 * plain)) < width(Some(plain)));
+    assert_eq!(width(Some(10.0 * plain)), plain, "it was narrow from the first: nothing was chosen");
 }
 
 #[test]

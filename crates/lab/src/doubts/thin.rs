@@ -98,7 +98,7 @@ mod tests {
             metrics,
             smallest_effect: 0.03,
             disturbed: 0.2,
-            stopped_when_precise: false,
+            stopped_at: None,
         };
         cell.comparisons = comparisons(&asked, &cell.runs);
         cell

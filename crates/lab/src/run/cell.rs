@@ -1,21 +1,22 @@
 //! One comparison: its servers are started, its variants take turns, and what came out is put together.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use oroshi_net::CpuList;
 
-use super::Stage;
 use super::measure::{Measured, Order, measure};
 use super::servers::{Servers, Stopped};
 use super::stop::{self, Progress};
-use crate::analysis::{self, Asked, Facts, no_figure};
-use crate::disturbed;
+use super::{Stage, lengths};
+use crate::analysis::{self, Facts, no_figure};
+use crate::{decide, disturbed};
 use crate::doubts::Look;
 use crate::follow::Event;
 use crate::metric::Metric;
 use crate::order::order;
 use crate::plan::{Cell, Experiment, LEAST_BLOCKS, Load, Rules, Variant};
-use crate::result::{CellResult, Ended, Failure, Program, Run, VariantResult};
+use crate::result::{CellResult, Ended, Failure, Lengthened, Program, Run, VariantResult};
 
 /// Carries out a cell. Its servers are gone when this returns.
 pub(super) fn carry_out(stage: &mut Stage<'_>, index: usize) -> CellResult {
@@ -30,6 +31,7 @@ pub(super) fn carry_out(stage: &mut Stage<'_>, index: usize) -> CellResult {
         load_programs: vec![None; cell.variants.len()],
         runs: Vec::new(),
         rate: None,
+        lengthened: None,
         blocks: 0,
         repeated: 0,
     };
@@ -48,6 +50,7 @@ struct Turns<'a> {
     load_programs: Vec<Option<Program>>,
     runs: Vec<Run>,
     rate: Option<f64>,
+    lengthened: Option<Lengthened>,
     /// Blocks in which every variant that had not failed was measured.
     blocks: usize,
     /// Blocks that were made anew.
@@ -71,6 +74,7 @@ impl Turns<'_> {
                 self.start(stage, block)?;
             }
             if block == 0 && !again {
+                self.find_lengths(stage)?;
                 self.find_rate(stage)?;
             }
             let turns = order(self.cell.variants.len(), self.index, block, rules.seed);
@@ -80,7 +84,7 @@ impl Turns<'_> {
                     continue;
                 }
                 let at_s = stage.elapsed().as_secs_f64();
-                if let Some(mut measured) = self.measure(stage, variant, Some(block))? {
+                if let Some(mut measured) = self.measure(stage, variant, Some(block), false)? {
                     self.load_programs[variant] = measured.program.take();
                     self.runs.push(as_run(measured, variant, block, session, place, at_s));
                     self.tell(stage, variant);
@@ -98,7 +102,9 @@ impl Turns<'_> {
             }
             self.blocks += 1;
             self.give_up_the_blind(stage, block)?;
-            if let Some(ended) = stop::ended(rules, self.blocks, self.precision(experiment.metrics[0]), over) {
+            let alive: Vec<bool> = self.failed.iter().map(Option::is_none).collect();
+            let primary = experiment.metrics[0];
+            if let Some(ended) = decide::ended(rules, primary, &self.runs, &alive, self.blocks, over) {
                 return Ok(ended);
             }
             block += 1;
@@ -131,6 +137,33 @@ impl Turns<'_> {
         self.enough()
     }
 
+    /// Sends each variant some requests, where nobody has said how long runs are, and makes them long enough for the slowest.
+    fn find_lengths(&mut self, stage: &mut Stage<'_>) -> Result<(), Ended> {
+        let cell = self.cell;
+        if cell.rate_share.is_some() {
+            return Ok(());
+        }
+        let (mut slowest, mut drafts) = (Duration::ZERO, Vec::new());
+        for variant in 0..cell.variants.len() {
+            let Load::Bench(draft) = &cell.variants[variant].load else { continue };
+            if self.failed[variant].is_some() || !lengths::are_free(draft) {
+                continue;
+            }
+            if let Some(measured) = self.measure(stage, variant, None, true)?
+                && let Some(record) = measured.record
+            {
+                slowest = slowest.max(Duration::from_nanos(record.latency.response.summary.mean_ns as u64));
+                drafts.push(&**draft);
+            }
+        }
+        let experiment = stage.experiment;
+        let (variants, cells) = (cell.variants.len(), experiment.cells.len());
+        self.lengthened = lengths::lengthened(&drafts, slowest, &experiment.rules, variants, cells);
+        // They are not of the length that others are foretold from.
+        stage.runs = stage.runs.saturating_sub(drafts.len());
+        self.enough()
+    }
+
     /// Runs each load once as it is, and takes the asked share of the least rate found.
     fn find_rate(&mut self, stage: &mut Stage<'_>) -> Result<(), Ended> {
         let Some(share) = self.cell.rate_share else { return Ok(()) };
@@ -139,7 +172,7 @@ impl Turns<'_> {
             if self.failed[variant].is_some() || !matches!(self.cell.variants[variant].load, Load::Bench(_)) {
                 continue;
             }
-            if let Some(measured) = self.measure(stage, variant, None)? {
+            if let Some(measured) = self.measure(stage, variant, None, false)? {
                 let rate = measured.figures.get(&Metric::Rps).copied();
                 least = rate.map(|rate| least.map_or(rate, |least| least.min(rate))).or(least);
             }
@@ -154,6 +187,7 @@ impl Turns<'_> {
         stage: &mut Stage<'_>,
         variant: usize,
         block: Option<usize>,
+        probe: bool,
     ) -> Result<Option<Measured>, Ended> {
         // Those that ended while others were measured.
         for (server, stopped) in self.servers.ended(self.cell) {
@@ -168,7 +202,8 @@ impl Turns<'_> {
         stage.event(Event::Run { cell: self.index, variant, block });
         let asked = &self.cell.variants[variant];
         let server = asked.server.and_then(|index| Some((self.servers.get(index)?, &self.cell.servers[index])));
-        let order = Order { cell: self.index, index: variant, variant: asked, server, rate: self.rate };
+        let (rate, lengths) = (self.rate, self.lengthened.as_ref());
+        let order = Order { cell: self.index, index: variant, variant: asked, server, rate, lengths, probe };
         let look = Look::begin();
         let measured = measure(stage, order);
         stage.runs += 1;
@@ -212,7 +247,7 @@ impl Turns<'_> {
     fn tell(&mut self, stage: &mut Stage<'_>, variant: usize) {
         let experiment = stage.experiment;
         let rules = &experiment.rules;
-        let precision = self.precision(experiment.metrics[0]);
+        let precision = self.precision(experiment.metrics[0], rules.precision);
         let later = experiment.cells[self.index + 1..].iter().map(|cell| cell.variants.len());
         let progress = Progress {
             elapsed: stage.elapsed(),
@@ -226,9 +261,9 @@ impl Turns<'_> {
         stage.event(Event::Ran { cell: self.index, variant, precision, elapsed: progress.elapsed, left });
     }
 
-    fn precision(&self, primary: Metric) -> Option<f64> {
+    fn precision(&self, primary: Metric, asked: f64) -> Option<f64> {
         let alive: Vec<bool> = self.failed.iter().map(Option::is_none).collect();
-        analysis::precision(primary, &self.runs, &alive)
+        analysis::precision(primary, &self.runs, &alive, asked)
     }
 
     /// Gives up all variants of a server; without such, all there are, as nobody knows which of them need it.
@@ -298,30 +333,33 @@ impl Turns<'_> {
         if alive >= self.failed.len().min(2) && alive > 0 { Ok(()) } else { Err(Ended::Failed) }
     }
 
+    /// A variant's load, with what became of its lengths.
+    fn load_words(&self, variant: &Variant) -> String {
+        let more = match (&variant.load, &self.lengthened) {
+            (Load::Bench(draft), Some(lengths)) => lengths::in_words(draft, lengths),
+            _ => String::new(),
+        };
+        variant.load_words.clone() + &more
+    }
+
     fn conclude(self, stage: &Stage<'_>, ended: Ended) -> CellResult {
         let experiment = stage.experiment;
         let names: Vec<String> = self.cell.variants.iter().map(|variant| variant.name.clone()).collect();
         let alive: Vec<bool> = self.failed.iter().map(Option::is_none).collect();
-        let asked = Asked {
-            names: &names,
-            alive: &alive,
-            metrics: &experiment.metrics,
-            smallest_effect: experiment.rules.smallest_effect,
-            disturbed: experiment.rules.disturbed,
-            stopped_when_precise: ended == Ended::Precise,
-        };
-        let comparisons = analysis::comparisons(&asked, &self.runs);
+        let rules = &experiment.rules;
+        let comparisons = decide::comparisons(rules, &experiment.metrics, &names, &alive, ended, &self.runs);
+        let stopped_at = Some(rules.precision).filter(|_| ended == Ended::Precise);
         let alone = self.cell.variants.len() == 1;
-        let variants = self.cell.variants.iter().zip(self.failed).zip(self.load_programs).enumerate();
+        let variants = self.cell.variants.iter().zip(self.failed.clone()).zip(self.load_programs.clone()).enumerate();
         type Of<'a> = ((&'a Variant, Option<Failure>), Option<Program>);
         let variant = |(index, ((variant, failed), load_program)): (usize, Of<'_>)| VariantResult {
             name: variant.name.clone(),
             urls: variant.urls.clone(),
             start: variant.server.map(|server| shell_words::join(&self.cell.servers[server].start)),
-            load: variant.load_words.clone(),
+            load: self.load_words(variant),
             program: variant.server.and_then(|server| self.servers.program(server).cloned()),
             load_program,
-            figures: analysis::figures(&self.runs, index, alone && ended == Ended::Precise),
+            figures: analysis::figures(&self.runs, index, stopped_at.filter(|_| alone)),
             failed,
         };
         CellResult {
@@ -329,6 +367,7 @@ impl Turns<'_> {
             point: self.cell.point,
             variants: variants.map(variant).collect(),
             comparisons,
+            lengthened: self.lengthened,
             rate: self.rate,
             blocks: self.blocks,
             repeated: self.repeated,

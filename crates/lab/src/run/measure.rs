@@ -9,12 +9,12 @@ use oroshi_bench::{Draft, Failure, Load as Loop, Observer, Progress, Record, Run
 use oroshi_net::Endpoint;
 
 use super::servers::{LINES, Stopped, Writer, gone, output_file};
-use super::{Stage, in_words, pick, verify};
+use super::{Stage, in_words, lengths, pick, verify};
 use crate::doubts::megahertz;
 use crate::metric::Metric;
 use crate::plan::{Command, Load, Server, Subscribe, Variant};
 use crate::program;
-use crate::result::{CommandRun, MachineUse, Program};
+use crate::result::{CommandRun, Lengthened, MachineUse, Program};
 use crate::serving::{self, Launch, Running};
 use crate::template::{Values, fill};
 
@@ -31,6 +31,10 @@ pub(super) struct Order<'a> {
     pub(super) server: Option<(&'a mut Running, &'a Server)>,
     /// The rate at which to run, where it was found; in place of what the load says.
     pub(super) rate: Option<f64>,
+    /// Lengths of runs that were found, for loads without their own.
+    pub(super) lengths: Option<&'a Lengthened>,
+    /// It is only to tell how long an answer takes.
+    pub(super) probe: bool,
 }
 
 /// What a run came to.
@@ -61,7 +65,13 @@ pub(super) fn measure(stage: &mut Stage<'_>, order: Order<'_>) -> Result<Measure
 }
 
 fn bench(stage: &mut Stage<'_>, mut draft: Draft, order: Order<'_>) -> Result<Measured, Stopped> {
-    let Order { variant, server, rate, .. } = order;
+    let Order { variant, server, rate, lengths, probe, .. } = order;
+    if let Some(found) = lengths {
+        lengths::apply(&mut draft, found);
+    }
+    if probe {
+        draft = lengths::probe(draft);
+    }
     aim(stage, &mut draft, variant, server.as_ref())?;
     if let (Watching::Auto, Some((running, _))) = (draft.watch, &server) {
         draft.watch = Watching::Pid(running.pid());

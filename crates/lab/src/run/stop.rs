@@ -7,7 +7,7 @@ use crate::result::Ended;
 
 /// Whether a cell makes no further block after this many, and why. `precision` is how far the widest interval of its primary
 /// ratios reaches; `over` is whether its share of the time is used up.
-pub(super) fn ended(rules: &Rules, blocks: usize, precision: Option<f64>, over: bool) -> Option<Ended> {
+pub(crate) fn ended(rules: &Rules, blocks: usize, precision: Option<f64>, over: bool) -> Option<Ended> {
     if blocks >= rules.min_blocks && precision.is_some_and(|precision| precision <= rules.precision) {
         Some(Ended::Precise)
     } else if blocks >= rules.max_blocks {

@@ -5,6 +5,8 @@ use oroshi_bench::{Bottleneck, Failure, Load, Record};
 use oroshi_stats::changepoint;
 use oroshi_words::units;
 
+use super::lengths;
+
 /// With a greater share of failed requests the failing is what was measured.
 const FAILED: f64 = 0.5;
 /// A share of errors that is worth a warning.
@@ -15,7 +17,8 @@ const LEAST_SHIFT: f64 = 0.1;
 /// Why a run measured nothing but failures, if so.
 pub(super) fn failure(record: &Record) -> Option<String> {
     let (started, answered) = (record.requests.started, record.requests.answered);
-    if answered == 0 {
+    // Of a run shorter than an answer all may have come after its end.
+    if answered == 0 && record.requests.completed == 0 {
         return Some(format!("nothing was answered{}", listed(record)));
     }
     let of = |failure| record.failures.get(&failure).copied().unwrap_or(0);
@@ -62,7 +65,7 @@ pub(super) fn warnings(record: &Record) -> Vec<String> {
         format!("{} of the requests ended in errors ({})", units::percent(share), names.join(", "))
     });
     let of_record = record.warnings.iter().filter(|text| !is_of_the_machine(text)).cloned();
-    of_record.chain(bound).chain(errors).collect()
+    of_record.chain(bound).chain(errors).chain(lengths::too_few_rounds(record)).collect()
 }
 
 /// What a run alone says of other processes and machines. Here that is judged for the CPUs that the experiment may use, also for loads that are

@@ -50,7 +50,7 @@ fn server_side(server: &ServerUsage, record: &Record) -> Markup {
     });
     html! {
         (facts([
-            ("CPU per request", server.cpu_us_per_request(answers).map(|us| figure::time(us * 1e3))),
+            ("CPU per request", record.server_cpu_us_per_request().map(|us| figure::time(us * 1e3))),
             ("CPUs used", Some(format!("{} of {}{}{precision}", units::number(server.cpu_seconds / elapsed), server.cpus_allowed, limit.unwrap_or_default()))),
             ("CPU time", Some(format!("{} in user mode, {} in the kernel", Unit::Seconds.text(server.user_seconds), Unit::Seconds.text(server.system_seconds)))),
             ("Busiest thread", Some(format!("{} of a CPU", figure::percent(server.busiest_thread)))),

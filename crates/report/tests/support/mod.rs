@@ -93,6 +93,7 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
             answered,
         },
         rates: Rates {
+            requests: Some(answered as f64),
             requests_per_s: answered as f64 / 10.0,
             read_bytes_per_s: answered as f64 * 16.0,
             written_bytes_per_s: answered as f64 * 4.0,

@@ -2,15 +2,20 @@
 
 use fastrand::Rng;
 
-use super::{Bootstrap, Interval, student};
+use super::{Bootstrap, Interval, Stopping, student};
 
 /// With fewer blocks than this their spread is anybody's guess.
 const LEAST_BLOCKS: usize = 3;
 /// Draws with fewer resamples than this differ too much from one seed to the next.
 const LEAST_RESAMPLES: usize = 100;
-/// An interval whose width decided when to stop is wider by this over the number of units; measured, see the tables in
-/// [`compare`](super).
+/// An interval whose width decided when to stop, and was just narrow enough, is wider by this over the number of units; one of at most
+/// this share of the width that was asked for is not wider at all. Measured, see the tables in [`compare`](super).
 const STOPPING: f64 = 6.0;
+const NO_CHOICE: f64 = 0.45;
+/// From this share of that width on it is wider by all of it.
+const FULL_CHOICE: f64 = 0.85;
+/// What the bootstrap of few units leaves out beside Student's t: a share, by the number of units; measured.
+const FEW: f64 = 0.4;
 /// The share of a normal distribution that lies more than one standard deviation below its middle.
 const BELOW_ONE_DEVIATION: f64 = 0.158_655;
 
@@ -103,9 +108,19 @@ impl Sample {
             strays.push(self.centre_of(&copies) - centre);
         }
         // Draws from n units spread as if n were n - 1.
-        let small = (units as f64 / (units - 1) as f64).sqrt();
-        let stopping = if options.stopped_when_precise { 1.0 + STOPPING / units as f64 } else { 1.0 };
-        Spread { centre, error: self.deviation(&mut strays) * small * stopping, freedom: units - 1 }
+        let small = (units as f64 / (units - 1) as f64).sqrt() * (1.0 + FEW / units as f64);
+        let (error, freedom) = (self.deviation(&mut strays) * small, units - 1);
+        let widened = match options.stopping {
+            Stopping::Fixed => 1.0,
+            Stopping::As(widened) => widened,
+            Stopping::AtPrecision(share) => {
+                // The wider it is, the likelier is it that it was taken for being narrow by chance.
+                let reach = error * student::quantile(options.confidence, freedom) / share.ln_1p();
+                let choice = ((reach - NO_CHOICE) / (FULL_CHOICE - NO_CHOICE)).clamp(0.0, 1.0);
+                1.0 + STOPPING / units as f64 * choice
+            }
+        };
+        Spread { centre, error: error * widened, freedom, widened }
     }
 
     /// The median of the points, when each unit is there so many times.
@@ -169,6 +184,8 @@ pub(super) struct Spread {
     centre: f64,
     error: f64,
     freedom: usize,
+    /// How many times as far the error reaches as it would without the choice of when to stop.
+    widened: f64,
 }
 
 impl Spread {
@@ -182,7 +199,13 @@ impl Spread {
             error: (one + two).sqrt(),
             // Whole, towards the wider interval; without any spread the quotient is no number.
             freedom: if freedom.is_finite() { (freedom as usize).max(least) } else { least },
+            widened: self.widened.max(other.widened),
         }
+    }
+
+    /// How many times as far it reaches as it would without the choice of when to stop.
+    pub(super) fn widened(&self) -> f64 {
+        self.widened
     }
 
     /// With logarithms turned back into what they were of.

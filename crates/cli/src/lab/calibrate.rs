@@ -1,0 +1,155 @@
+//! `oroshi lab calibrate`: how often the intervals of `lab` and `compare` hold the truth.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use clap::ValueHint;
+use oroshi_bench::environment::Environment;
+use oroshi_lab::calibrate::real::{self, RealReport};
+use oroshi_lab::calibrate::{Report, simulate};
+use oroshi_lab::{LabError, Tools};
+use oroshi_net::Shutdown;
+use oroshi_words::units;
+use serde::Serialize;
+
+use super::{Error, ResultsError};
+use crate::interrupt::{self, Temporary};
+use crate::lab_live::LabLive;
+use crate::say;
+
+/// What is calibrated when nothing else is said.
+const TRIALS: usize = 1000;
+const SEED: u64 = 1;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct CalibrateArgs {
+    /// Only the comparisons on a virtual clock
+    #[arg(long, conflicts_with = "real")]
+    simulated: bool,
+
+    /// Only those of real servers; keep the machine quiet meanwhile
+    #[arg(long)]
+    real: bool,
+
+    /// Simulated comparisons in each row of the tables [default: 1000]
+    #[arg(long, value_name = "N")]
+    trials: Option<usize>,
+
+    /// Real comparisons, at most [default: 64, which take 40 minutes]
+    #[arg(long, value_name = "N")]
+    cells: Option<usize>,
+
+    /// Decides what is drawn [default: 1]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Threads of the simulation [default: one per CPU]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// Write all of it into this file, as JSON
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    out: Option<PathBuf>,
+}
+
+/// The result, as JSON shows it.
+#[derive(Serialize)]
+struct Calibration {
+    schema: &'static str,
+    environment: Environment,
+    elapsed_s: f64,
+    simulated: Option<Report>,
+    real: Option<RealReport>,
+    /// What is out of bounds.
+    failures: Vec<String>,
+}
+
+/// Calibrates, prints the tables, and says what is out of bounds: exit code 3 if anything is.
+///
+/// # Errors
+/// When there is no result.
+pub(super) fn run(args: &CalibrateArgs) -> Result<ExitCode, Error> {
+    let file = match &args.out {
+        Some(path) => {
+            let failed = |source| ResultsError::Write { path: path.clone(), source };
+            Some((path, File::create(path).map_err(failed)?))
+        }
+        None => None,
+    };
+    let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
+    let begun = Instant::now();
+    let seed = args.seed.unwrap_or(SEED);
+    let simulated = (!args.real).then(|| simulated(args, seed, &shutdown));
+    let real = if args.simulated || shutdown.count() > 0 { None } else { Some(carry_out(args, seed, shutdown)?) };
+    let mut text = String::new();
+    let mut failures = Vec::new();
+    if let Some(report) = &simulated {
+        text += &format!("{} simulated comparisons\n\n{}\n", units::count(report.cells() as u64), report.markdown());
+        failures.extend(report.failures());
+    }
+    if let Some(report) = &real {
+        text += &format!("{} real comparisons\n\n{}\n", report.cells.len(), report.markdown());
+        failures.extend(report.failures());
+    }
+    let calibration = Calibration {
+        schema: "oroshi-calibration/1.0",
+        environment: Environment::capture(),
+        elapsed_s: begun.elapsed().as_secs_f64(),
+        simulated,
+        real,
+        failures,
+    };
+    if let Some((path, file)) = file {
+        let failed = |error: serde_json::Error| ResultsError::Write { path: path.clone(), source: error.into() };
+        serde_json::to_writer_pretty(file, &calibration).map_err(failed)?;
+    }
+    super::print(&text)?;
+    for failure in &calibration.failures {
+        say(&format!("out of bounds: {failure}"));
+    }
+    Ok(if calibration.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+fn simulated(args: &CalibrateArgs, seed: u64, shutdown: &Shutdown) -> Report {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let told = Mutex::new(Instant::now());
+    simulate(args.trials.unwrap_or(TRIALS), seed, args.threads.unwrap_or(cpus), &|done, all| {
+        let mut told = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if told.elapsed().as_secs() >= 20 {
+            *told = Instant::now();
+            say(&format!("{} of {} simulated", units::count(done as u64), units::count(all as u64)));
+        }
+        shutdown.count() == 0
+    })
+}
+
+fn carry_out(args: &CalibrateArgs, seed: u64, shutdown: Shutdown) -> Result<RealReport, Error> {
+    let path = std::env::temp_dir().join(format!("oroshi-calibrate-{}", std::process::id()));
+    let failed = |source| ResultsError::Write { path: path.clone(), source };
+    std::fs::create_dir(&path).map_err(failed)?;
+    let folder = Temporary::new(path.clone());
+    let oroshi = std::env::current_exe().map_err(ResultsError::Program)?;
+    let keeper = vec![oroshi.clone().into_os_string(), "keep".into()];
+    let tools = Tools { keeper, oroshi, output: path };
+    let asked = real::plan(args.cells.unwrap_or(usize::MAX));
+    say(&format!(
+        "{} real comparisons: {} at most; keep the machine quiet",
+        asked.len(),
+        units::length(real::length(&asked).as_secs_f64())
+    ));
+    let mut live = LabLive::new(shutdown);
+    let count = asked.len();
+    let report = real::carry_out(&asked, seed, &tools, &mut live, &mut |number, cell| {
+        let found = match &cell.trial {
+            Some(trial) => format!("{:.4} where the truth is {:.4}", trial.estimate, trial.truth),
+            None => cell.why.clone().unwrap_or_default(),
+        };
+        say(&format!("{} of {count}: {found}", number + 1));
+    });
+    live.finish();
+    drop(folder);
+    report.map_err(|error: LabError| ResultsError::Lab(error).into())
+}

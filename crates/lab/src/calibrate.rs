@@ -1,0 +1,113 @@
+//! Calibration: how often the intervals hold the truth, and how often a verdict is false.
+//!
+//! Comparisons of set-ups whose true ratio is known go through all that a real one goes through: connections that send one request after
+//! the other, the count of requests in a window of time, the bootstrap, the rule that says when it is enough, the verdict. What is
+//! counted is how often each was right.
+//!
+//! - [`simulate`]: thousands of comparisons on a virtual clock. Only servers and sockets are simulated (`simulated`); the count
+//!   ([`oroshi_stats::window`]), the lengths of runs, the rule and the verdicts ([`decide`](crate::decide)) are the functions that real runs
+//!   use.
+//! - [`real`]: some dozens with real servers (`oroshi target`), each beside simulated ones of the same kind.
+//! - [`report`]: the tables, and whether all is within its bounds.
+
+pub mod real;
+pub mod report;
+mod simulated;
+
+use fastrand::Rng;
+use oroshi_stats::compare::Verdict;
+use serde::{Deserialize, Serialize};
+
+pub use report::Report;
+pub use simulated::{Scenario, simulate_one};
+
+/// Mean delays of the servers, milliseconds.
+pub const DELAYS_MS: [f64; 5] = [1.0, 5.0, 20.0, 100.0, 500.0];
+/// Connections under load.
+pub const CONNECTIONS: [usize; 3] = [1, 10, 100];
+/// True ratios of the rates, beside 1.
+pub const RATIOS: [f64; 8] = [0.90, 0.95, 0.97, 0.985, 1.015, 1.03, 1.05, 1.10];
+
+/// How the delays of a server are distributed around their mean. `oroshi target --delay-shape` has the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shape {
+    /// All are the mean.
+    #[default]
+    Constant,
+    /// Anything from nothing to twice the mean.
+    Uniform,
+    /// Without memory: most are short, few are long.
+    Exponential,
+    /// Nine of ten are half the mean, the tenth is 5.5 times the mean.
+    Bimodal,
+}
+
+impl Shape {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Constant, Self::Uniform, Self::Exponential, Self::Bimodal];
+
+    /// The name in flags, JSON and tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Constant => "constant",
+            Self::Uniform => "uniform",
+            Self::Exponential => "exponential",
+            Self::Bimodal => "bimodal",
+        }
+    }
+
+    /// A delay, for a mean of 1.
+    pub fn draw(self, rng: &mut Rng) -> f64 {
+        match self {
+            Self::Constant => 1.0,
+            Self::Uniform => 2.0 * rng.f64(),
+            Self::Exponential => -(1.0 - rng.f64()).ln(),
+            Self::Bimodal => {
+                if rng.u8(..10) == 0 {
+                    5.5
+                } else {
+                    0.5
+                }
+            }
+        }
+    }
+}
+
+/// What became of one comparison whose truth is known.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// The true ratio, variant by base.
+    pub truth: f64,
+    /// The estimate, with its interval.
+    pub estimate: f64,
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Blocks that it took.
+    pub blocks: usize,
+}
+
+impl Trial {
+    /// Whether the interval holds the truth.
+    #[must_use]
+    pub fn covered(&self) -> bool {
+        (self.low..=self.high).contains(&self.truth)
+    }
+
+    /// Whether a difference was found between a set-up and itself.
+    #[must_use]
+    pub fn is_false_alarm(&self) -> bool {
+        self.truth == 1.0 && matches!(self.verdict, Verdict::Faster | Verdict::Slower)
+    }
+}
+
+/// Comparisons on a virtual clock: `trials` in each row of each table, `workers` threads. `going_on` is told how many are done, and of how
+/// many; where it says false, it ends with what there is.
+pub fn simulate(trials: usize, seed: u64, workers: usize, going_on: &(dyn Fn(usize, usize) -> bool + Sync)) -> Report {
+    simulated::all(trials, seed, workers.max(1), going_on)
+}

@@ -1,0 +1,179 @@
+//! How long runs are where nobody said: long enough for slow servers.
+//!
+//! A run is one observation, and a rate over a fraction of a round of answers says less of the server than of the moment. So before the
+//! first block each variant under a closed loop gets some requests, and the slowest one's mean response time decides for all: a run
+//! holds [`ROUNDS`] of them, and its warm-up [`WARM_ROUNDS`]. Lengths that were asked for stay as they are.
+
+use std::time::Duration;
+
+use oroshi_bench::{Draft, Load, Record};
+use oroshi_words::units;
+
+use crate::plan::Rules;
+use crate::result::Lengthened;
+
+/// Response times that the measured part of a run holds at least, and its warm-up.
+const ROUNDS: u32 = 10;
+const WARM_ROUNDS: u32 = 2;
+/// A run with fewer rounds than this is worth a warning.
+const FEW_ROUNDS: f64 = 5.0;
+/// Lengths are whole numbers of these.
+const STEP: Duration = Duration::from_millis(50);
+/// Requests per connection (or per place in its pipeline) that tell how long an answer takes, and the longest time for them.
+const PROBES: u64 = 2;
+const LONGEST_PROBE: Duration = Duration::from_secs(10);
+
+/// Whether anything of a load's length is left to be found out.
+pub(super) fn are_free(draft: &Draft) -> bool {
+    draft.load == Load::Closed && (draft.free_duration || draft.free_warmup)
+}
+
+/// A load's first requests, which tell how long an answer takes.
+pub(super) fn probe(draft: Draft) -> Draft {
+    let requests = PROBES * (draft.connections * draft.pipeline) as u64;
+    Draft { requests: Some(requests), duration: Some(LONGEST_PROBE), ..draft }
+}
+
+/// What the probes say: `slowest` is the longest mean response time, `variants` how many take turns in this one of `cells` cells.
+/// `None` where the usual lengths are long enough.
+pub(crate) fn lengthened(
+    drafts: &[&Draft],
+    slowest: Duration,
+    rules: &Rules,
+    variants: usize,
+    cells: usize,
+) -> Option<Lengthened> {
+    let usual = drafts.iter().filter(|draft| draft.free_duration).filter_map(|draft| draft.duration).min();
+    let usual_warmup = drafts.iter().filter(|draft| draft.free_warmup).map(|draft| draft.warmup).min();
+    let mut duration = usual.map(|usual| usual.max(up(slowest * ROUNDS)));
+    let mut warmup = usual_warmup.map(|usual| usual.max(up(slowest * WARM_ROUNDS)));
+    if let Some(time) = rules.max_time {
+        // The least number of blocks is to fit into the time.
+        let runs = (cells.max(1) * variants.max(1) * rules.min_blocks.max(1)) as f64;
+        let each = time.div_f64(runs);
+        let wanted = duration.unwrap_or_default() + warmup.unwrap_or_default();
+        if wanted > each {
+            let share = each.as_secs_f64() / wanted.as_secs_f64();
+            let shorter = |length: Duration, usual: Duration| usual.max(down(length.mul_f64(share)));
+            duration = duration.zip(usual).map(|(length, usual)| shorter(length, usual));
+            warmup = warmup.zip(usual_warmup).map(|(length, usual)| shorter(length, usual));
+        }
+    }
+    let changed = duration != usual || warmup != usual_warmup;
+    changed.then(|| Lengthened {
+        duration_s: duration.map(|duration| duration.as_secs_f64()),
+        warmup_s: warmup.map(|warmup| warmup.as_secs_f64()),
+        response_ns: slowest.as_nanos() as f64,
+    })
+}
+
+/// Gives a load the lengths that were found, where it has none of its own.
+pub(crate) fn apply(draft: &mut Draft, lengths: &Lengthened) {
+    if let Some(duration) = lengths.duration_s.filter(|_| draft.free_duration) {
+        draft.duration = Some(Duration::from_secs_f64(duration));
+    }
+    if let Some(warmup) = lengths.warmup_s.filter(|_| draft.free_warmup) {
+        draft.warmup = Duration::from_secs_f64(warmup);
+    }
+}
+
+/// What was made of a load's lengths, in words that follow those of the load; empty where it keeps its own.
+pub(super) fn in_words(draft: &Draft, lengths: &Lengthened) -> String {
+    let length = |seconds: f64| units::length(seconds);
+    let duration = lengths.duration_s.filter(|_| draft.free_duration).map(length);
+    let warmup = lengths.warmup_s.filter(|_| draft.free_warmup).map(length);
+    let what = match (duration, warmup) {
+        (Some(duration), Some(warmup)) => format!("{duration} after {warmup} of warm-up"),
+        (Some(duration), None) => duration,
+        (None, Some(warmup)) => format!("a warm-up of {warmup}"),
+        (None, None) => return String::new(),
+    };
+    format!("; lengthened to {what}, as an answer takes {}", units::time(lengths.response_ns))
+}
+
+/// Says so where a run of a closed loop is too short for its server.
+pub(super) fn too_few_rounds(record: &Record) -> Option<String> {
+    let plan = &record.plan;
+    let lanes = (plan.connections * plan.pipeline) as f64;
+    let rounds = record.requests_done() / lanes;
+    let asked = plan.load == Load::Closed && plan.requests.is_none() && !record.cut_short;
+    (asked && rounds > 0.0 && rounds < FEW_ROUNDS).then(|| {
+        let longer = record.elapsed_s / rounds * f64::from(ROUNDS);
+        format!(
+            "runs hold {rounds:.1} requests per connection: that says little of a server whose answers do not all take the same time; give runs of {} \
+             (-d), which hold ten",
+            units::length((longer * 10.0).ceil() / 10.0)
+        )
+    })
+}
+
+fn up(length: Duration) -> Duration {
+    STEP * u32::try_from(length.as_nanos().div_ceil(STEP.as_nanos())).unwrap_or(u32::MAX)
+}
+
+fn down(length: Duration) -> Duration {
+    STEP * u32::try_from(length.as_nanos() / STEP.as_nanos()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::record;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    fn free() -> Draft {
+        let (duration, warmup) = (Some(MS(1000)), MS(250));
+        Draft { duration, warmup, free_duration: true, free_warmup: true, ..Draft::default() }
+    }
+
+    fn found(draft: &Draft, slowest: u64, max_time: Option<u64>) -> Option<(Option<f64>, Option<f64>)> {
+        let rules = Rules { max_time: max_time.map(Duration::from_secs), ..Rules::default() };
+        let lengths = lengthened(&[draft, draft], MS(slowest), &rules, 2, 1)?;
+        Some((lengths.duration_s, lengths.warmup_s))
+    }
+
+    #[test]
+    fn slow_servers_get_longer_runs_and_fast_ones_the_usual() {
+        assert_eq!((found(&free(), 1, None), found(&free(), 100, None)), (None, None));
+        assert_eq!(found(&free(), 103, None), Some((Some(1.05), Some(0.25))));
+        assert_eq!(found(&free(), 500, None), Some((Some(5.0), Some(1.0))));
+    }
+
+    #[test]
+    fn what_was_asked_for_stays() {
+        let draft = Draft { free_duration: false, ..free() };
+        assert_eq!(found(&draft, 500, None), Some((None, Some(1.0))));
+        let mut both = draft.clone();
+        apply(&mut both, &lengthened(&[&draft], MS(500), &Rules::default(), 2, 1).unwrap());
+        assert_eq!((both.duration, both.warmup), (Some(MS(1000)), MS(1000)));
+        let neither = Draft { free_warmup: false, ..draft };
+        assert!(!are_free(&neither) && found(&neither, 500, None).is_none());
+    }
+
+    #[test]
+    fn the_time_for_all_of_it_is_heeded_but_no_run_is_shorter_than_usual() {
+        // Twenty runs at least: of a minute each has three seconds.
+        let (duration, warmup) = found(&free(), 500, Some(60)).unwrap();
+        assert_eq!((duration, warmup), (Some(2.5), Some(0.5)));
+        assert_eq!(found(&free(), 500, Some(5)), None);
+        assert_eq!(found(&free(), 500, Some(600)), Some((Some(5.0), Some(1.0))));
+    }
+
+    #[test]
+    fn a_run_with_few_rounds_is_told_of() {
+        let mut slow = record(&Load::Closed, 29, "latency-bound");
+        let text = too_few_rounds(&slow).unwrap();
+        assert!(text.contains("2.9 requests per connection") && text.contains("runs of 3.5s"), "{text}");
+        slow.plan.requests = Some(29);
+        assert_eq!(too_few_rounds(&slow), None);
+        assert_eq!(too_few_rounds(&record(&Load::Closed, 60, "latency-bound")), None);
+    }
+
+    #[test]
+    fn words_say_what_was_made_of_it() {
+        let lengths = lengthened(&[&free()], MS(500), &Rules::default(), 2, 1).unwrap();
+        assert_eq!(in_words(&free(), &lengths), "; lengthened to 5s after 1s of warm-up, as an answer takes 500ms");
+        assert_eq!(in_words(&Draft::default(), &lengths), "");
+    }
+}

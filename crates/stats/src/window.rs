@@ -1,0 +1,196 @@
+//! How many requests a window of time holds, when some of them lie across its edges.
+//!
+//! A request takes a stretch of time. One that lies within the window counts as one; one that lies across an edge counts as the
+//! share of its stretch that lies within. So the count does not jump as an edge moves: of a connection that sends one request after
+//! the other, each of length `d`, a window of length `T` holds `T / d`, wherever it begins.
+//!
+//! # Its error
+//!
+//! A connection whose requests take times with mean `m` and coefficient of variation `c` (standard deviation by mean):
+//!
+//! - Requests under way when the window opens, as after a warm-up: the expected count is `T / m` exactly, whatever the
+//!   distribution. (At any moment the request under way is of length `l` with a probability in proportion to `l`, and counts `1 / l`
+//!   per unit of time: `1 / m` on average.)
+//! - A request that begins just when the window opens, as without a warm-up: `T / m + c² / 2`. Nothing for constant times; half a
+//!   request too many per connection for exponential ones.
+//! - A request that never ended counts as none. It could have counted as anything up to the share of its stretch *until it was given
+//!   up*: [`WindowCount::unknown`] is the sum of these, and the true count lies between [`WindowCount::requests`] and that more.
+//!
+//! Counting whole answers instead is off by up to one request per connection, and all connections in step are off together: of a window
+//! that holds ten rounds, 10 %.
+
+/// Requests done within a window, by the share of each one's time that lies in it. Times are nanoseconds of one clock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WindowCount {
+    from: u64,
+    until: u64,
+    whole: u64,
+    parts: f64,
+    unknown: f64,
+}
+
+impl Default for WindowCount {
+    /// A window without edges.
+    fn default() -> Self {
+        Self { from: 0, until: u64::MAX, whole: 0, parts: 0.0, unknown: 0.0 }
+    }
+}
+
+impl WindowCount {
+    /// A window that opens at `from`, and is open until [`close`](Self::close).
+    #[must_use]
+    pub fn from(from: u64) -> Self {
+        Self { from, ..Self::default() }
+    }
+
+    /// Says where the window began. To be called before any request ended that began earlier.
+    pub fn open(&mut self, from: u64) {
+        self.from = from;
+    }
+
+    /// Closes the window at `until`. To be called before any later answer is counted.
+    pub fn close(&mut self, until: u64) {
+        self.until = until;
+    }
+
+    /// Counts a request that its connection set about at `began` and whose answer was whole at `ended`.
+    #[inline]
+    pub fn answered(&mut self, began: u64, ended: u64) {
+        if began >= self.from && ended <= self.until {
+            self.whole += 1;
+        } else {
+            self.parts += self.share(began, ended);
+        }
+    }
+
+    /// Notes a request without an answer, set about at `began` and given up at `given_up`.
+    pub fn unanswered(&mut self, began: u64, given_up: u64) {
+        self.unknown += self.share(began, given_up);
+    }
+
+    /// How many requests the window holds.
+    #[must_use]
+    pub fn requests(&self) -> f64 {
+        self.whole as f64 + self.parts
+    }
+
+    /// How many more it would hold at most if those given up had been answered just then.
+    #[must_use]
+    pub fn unknown(&self) -> f64 {
+        self.unknown
+    }
+
+    /// Length of the window, nanoseconds; 0 while it is open.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        if self.until == u64::MAX { 0 } else { self.until.saturating_sub(self.from) }
+    }
+
+    /// The share of `began..ended` that lies in the window.
+    fn share(&self, began: u64, ended: u64) -> f64 {
+        let within = ended.min(self.until).saturating_sub(began.max(self.from));
+        match ended.saturating_sub(began) {
+            // Of no length: it lies within or without.
+            0 => f64::from(u8::from(began >= self.from && began <= self.until)),
+            length => within as f64 / length as f64,
+        }
+    }
+}
+
+/// Requests of several windows that stand beside each other, one for each core.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Throughput {
+    /// Requests in all windows together.
+    pub requests: f64,
+    /// How many more there would be at most if those given up had been answered.
+    pub unknown: f64,
+    /// Requests per second: the sum of the windows' rates.
+    pub per_second: f64,
+}
+
+impl Throughput {
+    /// Of windows that ended by the clock: each has a rate by its own length, and they add up.
+    #[must_use]
+    pub fn of(windows: &[WindowCount]) -> Self {
+        Self::with(windows, |window| window.length())
+    }
+
+    /// Of windows that ended when their share of a number of requests was done: all are taken to be as long as the longest, as the whole
+    /// took that long.
+    #[must_use]
+    pub fn of_number(windows: &[WindowCount]) -> Self {
+        let longest = windows.iter().map(WindowCount::length).max().unwrap_or(0);
+        Self::with(windows, |_| longest)
+    }
+
+    fn with(windows: &[WindowCount], length: impl Fn(&WindowCount) -> u64) -> Self {
+        let rate = |window: &WindowCount| match length(window) {
+            0 => 0.0,
+            length => window.requests() / (length as f64 / 1e9),
+        };
+        Self {
+            requests: windows.iter().map(WindowCount::requests).sum(),
+            unknown: windows.iter().map(WindowCount::unknown).sum(),
+            per_second: windows.iter().map(rate).sum(),
+        }
+    }
+}
+
+/// How long, after a window of `length`, answers are awaited to requests that are on their way: twice the `longest` response time seen in
+/// it, a tenth of its length, or 100 ms, whichever is most; where nothing was answered, as long as it was. Never longer than `timeout`,
+/// nor than 10 s. All in nanoseconds.
+#[must_use]
+pub fn patience(length: u64, longest: Option<u64>, timeout: u64) -> u64 {
+    const LEAST: u64 = 100_000_000;
+    const MOST: u64 = 10_000_000_000;
+    let enough = longest.map_or(length, |longest| longest.saturating_mul(2).max(length / 10));
+    enough.max(LEAST).min(timeout).min(MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_awaited_for_as_long_as_they_may_take_and_no_longer() {
+        let ms = |ms: u64| ms * 1_000_000;
+        let of = |length, longest: Option<u64>, timeout| patience(ms(length), longest.map(ms), ms(timeout)) / ms(1);
+        assert_eq!(of(1000, Some(103), 2000), 206);
+        assert_eq!((of(1000, Some(1), 2000), of(100, Some(1), 2000)), (100, 100));
+        assert_eq!((of(10_000, Some(1), 2000), of(10_000, Some(1500), 2000)), (1000, 2000));
+        assert_eq!((of(300, None, 2000), of(20, None, 2000), of(5000, None, 2000)), (300, 100, 2000));
+        assert_eq!((of(60_000, None, 60_000), of(60_000, Some(50_000), 60_000)), (10_000, 10_000));
+        assert_eq!(of(1000, Some(10), 50), 50);
+    }
+
+    #[test]
+    fn a_request_counts_as_the_share_of_it_that_lies_within() {
+        let mut window = WindowCount::from(100);
+        window.close(200);
+        let count = |began, ended| {
+            let mut window = window;
+            window.answered(began, ended);
+            window.requests()
+        };
+        assert_eq!([count(100, 200), count(120, 130), count(100, 100)], [1.0; 3]);
+        assert_eq!([count(80, 120), count(180, 220), count(50, 250), count(0, 800)], [0.5, 0.5, 0.5, 0.125]);
+        assert_eq!([count(0, 100), count(200, 300), count(99, 99)], [0.0; 3]);
+        window.unanswered(150, 350);
+        assert_eq!((window.requests(), window.unknown(), window.length()), (0.0, 0.25, 100));
+    }
+
+    #[test]
+    fn windows_of_several_cores_add_up_by_their_own_lengths_or_by_the_longest() {
+        let window = |length, requests| {
+            let mut window = WindowCount::from(0);
+            window.close(length);
+            (0..requests).for_each(|_| window.answered(0, 1));
+            window
+        };
+        let windows = [window(1_000_000_000, 100), window(2_000_000_000, 100)];
+        assert_eq!(Throughput::of(&windows), Throughput { requests: 200.0, unknown: 0.0, per_second: 150.0 });
+        assert_eq!(Throughput::of_number(&windows).per_second, 100.0);
+        assert_eq!(Throughput::of(&[WindowCount::default()]).per_second, 0.0, "one that is open has no rate");
+        assert_eq!(Throughput::of(&[]), Throughput::default());
+    }
+}
