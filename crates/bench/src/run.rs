@@ -454,7 +454,6 @@ fn assemble(
     let per_second = |n: u64| if elapsed_s > 0.0 { n as f64 / elapsed_s } else { 0.0 };
     let windows: Vec<WindowCount> = outcomes.iter().map(|outcome| outcome.tally.window).collect();
     let throughput = if plan.requests.is_some() { Throughput::of_number(&windows) } else { Throughput::of(&windows) };
-    let mut warnings = warnings;
     warnings.extend(in_doubt(&throughput));
     let thread_cpu: Vec<f64> =
         outcomes.iter().map(|o| if o.elapsed > 0 { o.cpu as f64 / o.elapsed as f64 } else { 0.0 }).collect();

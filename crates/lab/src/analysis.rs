@@ -93,7 +93,9 @@ pub fn comparisons(asked: &Asked<'_>, runs: &[Run]) -> Vec<Comparison> {
         let all: Vec<Found> = pairs(asked.alive).into_iter().filter(there).map(found).collect();
         if place == 0 {
             let ratios = all.iter().filter_map(|found| match &found.finding {
-                Finding::Ratio(estimate) => Some(((found.base, found.variant), estimate.widened)),
+                Finding::Ratio(estimate) | Finding::Disturbed(estimate, _) => {
+                    Some(((found.base, found.variant), estimate.widened))
+                }
                 Finding::Timetable { .. } | Finding::Nothing(_) => None,
             });
             widened = ratios.collect();

@@ -182,7 +182,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     live.finish(result.is_ok())?;
     let mut record = result?;
     record.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(&record)).collect();
-    if let Some(alarm) = text::alarm(&record) {
+    if let Some(alarm) = words::alarm(&record) {
         record.warnings.insert(0, alarm);
     }
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());

@@ -183,6 +183,7 @@ fn as_run(variant: usize, block: usize, session: usize, figures: BTreeMap<Metric
         warnings: Vec::new(),
         record: None,
         command: None,
+        machine: None,
     }
 }
 
