@@ -10,13 +10,13 @@ use super::servers::{Servers, Stopped};
 use super::stop::{self, Progress};
 use super::{Stage, lengths};
 use crate::analysis::{self, Facts, no_figure};
-use crate::{decide, disturbed};
 use crate::doubts::Look;
 use crate::follow::Event;
 use crate::metric::Metric;
 use crate::order::order;
 use crate::plan::{Cell, Experiment, LEAST_BLOCKS, Load, Rules, Variant};
 use crate::result::{CellResult, Ended, Failure, Lengthened, Program, Run, VariantResult};
+use crate::{decide, disturbed};
 
 /// Carries out a cell. Its servers are gone when this returns.
 pub(super) fn carry_out(stage: &mut Stage<'_>, index: usize) -> CellResult {
@@ -409,6 +409,7 @@ mod tests {
                 load_programs: vec![None; 2],
                 runs: vec![crate::sample::run(1, 4, &[]), disturbed(others), Run { block: 3, ..disturbed(9.0) }],
                 rate: None,
+                lengthened: None,
                 blocks: 4,
                 repeated,
             };

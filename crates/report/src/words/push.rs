@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use oroshi_bench::{Bottleneck, Failure};
 use oroshi_bench::subscribe::Record;
 use oroshi_bench::subscribe::record::{PostedRecord, PublishRecord};
+use oroshi_bench::{Bottleneck, Failure};
 use oroshi_words::units;
 
 use super::rhythm;
