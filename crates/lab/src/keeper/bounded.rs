@@ -41,8 +41,9 @@ impl Bounded {
         if length <= self.most {
             return Ok(());
         }
-        let mut end = vec![0; usize::try_from(self.tail).unwrap_or(0)];
-        let read = self.file.read_at(&mut end, length - self.tail)?;
+        // With the byte before it, which tells whether it begins a line.
+        let mut end = vec![0; usize::try_from(self.tail + 1).unwrap_or(0)];
+        let read = self.file.read_at(&mut end, length - self.tail - 1)?;
         end.truncate(read);
         // From the beginning of a line, if there is one.
         let start = end.iter().position(|&byte| byte == b'\n').map_or(0, |place| place + 1);
