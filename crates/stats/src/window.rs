@@ -112,7 +112,7 @@ impl Throughput {
     /// Of windows that ended by the clock: each has a rate by its own length, and they add up.
     #[must_use]
     pub fn of(windows: &[WindowCount]) -> Self {
-        Self::with(windows, |window| window.length())
+        Self::with(windows, WindowCount::length)
     }
 
     /// Of windows that ended when their share of a number of requests was done: all are taken to be as long as the longest, as the whole

@@ -326,7 +326,8 @@ pub(super) fn all(
 ) -> Report {
     let tasks = tasks(trials, seed);
     let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let done: Mutex<Vec<(usize, Vec<(Metric, Trial)>)>> = Mutex::new(Vec::new());
+    type Found = Vec<(Metric, Trial)>;
+    let done: Mutex<Vec<(usize, Found)>> = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
