@@ -63,6 +63,10 @@ module Oroshi
       option[:worker_timeout, "WorkerTimeout", Types.seconds, 0.0,
              "how long the application may take; then the client gets 504, the log a backtrace; 0: as long as it likes"],
       option[:max_body, "MaxBody", Types.bytes, 1 << 30, "the largest request body, in bytes; 0: any size"],
+      option[:buffer_memory, "BufferMemory", Types.bytes, 64 << 20,
+             "how many bytes of half-received bodies and unread answers each worker keeps in memory; more goes to temporary files"],
+      option[:answer_files, "AnswerFiles", Types.bytes, 1 << 30,
+             "how many bytes of unread answers each worker keeps in temporary files; then answers by `each` wait, others are cut off"],
       option[:chunked_transfer, "ChunkedTransfer", Types.boolean, true,
              "answers of unknown length go out in chunks; false: they end with the connection"],
 

@@ -12,6 +12,7 @@ use magnus::{Error, Ruby, value::ReprValue as _};
 use oroshi_http1::{Framing, RequestEvent, RequestHead};
 
 use crate::accept::{self, LISTENER, Listener};
+use crate::budget;
 use crate::clock::{self, DateLine};
 use crate::connection::{Connection, Next, Seats, Stage};
 use crate::env::{Common, Environments};
@@ -57,6 +58,7 @@ pub(crate) struct Engine<'w> {
     pub(crate) collect_at: u64,
     pub(crate) now_ms: u64,
     swept_ms: u64,
+    complained_ms: u64,
     /// Since when it has been stopping, and why.
     pub(crate) stopping: Option<(u64, Ended)>,
     /// What has to leave the loop: `exit`, a signal's exception, a `throw`.
@@ -81,6 +83,8 @@ const SWEEP_MS: u64 = 1000;
 impl<'w> Engine<'w> {
     pub(crate) fn new(ruby: &'w Ruby, worker: &'w Worker) -> Result<Self, Error> {
         let settings = &worker.settings;
+        budget::MEMORY.limit(settings.buffer_bytes);
+        budget::FILES.limit(settings.answer_file_bytes);
         let common = Common {
             rack2: settings.rack2,
             multiprocess: settings.multiprocess,
@@ -116,6 +120,7 @@ impl<'w> Engine<'w> {
             collect_at: 0,
             now_ms: clock::coarse_ms(),
             swept_ms: 0,
+            complained_ms: 0,
             stopping: None,
             leave: None,
             parent: std::os::unix::process::parent_id(),
@@ -376,8 +381,8 @@ impl<'w> Engine<'w> {
             _ => 0,
         };
         if length > rest.len() as u64 || length > worker.settings.spool_bytes as u64 {
-            if head.expect_continue && rest.is_empty() {
-                self.exchange(connection, head, Body::Lazy);
+            if head.expect_continue && rest.is_empty() && !ask_for_body(&connection) {
+                self.close(connection, Next::Abort);
                 return None;
             }
             let head_bytes = &bytes[..bytes.len() - rest.len()];
@@ -430,7 +435,7 @@ impl<'w> Engine<'w> {
             }
             Err(BodyError::Spool(error)) => {
                 connection.stage = Stage::Body(incoming);
-                self.complain(&format!("a request's body cannot be stored in a temporary file: {error}"));
+                self.complain_now_and_then(&format!("a request's body cannot be stored in a temporary file: {error}"));
                 self.refuse(connection, 500);
             }
         }
@@ -508,7 +513,6 @@ impl<'w> Engine<'w> {
         }
     }
 
-    #[expect(clippy::boxed_local, reason = "it has been in its box since it was accepted")]
     pub(crate) fn close(&mut self, connection: Box<Connection>, next: Next) {
         if connection.interest != Interest::None {
             self.poll.remove(connection.number());
@@ -533,6 +537,7 @@ impl<'w> Engine<'w> {
     /// Ends the patience with connections whose time is over.
     fn sweep(&mut self) {
         self.swept_ms = self.now_ms;
+        budget::trim();
         self.look_for_manager();
         self.resume();
         let now_ms = self.now_ms;
@@ -547,8 +552,9 @@ impl<'w> Engine<'w> {
         }
     }
 
-    /// Gives back room that a large answer has needed.
+    /// Gives back room that large answers have needed.
     fn shrink(&mut self) {
+        budget::trim();
         if self.out.capacity() > 4 * SCRATCH_BYTES {
             self.out = Vec::with_capacity(SCRATCH_BYTES);
         }
@@ -560,12 +566,30 @@ impl<'w> Engine<'w> {
         }
     }
 
+    /// As [`complain`](Self::complain), at most once a second: for what clients can cause at will.
+    pub(crate) fn complain_now_and_then(&mut self, what: &str) {
+        if self.now_ms.saturating_sub(self.complained_ms) >= SWEEP_MS {
+            self.complained_ms = self.now_ms;
+            self.complain(what);
+        }
+    }
+
     /// A line of the server's own in `rack.errors`.
     pub(crate) fn complain(&self, what: &str) {
         let errors = self.worker.settings.errors;
         // If not even this can be written, there is nobody to tell.
         let _ = errors.funcall::<_, _, magnus::Value>("puts", (format!("oroshi: {what}"),));
         let _ = errors.funcall::<_, _, magnus::Value>("flush", ());
+    }
+}
+
+/// Tells a client that its body is wanted (RFC 9110 section 10.1.1). False: nothing can be sent to it.
+fn ask_for_body(connection: &Connection) -> bool {
+    const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+    match socket::send(connection.number(), CONTINUE, false) {
+        Ok(sent) => sent == CONTINUE.len(),
+        // A client that has not read what it was sent before must not wait for this either: it sends the body after a while.
+        Err(error) => is_for_later(&error),
     }
 }
 

@@ -11,12 +11,13 @@
 //!    waits for what.
 //! 3. `exchange`: one request, from its bytes to the application and back.
 //! 4. `env`, `shapes`, `values`: the environment, and why it costs so little; `request`: its body.
-//! 5. `respond`, `head`, `output`: the answer; `stream`: one that comes piece by piece; `hijack`: sockets given away;
+//! 5. `respond`, `head`, `output`: the answer; `budget`: what waits for clients; `stream`: one that comes piece by piece; `hijack`: sockets given away;
 //!    `present`: how Ruby objects reach the exchange that they belong to; `client_wait`: the few waits within it.
 //! 6. `scoreboard`, `overdue`, `title`, `log`: what others see of it.
 //! 7. `rb`: Ruby's C interface, and the two rules that keep its use sound.
 
 mod accept;
+mod budget;
 mod client_wait;
 mod clock;
 mod connection;
@@ -52,7 +53,7 @@ mod entry {
     use magnus::{Error, Module as _, Object as _, Ruby, function, method};
 
     use crate::scoreboard::Scoreboard;
-    use crate::worker::{self, Worker};
+    use crate::worker::Worker;
 
     #[magnus::init(name = "native")]
     fn init(ruby: &Ruby) -> Result<(), Error> {
@@ -76,7 +77,6 @@ mod entry {
 
         let hijack = native.define_class("Hijack", ruby.class_object())?;
         hijack.define_method("call", method!(crate::hijack::call, 0))?;
-
-        native.define_singleton_method("receive_body", function!(worker::receive_body, 1))
+        Ok(())
     }
 }

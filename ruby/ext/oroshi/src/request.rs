@@ -1,5 +1,5 @@
-//! The body of a request, gathered before the application is called: in memory while it is small, in a file without a
-//! name beyond that. So a slow client costs no worker.
+//! The body of a request, gathered before the application is called: in memory while it is small and there
+//! is room (`budget`), in a file without a name beyond that. So a slow client costs no worker.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -9,6 +9,7 @@ use std::path::Path;
 
 use oroshi_http1::{DecodeError, Limits, RequestDecoder, RequestEvent, RequestHead};
 
+use crate::budget::{Held, MEMORY};
 use crate::socket::checked;
 
 /// A request whose body is on its way.
@@ -69,13 +70,14 @@ pub(crate) fn gather(
 pub(crate) struct Spool {
     memory_bytes: usize,
     memory: Vec<u8>,
+    held: Held,
     file: Option<File>,
     length: u64,
 }
 
 impl Spool {
     pub(crate) fn new(memory_bytes: usize) -> Self {
-        Spool { memory_bytes, memory: Vec::new(), file: None, length: 0 }
+        Spool { memory_bytes, memory: Vec::new(), held: Held::none(&MEMORY), file: None, length: 0 }
     }
 
     /// How much there is.
@@ -97,10 +99,12 @@ impl Spool {
 
     fn push(&mut self, data: &[u8]) -> io::Result<()> {
         self.length += data.len() as u64;
-        if self.file.is_none() && self.length > self.memory_bytes as u64 {
+        let has_room = self.length <= self.memory_bytes as u64 && self.file.is_none() && self.held.grow(data.len());
+        if self.file.is_none() && !has_room {
             let mut file = unnamed_file(&std::env::temp_dir())?;
             file.write_all(&self.memory)?;
             self.memory = Vec::new();
+            self.held.shrink_to(0);
             self.file = Some(file);
         }
         match &mut self.file {
@@ -114,7 +118,7 @@ impl Spool {
 }
 
 /// A file that nobody else can open and that is gone with its last descriptor.
-fn unnamed_file(folder: &Path) -> io::Result<File> {
+pub(crate) fn unnamed_file(folder: &Path) -> io::Result<File> {
     let mut path = folder.as_os_str().as_bytes().to_vec();
     path.push(0);
     // SAFETY: a C string.
@@ -124,7 +128,7 @@ fn unnamed_file(folder: &Path) -> io::Result<File> {
         // The file system cannot do it: a name that goes again at once.
         Err(_) => {
             path.pop();
-            path.extend_from_slice(b"/oroshi-body-XXXXXX\0");
+            path.extend_from_slice(b"/oroshi-XXXXXX\0");
             // SAFETY: a C string that may be written to.
             let made = unsafe { libc::mkostemp(path.as_mut_ptr().cast(), libc::O_CLOEXEC) };
             let number = checked(made as isize)?;

@@ -12,8 +12,7 @@ use crate::log::Format;
 pub(crate) struct Settings {
     /// How long a kept connection may wait for its next request; 0: one request per connection.
     pub(crate) keep_alive_ms: u64,
-    /// How long one wait for a client may take: a head, progress in a body, room for an answer. A body that the
-    /// application reads while it comes has this long in all.
+    /// How long one wait for a client may take: a head, progress in a body, room for an answer.
     pub(crate) timeout_ms: u64,
     /// How long kept connections are still served after a stop.
     pub(crate) linger_ms: u64,
@@ -21,6 +20,10 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     /// Bytes of a body that are kept in memory; beyond, it goes to a file.
     pub(crate) spool_bytes: usize,
+    /// Bytes of half-received bodies and unread answers that are kept in memory.
+    pub(crate) buffer_bytes: u64,
+    /// Bytes of unread answers that are kept in temporary files.
+    pub(crate) answer_file_bytes: u64,
     /// Whether bodies of unknown length are sent in chunks; if not, the connection's end is theirs.
     pub(crate) chunked: bool,
     /// Whether the application's Rack is older than 3.
@@ -44,7 +47,7 @@ pub(crate) struct Settings {
     pub(crate) in_place: bool,
 }
 
-const KNOWN: [&str; 19] = [
+const KNOWN: [&str; 21] = [
     "rack_release",
     "keep_alive_s",
     "timeout_s",
@@ -52,6 +55,8 @@ const KNOWN: [&str; 19] = [
     "max_body",
     "limits",
     "input_spool_bytes",
+    "buffer_bytes",
+    "answer_file_bytes",
     "chunked",
     "multiprocess",
     "url_scheme",
@@ -99,6 +104,8 @@ impl Settings {
             linger_ms: reader.milliseconds("linger_s", 1.0)?,
             limits,
             spool_bytes: reader.get("input_spool_bytes")?.unwrap_or(1024 * 1024),
+            buffer_bytes: reader.get("buffer_bytes")?.unwrap_or(64 << 20),
+            answer_file_bytes: reader.get("answer_file_bytes")?.unwrap_or(1 << 30),
             chunked: reader.get("chunked")?.unwrap_or(true),
             rack2: major < 3,
             multiprocess: reader.get("multiprocess")?.unwrap_or(true),

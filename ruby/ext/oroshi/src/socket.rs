@@ -70,6 +70,24 @@ pub(crate) fn send_file(socket: RawFd, file: RawFd, offset: u64, count: u64) -> 
     checked(unsafe { libc::sendfile(socket, file, &raw mut offset, count) })
 }
 
+/// Writes all of `bytes` to a file, from `offset` on.
+pub(crate) fn write_at(file: RawFd, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &bytes[done..];
+        // SAFETY: pointer and length of one slice.
+        let wrote = checked(unsafe {
+            libc::pwrite(file, rest.as_ptr().cast(), rest.len(), (offset as usize + done) as libc::off_t)
+        });
+        match wrote {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            wrote => done += wrote?,
+        }
+    }
+    Ok(())
+}
+
 /// Whether bytes have come that nobody has read. To close over them would make of it a reset (RFC 9112 section 9.6), which takes an answer
 /// along that is not read yet.
 pub(crate) fn has_unread(socket: RawFd) -> bool {
