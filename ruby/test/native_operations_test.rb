@@ -26,7 +26,7 @@ class NativeOperationsTest < Minitest::Test
   def test_the_scoreboard
     board = Oroshi::Native::Scoreboard.new(3, 0)
     assert_equal 3, board.slots
-    empty = { state: :empty, pid: 0, requests: 0, busy_s: nil, serial: 0, request: nil, told: false }
+    empty = { state: :empty, pid: 0, handed_over: 0, requests: 0, busy_s: nil, serial: 0, request: nil, told: false }
     assert_equal empty, board.read(2)
     assert_equal [], board.overdue(0.0)
     assert_match(/no slot 3: the scoreboard has 3/, assert_raises(IndexError) { board.read(3) }.message)

@@ -238,6 +238,29 @@ module Oroshi
       freeze
     end
 
+    # What is opened, or done, once and for all when the server starts.
+    OPENED_ONCE = %i[host port path listen backlog reuseport path_mode warmup log_format access_log error_log pid_file
+                     config_file].freeze
+
+    # These settings, but with the values that `before` has under `names`. Gives them back, and a line for each that differs.
+    def keeping(before, names)
+      kept = names.to_h { |name| [name, before.public_send(name)] }
+      [Settings.new(@values.merge(kept), @origins), changes_from(before, names)]
+    end
+
+    # What is not as it was before: lines `MaxWorkers 4 (it was 2)`. Hooks are never the same, and not among them.
+    def changes_from(before, names = OPTIONS.reject(&:hook?).map(&:name))
+      names.filter_map do |name|
+        option = self.class.option(name)
+        was, is = [before, self].map { |settings| self.class.show(option, settings.public_send(name)) }
+        "#{option.flag} #{is} (it was #{was})" if was != is
+      end
+    end
+
+    def hooks
+      OPTIONS.select(&:hook?).map { |option| public_send(option.name) }
+    end
+
     # The values in effect, as lines `Name value (where it is from)`; for `oroshi-rack --check`.
     def describe
       OPTIONS.map do |option|

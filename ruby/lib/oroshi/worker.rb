@@ -96,6 +96,8 @@ module Oroshi
       now = @scoreboard.read(@slot)
       return unless now[:busy_s] && now[:busy_s] >= @settings.worker_timeout
 
+      @native.hand_over # nobody else is to suffer
+
       # What is above this trap and below the call of the application is no news.
       where = caller.drop_while { |line| line.start_with?(__FILE__) }.take_while { |line| !line.start_with?(__FILE__) }
       Log.event("worker #{@slot}: #{now[:request]} took longer than WorkerTimeout, #{Log.duration(now[:busy_s])}; " \

@@ -1,5 +1,6 @@
 //! A connection, and the seats in which connections wait for epoll.
 
+use std::cell::UnsafeCell;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -56,6 +57,8 @@ pub(crate) struct Connection {
     pub(crate) interest: Interest,
     /// Whether the request at work is its last, as its client says.
     pub(crate) is_last: bool,
+    /// Whether its socket is open in other processes: closing it here does not end it.
+    pub(crate) must_shut: bool,
     /// Where it sits, once it has waited for anything.
     pub(crate) seat: Option<u64>,
 }
@@ -73,6 +76,7 @@ impl Connection {
             due_ms: 0,
             interest: Interest::None,
             is_last: false,
+            must_shut: false,
             seat: None,
         }
     }
@@ -89,8 +93,16 @@ impl Connection {
 }
 
 /// Connections by token. A token is good for one connection only: an event that comes late finds nobody.
+///
+/// The main thread has them, and the watcher while they are lent to it (`watcher`): one at a time.
 #[derive(Debug, Default)]
-pub(crate) struct Seats {
+pub(crate) struct Seats(UnsafeCell<Table>);
+
+// SAFETY: whoever uses them has them alone, by the exchange of a word in `watcher`, which also orders memory.
+unsafe impl Sync for Seats {}
+
+#[derive(Debug, Default)]
+struct Table {
     all: Vec<Seat>,
     free: Vec<u32>,
     taken: usize,
@@ -105,21 +117,22 @@ struct Seat {
 impl Seats {
     /// How many seats belong to somebody.
     pub(crate) fn taken(&self) -> usize {
-        self.taken
+        self.table().taken
     }
 
     /// Takes a seat, to which a connection can be put. The token's lower half is below 2^31.
-    pub(crate) fn reserve(&mut self) -> u64 {
-        self.taken += 1;
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.all.push(Seat::default());
-            self.all.len() as u32 - 1
+    pub(crate) fn reserve(&self) -> u64 {
+        let table = self.table();
+        table.taken += 1;
+        let index = table.free.pop().unwrap_or_else(|| {
+            table.all.push(Seat::default());
+            table.all.len() as u32 - 1
         });
-        u64::from(self.all[index as usize].generation) << 32 | u64::from(index)
+        u64::from(table.all[index as usize].generation) << 32 | u64::from(index)
     }
 
     /// Seats a connection in the place that it has reserved.
-    pub(crate) fn put(&mut self, connection: Box<Connection>) {
+    pub(crate) fn put(&self, connection: Box<Connection>) {
         if let Some(token) = connection.seat
             && let Some(seat) = self.seat(token)
         {
@@ -128,27 +141,34 @@ impl Seats {
     }
 
     /// Takes a connection out; the place stays its own.
-    pub(crate) fn take(&mut self, token: u64) -> Option<Box<Connection>> {
+    pub(crate) fn take(&self, token: u64) -> Option<Box<Connection>> {
         self.seat(token)?.connection.take()
     }
 
     /// Gives a place back.
-    pub(crate) fn release(&mut self, token: u64) {
+    pub(crate) fn release(&self, token: u64) {
         if let Some(seat) = self.seat(token) {
             seat.generation = seat.generation.wrapping_add(1) & 0x7fff_ffff;
             seat.connection = None;
-            self.free.push(token as u32);
-            self.taken -= 1;
+            let table = self.table();
+            table.free.push(token as u32);
+            table.taken -= 1;
         }
     }
 
     /// The tokens of seated connections for which `wanted` is true.
     pub(crate) fn tokens(&self, wanted: impl Fn(&Connection) -> bool) -> Vec<u64> {
-        let connections = self.all.iter().filter_map(|seat| seat.connection.as_ref());
+        let connections = self.table().all.iter().filter_map(|seat| seat.connection.as_ref());
         connections.filter(|connection| wanted(connection)).filter_map(|connection| connection.seat).collect()
     }
 
-    fn seat(&mut self, token: u64) -> Option<&mut Seat> {
-        self.all.get_mut(token as u32 as usize).filter(|seat| seat.generation == (token >> 32) as u32)
+    #[expect(clippy::mut_from_ref, reason = "see above: one thread has the seats, and no two of these meet")]
+    fn table(&self) -> &mut Table {
+        // SAFETY: the caller has the seats alone, and no method keeps what this gives beyond its end.
+        unsafe { &mut *self.0.get() }
+    }
+
+    fn seat(&self, token: u64) -> Option<&mut Seat> {
+        self.table().all.get_mut(token as u32 as usize).filter(|seat| seat.generation == (token >> 32) as u32)
     }
 }

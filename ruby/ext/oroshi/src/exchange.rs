@@ -82,6 +82,7 @@ impl Engine<'_> {
                 response
             })
         };
+        let lent = self.watch.lend();
         let response = match body {
             Body::Bytes(bytes) => serve(Err(bytes)),
             Body::Spooled(spool) => worker.input_of(spool).and_then(|input| {
@@ -89,6 +90,7 @@ impl Engine<'_> {
                 serve(Ok(input))
             }),
         };
+        drop(lent);
         let (connection, hijacked) = {
             let mut present = worker.present.borrow_mut();
             (present.env, present.hijack) = (0, 0);

@@ -1,5 +1,6 @@
 //! The native core of the oroshi gem: a worker that waits, parses, calls the Rack application and writes, all on Ruby's
-//! main thread. It starts no thread of its own, and nothing in it does not survive `fork`.
+//! main thread. Beside it one thread, the watcher, hands connections to other workers that wait for a call which takes long;
+//! it starts after the fork, and a process that the application forks does without it.
 //!
 //! **What it knows**: sockets, HTTP/1.1 (by `oroshi-http1`), Rack's rules on the wire. **What it does not know**: processes,
 //! signals but one, configuration, where listeners come from: that is Ruby's part (`ruby/lib/oroshi`).
@@ -7,8 +8,8 @@
 //! # Where to read
 //!
 //! 1. `worker`: what Ruby holds; `settings`: what it was told.
-//! 2. `engine`: the loop; `stopping`: its end; `accept`: where connections come from; `poll`, `socket`: the system calls; `connection`: what
-//!    waits for what.
+//! 2. `engine`: the loop; `parking`: where connections go; `stopping`: its end; `accept`: where connections come from; `poll`, `socket`: the system calls; `connection`: what
+//!    waits for what; `watcher`, `handover`: how connections get from a busy worker to an idle one.
 //! 3. `exchange`: one request, from its bytes to the application and back.
 //! 4. `env`, `shapes`, `values`: the environment, and why it costs so little; `request`: its body.
 //! 5. `respond`, `head`, `output`: the answer; `budget`: what waits for clients; `stream`: one that comes piece by piece; `hijack`: sockets given away;
@@ -25,11 +26,13 @@ mod engine;
 mod env;
 mod exchange;
 mod forked;
+mod handover;
 mod head;
 mod hijack;
 mod log;
 mod output;
 mod overdue;
+mod parking;
 mod peers;
 mod poll;
 mod present;
@@ -44,6 +47,7 @@ mod stopping;
 mod stream;
 mod title;
 mod values;
+mod watcher;
 mod worker;
 
 /// What Ruby calls when it loads the library. The macro makes a public function without a doc comment.
@@ -65,6 +69,7 @@ mod entry {
         scoreboard.define_method("clear", method!(Scoreboard::clear, 1))?;
         scoreboard.define_method("read", method!(Scoreboard::read, 1))?;
         scoreboard.define_method("overdue", method!(Scoreboard::overdue, 1))?;
+        scoreboard.define_method("ending", method!(Scoreboard::end, 1))?;
         scoreboard.define_method("condemn", method!(Scoreboard::condemn, 2))?;
 
         let worker = native.define_class("Worker", ruby.class_object())?;
@@ -72,11 +77,14 @@ mod entry {
         worker.define_method("run", method!(Worker::run, 0))?;
         worker.define_method("stop", method!(Worker::stop, 0))?;
         worker.define_method("stop_now", method!(Worker::stop_now, 0))?;
+        worker.define_method("hand_over", method!(Worker::hand_over, 0))?;
         worker.define_method("flush_log", method!(Worker::flush_log, 0))?;
         worker.define_method("wants_replacing?", method!(Worker::wants_replacing, 0))?;
 
         let hijack = native.define_class("Hijack", ruby.class_object())?;
         hijack.define_method("call", method!(crate::hijack::call, 0))?;
+
+        native.define_singleton_method("refuse_new", function!(crate::worker::refuse_new, 1))?;
         Ok(())
     }
 }

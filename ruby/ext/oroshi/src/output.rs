@@ -313,6 +313,7 @@ mod tests {
     /// What does not fit into memory goes to files, in order, and those end with what was sent.
     #[test]
     fn a_rest_without_room_in_memory_goes_through_files_in_order() {
+        MEMORY.limit(4 << 20);
         let (server, mut client) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
         let mut output = Output::default();

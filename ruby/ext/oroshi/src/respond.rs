@@ -286,6 +286,7 @@ impl Engine<'_> {
             present.number
         };
         let each = self.worker.known.each;
+        let lent = self.watch.lend();
         let walked = rb::protect(|| {
             // SAFETY: the block's function has the type that is asked for; the number is far below 2^62.
             unsafe {
@@ -293,6 +294,7 @@ impl Engine<'_> {
                 rb_sys::rb_block_call(body, each, 0, std::ptr::null(), Some(crate::stream::piece), number)
             }
         });
+        drop(lent);
         let (connection, stream) = {
             let mut present = self.worker.present.borrow_mut();
             (present.connection.take(), present.stream.take())
@@ -365,6 +367,7 @@ impl Engine<'_> {
             return self.close(connection, Next::Abort);
         }
         let poll = self.poll.number();
+        let lent = self.watch.lend();
         let given = hijack::as_io(self.ruby, *connection, poll).and_then(|io| match taker {
             Some(taker) => {
                 let called = rb::value(taker).funcall::<_, _, Value>("call", (io,));
@@ -384,6 +387,7 @@ impl Engine<'_> {
                 called
             }
         });
+        drop(lent);
         if forked::is_child() {
             return self.leave_to_parent(given.err());
         }

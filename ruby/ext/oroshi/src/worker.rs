@@ -1,9 +1,10 @@
 //! `Oroshi::Native::Worker`: what the Ruby side holds of a worker. Its methods leave notes for the loop, which looks at
 //! them between two requests; so they may be called from a trap, in the midst of anything.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::RawFd;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use magnus::rb_sys::AsRawValue as _;
@@ -17,6 +18,7 @@ use crate::present::Present;
 use crate::rb::{self, Roots};
 use crate::scoreboard::{Scoreboard, Slot, State};
 use crate::settings::Settings;
+use crate::watcher::Watch;
 
 /// How a worker was told to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +45,9 @@ pub(crate) struct Worker {
     pub(crate) log: RefCell<AccessLog>,
     pub(crate) enough: Cell<bool>,
     pub(crate) known: Known,
+    pub(crate) board: Scoreboard,
+    pub(crate) watch: OnceCell<Arc<Watch>>,
+    own: usize,
 }
 
 // SAFETY: magnus asks for it since an object may be dropped on any thread. A worker is used by the thread that runs it and
@@ -127,7 +132,8 @@ impl Worker {
             &[],
         )?;
         let (listeners, scoreboard, slot, settings) = given.required;
-        let peers = Peers::new(*scoreboard, slot);
+        let (board, own) = (*scoreboard, slot);
+        let peers = Peers::new(board, own);
         let slot = scoreboard.slot(ruby, slot)?;
         let settings = Settings::read(ruby, settings)?;
         let roots = Roots::default();
@@ -147,7 +153,15 @@ impl Worker {
             stop: Cell::new(Stop::No),
             enough: Cell::new(false),
             known,
+            board,
+            watch: OnceCell::new(),
+            own,
         })
+    }
+
+    /// What this worker shares with its watcher, made at the first call. `poll`: its epoll set.
+    pub(crate) fn watch(&self, poll: RawFd) -> &Arc<Watch> {
+        self.watch.get_or_init(|| Arc::new(Watch::new(poll, self.board, self.own, self.board.queue())))
     }
 
     /// `#run`: serves until it is told to stop.
@@ -194,10 +208,25 @@ impl Worker {
         }
     }
 
+    /// `#hand_over`: gives all connections but the present one to the other workers, for a process that is about to end. For
+    /// traps too.
+    pub(crate) fn hand_over(&self) {
+        if let Some(watch) = self.watch.get() {
+            watch.hand_over_all(false);
+        }
+    }
+
     /// `#wants_replacing?`
     pub(crate) fn wants_replacing(&self) -> bool {
         self.enough.get()
     }
+}
+
+/// `Oroshi::Native.refuse_new(fd)`: nobody can connect to this listener any more; who has is still to be accepted.
+pub(crate) fn refuse_new(ruby: &Ruby, listener: RawFd) -> Result<(), Error> {
+    crate::socket::refuse_new(listener).map_err(|error| {
+        Error::new(ruby.exception_io_error(), format!("descriptor {listener} cannot be made to refuse: {error}"))
+    })
 }
 
 /// Forgets the active worker, however `run` ends.
