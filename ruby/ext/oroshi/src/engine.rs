@@ -152,6 +152,7 @@ impl<'w> Engine<'w> {
     pub(crate) fn run(mut self) -> Result<Ended, Error> {
         crate::forked::watch();
         overdue::install(self.worker.slot).map_err(|error| broken(self.ruby, "sigaction for SIGURG", &error))?;
+        crate::crash::install().map_err(|error| broken(self.ruby, "sigaction for SIGSEGV", &error))?;
         self.worker.slot.set_state(State::Idle);
         self.show_idle();
         loop {

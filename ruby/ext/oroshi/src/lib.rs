@@ -9,7 +9,7 @@
 //!
 //! 1. `worker`: what Ruby holds; `settings`: what it was told.
 //! 2. `engine`: the loop; `parking`: where connections go; `stopping`: its end; `accept`: where connections come from; `poll`, `socket`: the system calls; `connection`: what
-//!    waits for what; `watcher`, `handover`: how connections get from a busy worker to an idle one.
+//!    waits for what; `watcher`, `handover`: how connections get from a busy worker to an idle one; `crash`: and from one that ends.
 //! 3. `exchange`: one request, from its bytes to the application and back.
 //! 4. `env`, `shapes`, `values`: the environment, and why it costs so little; `request`: its body.
 //! 5. `respond`, `head`, `output`: the answer; `budget`: what waits for clients; `stream`: one that comes piece by piece; `hijack`: sockets given away;
@@ -22,6 +22,7 @@ mod budget;
 mod client_wait;
 mod clock;
 mod connection;
+mod crash;
 mod engine;
 mod env;
 mod exchange;

@@ -1,6 +1,6 @@
 //! The watcher: a native thread of each worker. While the application keeps the main thread, requests may come on other
 //! connections of this worker; when one call has taken some milliseconds, the watcher hands these connections over to
-//! the other workers (`handover`). When the manager has condemned the present request, all connections go.
+//! the other workers (`handover`). When the manager has condemned the present request, or the process crashes, all connections go.
 //!
 //! It holds no lock of Ruby's and touches nothing of Ruby's. Seats and connections belong to the main thread; it lends
 //! them out while it is in the application (`lend`), for the price of one store and one exchange per call. A process that
@@ -8,6 +8,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use crate::accept::LISTENER;
 use crate::connection::{Connection, Next, Seats, Stage};
+use crate::crash;
 use crate::forked;
 use crate::handover::{Errand, MOST_INPUT, Note, Queue};
 use crate::output::Output;
@@ -117,10 +119,15 @@ impl Watch {
             let (serial, requests) = (self.slot.serial(), self.slot.requests());
             let condemned = self.slot.condemned().filter(|&serial| serial != given_up);
             let is_slow = serial != 0 && serial == last && self.slot.kept() > 0 && self.has_others();
-            if (condemned.is_some() || is_slow) && self.window.compare_exchange(OPEN, TAKEN, Acquire, Relaxed).is_ok() {
-                self.pass(condemned.is_some());
+            let ends = condemned.is_some() || crash::has_crashed();
+            if (ends || is_slow) && self.window.compare_exchange(OPEN, TAKEN, Acquire, Relaxed).is_ok() {
+                let passed = catch_unwind(AssertUnwindSafe(|| self.pass(ends)));
                 self.window.store(OPEN, Release);
                 given_up = condemned.unwrap_or(given_up);
+                crash::done();
+                if passed.is_err() {
+                    return; // its message stands in the log; the worker does without
+                }
             }
             quiet = if serial == 0 && requests == seen { quiet + 1 } else { 0 };
             (last, seen) = (serial, requests);
