@@ -137,15 +137,43 @@ class NativeSpreadTest < Minitest::Test
     end
   end
 
-  def test_requests_that_are_half_received_behind_a_slow_one_stay_whole
-    with_all_at_the_first(2) do |(slow, half), door, _|
-      half.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n01234")
+  # In memory, in a file, with nothing of it yet, and asked for.
+  def test_requests_with_half_a_body_behind_a_slow_one_are_answered_by_other_workers
+    with_all_at_the_first(5) do |(slow, *halves), door, pids|
+      bodies = ["0123456789", "x" * 3_000_000, "y" * 100_000, "z" * 10]
+      received = [5, 2_500_000, 0, 0]
+      halves.each_with_index do |client, n|
+        expect = "Expect: 100-continue\r\n" if n == 3
+        client.send("POST / HTTP/1.1\r\nHost: a\r\n#{expect}Content-Length: #{bodies[n].size}\r\n\r\n#{bodies[n][0, received[n]]}")
+      end
+      assert_equal 100, halves.last.answer.status
+      assert_equal 200, slow.send(request).answer.status # the worker has read what the others have sent by now
       slow.send(request("/gate"))
       keeper = door.accept
-      half.send("56789")
+      halves.each_with_index { |client, n| client.send(bodies[n][received[n]..]) }
+      halves.each_with_index do |client, n|
+        answer = client.answer
+        answer = client.answer if answer.status == 100
+        pid, body = answer.body.split(" ", 2)
+        assert_includes pids.drop(1), pid.to_i
+        assert_equal bodies[n], body, "body #{n}"
+      end
       keeper.close
       assert_equal 200, slow.answer.status
-      assert_match(/ 0123456789\z/, half.answer.body)
+    end
+  end
+
+  # Of a body in chunks nobody else can go on: it waits, and comes to no harm.
+  def test_requests_with_half_a_body_in_chunks_wait_for_their_worker
+    with_all_at_the_first(2) do |(slow, half), door, pids|
+      half.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n012")
+      assert_equal 200, slow.send(request).answer.status
+      slow.send(request("/gate"))
+      keeper = door.accept
+      half.send("34\r\n5\r\n56789\r\n0\r\n\r\n")
+      keeper.close
+      assert_equal 200, slow.answer.status
+      assert_equal "#{pids.first} 0123456789", half.answer.body
     end
   end
 

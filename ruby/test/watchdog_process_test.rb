@@ -92,16 +92,18 @@ class WatchdogProcessTest < Support::Test
     assert_match(%r{"GET /half HTTP/1\.1" 200 }, File.read(log))
   end
 
-  # Everybody else's connections go to other workers, or to the next one: idle ones, and those with half a head. Half a
-  # body cannot be moved, and is told so.
+  # Everybody else's connections go to other workers, or to the next one: idle ones, those with half a head or half a body.
+  # Half a body in chunks cannot be moved, and is told so.
   def bystanders(workers, path, limit: "300ms", told: /\AHTTP\/1\.1 504 /)
     server = serve(app: APP, WorkerTimeout: limit, ErrRespawnInterval: "10ms", MaxWorkers: workers)
     kept = Array.new(6) { Support::Client.unix(socket_path) }
     kept.each { |client| assert_equal 200, client.get("/", Connection: nil).status }
     halves = Array.new(2) { Support::Client.unix(socket_path) }
     halves.each { |client| client.write("GET / HTTP/1.1\r\nHo") }
-    bodies = Array.new(2) { Support::Client.unix(socket_path) }
-    bodies.each { |client| client.write("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nx") }
+    bodies = Array.new(4) { Support::Client.unix(socket_path) }
+    length, chunks = bodies.each_slice(2).to_a
+    length.each { |client| client.write("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nx") }
+    chunks.each { |client| client.write("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nx") }
     readers = Array.new(2) { Support::Client.unix(socket_path) }
     readers.each { |client| client.send_get("/large") }
     Support.within("the large answers to begin") { readers.each { |client| client.write("") && client.wait } }
@@ -110,9 +112,10 @@ class WatchdogProcessTest < Support::Test
     workers.times { |n| assert_match(told, asking[n].read_all) }
     server.wait_for(/worker \d .*: ended/, count: workers)
     kept.each { |client| assert_equal 200, client.get("/", Connection: nil).status }
-    halves.each { |client| client.write("st: a\r\n\r\n") || assert_equal(200, client.answer.status) }
+    halves.each { |client| client.write("st: a\r\n\r\n") && assert_equal(200, client.answer.status) }
     readers.each { |client| assert_equal 5_000_000, client.answer.body.bytesize }
-    bodies.each do |client|
+    length.each { |client| client.write("yz") && assert_equal(200, client.answer.status) }
+    chunks.each do |client|
       answer = client.answer
       assert_equal [503, "close"], [answer.status, answer.headers["connection"]]
     end

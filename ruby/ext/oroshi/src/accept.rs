@@ -6,14 +6,16 @@
 //! others that it has wait for it: if that takes long and somebody else is idle, it closes one, in good form, after its answer
 //! (`is_better_off_elsewhere`), and if one call takes very long, its watcher hands the others over (`take_handed_over`). When the worker stops, its copies of the listeners are closed at once, so that nobody waits for it.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::fs::FileExt as _;
 use std::time::Instant;
 
 use crate::connection::Connection;
 use crate::engine::Engine;
 use crate::handover::Errand;
-use crate::output::Output;
+use crate::output::{FileRest, Output};
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
 use crate::socket::{self, Place};
@@ -253,11 +255,7 @@ impl Engine<'_> {
                 self.guarded(None, |engine| engine.send_off(connection, next));
             }
             Errand::Request if handed.input.is_empty() => self.guarded(None, |engine| engine.read(connection)),
-            Errand::Request => self.guarded(None, |engine| {
-                if let Some(connection) = engine.take_requests(connection, &handed.input) {
-                    engine.park(connection);
-                }
-            }),
+            Errand::Request => self.guarded(None, |engine| engine.go_on_with(connection, &handed.input, handed.files)),
         }
         true
     }
@@ -280,6 +278,29 @@ impl Engine<'_> {
             if !any {
                 return;
             }
+        }
+    }
+
+    /// Goes on with what another worker has received of a request: a part of its head, or its head and a part of its body.
+    fn go_on_with(&mut self, connection: Box<Connection>, input: &[u8], body: Vec<FileRest>) {
+        let mut more = self.take_requests(connection, input);
+        let mut piece = vec![0; 64 * 1024];
+        for mut rest in body {
+            let file = File::from(rest.file);
+            while rest.left > 0 {
+                let Some(connection) = more.take() else { return };
+                let most = piece.len().min(usize::try_from(rest.left).unwrap_or(piece.len()));
+                match file.read_at(&mut piece[..most], rest.offset) {
+                    Ok(count @ 1..) => {
+                        (rest.offset, rest.left) = (rest.offset + count as u64, rest.left - count as u64);
+                        more = self.take_requests(connection, &piece[..count]);
+                    }
+                    _ => return self.refuse(connection, 503),
+                }
+            }
+        }
+        if let Some(connection) = more {
+            self.park(connection);
         }
     }
 

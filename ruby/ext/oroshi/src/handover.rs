@@ -39,7 +39,7 @@ pub(crate) struct Handed {
     pub(crate) note: Note,
     /// Bytes of requests that were received.
     pub(crate) input: Vec<u8>,
-    /// What is left of its answer.
+    /// What is left of its answer, or what has come of its request's body.
     pub(crate) files: Vec<FileRest>,
 }
 

@@ -4,14 +4,13 @@
 //! while there is room for it (`budget`), else to a temporary file, and goes out when epoll says so, while Ruby works on
 //! other requests. A file that the answer consists of stays a file.
 
-use std::fs::File;
 use std::io::{self, IoSlice, Write as _};
-use std::os::fd::{AsRawFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::budget::{FILES, Held, MEMORY};
 use crate::clock;
-use crate::request::unnamed_file;
-use crate::socket::{self, MOST_PIECES, checked};
+use crate::request::{memory_file, unnamed_file};
+use crate::socket::{self, MOST_PIECES};
 
 /// What of an answer has not been sent yet: first the bytes, then the files.
 #[derive(Debug)]
@@ -289,14 +288,6 @@ impl Output {
             self.held.shrink_to(self.bytes.len());
         }
     }
-}
-
-/// A file in memory, without a name.
-fn memory_file() -> io::Result<File> {
-    // SAFETY: a C string and a flag.
-    let made = checked(unsafe { libc::memfd_create(c"oroshi-answer".as_ptr(), libc::MFD_CLOEXEC) } as isize)?;
-    // SAFETY: a descriptor that was just made.
-    Ok(unsafe { File::from_raw_fd(made as RawFd) })
 }
 
 fn is_for_later(error: &io::Error) -> bool {

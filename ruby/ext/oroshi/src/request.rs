@@ -7,9 +7,10 @@ use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use oroshi_http1::{DecodeError, Limits, RequestDecoder, RequestEvent, RequestHead};
+use oroshi_http1::{DecodeError, Framing, Limits, RequestDecoder, RequestEvent, RequestHead};
 
 use crate::budget::{Held, MEMORY};
+use crate::output::FileRest;
 use crate::socket::checked;
 
 /// A request whose body is on its way.
@@ -23,6 +24,17 @@ pub(crate) struct Incoming {
 impl Incoming {
     pub(crate) fn new(head: &[u8], memory_bytes: usize) -> Self {
         Incoming { head: head.to_vec(), spool: Spool::new(memory_bytes) }
+    }
+
+    /// The bytes of the head, and what was gathered as a file, so that another process can go on with it. `None` where a new decoder
+    /// cannot: within a body in chunks.
+    pub(crate) fn as_file(&mut self, limits: &Limits) -> Option<io::Result<(&[u8], FileRest)>> {
+        let (head, spool) = self.parts(limits).ok()?;
+        if !matches!(head.framing, Framing::Length(_)) {
+            return None;
+        }
+        let file = spool.as_file().map(|file| FileRest::of_body(file, spool.length));
+        Some(file.map(|file| (&self.head[..], file)))
     }
 
     /// The head, and what was gathered.
@@ -90,6 +102,16 @@ impl Spool {
         &self.memory
     }
 
+    /// All of it as a file, from its start on.
+    fn as_file(&self) -> io::Result<OwnedFd> {
+        if let Some(file) = &self.file {
+            return Ok(file.try_clone()?.into());
+        }
+        let mut file = memory_file()?;
+        file.write_all(&self.memory)?;
+        Ok(file.into())
+    }
+
     /// The file, if the body is in one, set back to its start.
     pub(crate) fn take_file(&mut self) -> io::Result<Option<OwnedFd>> {
         let Some(mut file) = self.file.take() else { return Ok(None) };
@@ -115,6 +137,14 @@ impl Spool {
             }
         }
     }
+}
+
+/// A file in memory, without a name.
+pub(crate) fn memory_file() -> io::Result<File> {
+    // SAFETY: a C string and a flag.
+    let made = checked(unsafe { libc::memfd_create(c"oroshi".as_ptr(), libc::MFD_CLOEXEC) } as isize)?;
+    // SAFETY: a descriptor that was just made.
+    Ok(unsafe { File::from_raw_fd(made as RawFd) })
 }
 
 /// A file that nobody else can open and that is gone with its last descriptor.

@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use oroshi_http1::Limits;
+
 use crate::accept::LISTENER;
 use crate::connection::{Connection, Next, Seats, Stage};
 use crate::crash;
@@ -52,6 +54,7 @@ pub(crate) struct Watch {
     own: usize,
     slot: &'static Slot,
     queue: &'static Queue,
+    limits: Limits,
 }
 
 /// The seats are lent out; dropping it takes them back.
@@ -60,7 +63,7 @@ pub(crate) struct Lent<'w>(&'w Watch);
 
 impl Watch {
     /// `poll`: the worker's epoll set; `own`: its slot.
-    pub(crate) fn new(poll: RawFd, board: Scoreboard, own: usize, queue: &'static Queue) -> Self {
+    pub(crate) fn new(poll: RawFd, board: Scoreboard, own: usize, limits: Limits) -> Self {
         Watch {
             window: AtomicU32::new(CLOSED),
             asleep: AtomicU32::new(0),
@@ -70,7 +73,8 @@ impl Watch {
             board,
             own,
             slot: &board.all()[own],
-            queue,
+            queue: board.queue(),
+            limits,
         }
     }
 
@@ -175,7 +179,7 @@ impl Watch {
     ) -> Result<(), (Box<Connection>, Option<io::Error>)> {
         let errand = match &connection.stage {
             Stage::Idle | Stage::Head if connection.input.len() <= MOST_INPUT => Errand::Request,
-            Stage::Idle | Stage::Head | Stage::Body(_) if all => Errand::Refusal,
+            Stage::Body(_) => Errand::Refusal, // unless it can be moved
             Stage::Writing(next) if all && *next != Next::Abort => Errand::Rest(*next),
             _ => return Err((connection, None)),
         };
@@ -191,8 +195,19 @@ impl Watch {
             Ok(files) => files,
             Err(error) => return Err((connection, Some(error))),
         };
-        let input = if errand == Errand::Refusal { &[][..] } else { &connection.input };
-        if let Err(error) = self.queue.send(connection.number(), note, input, &files) {
+        let number = connection.number();
+        let sent = match &mut connection.stage {
+            Stage::Body(incoming) => match incoming.as_file(&self.limits) {
+                Some(Ok((head, body))) => {
+                    self.queue.send(number, Note { errand: Errand::Request, ..note }, head, &[body])
+                }
+                Some(Err(error)) => Err(error),
+                None if all => self.queue.send(number, note, &[], &[]),
+                None => return Err((connection, None)),
+            },
+            _ => self.queue.send(number, note, &connection.input, &files),
+        };
+        if let Err(error) = sent {
             connection.output = Output::of_files(files);
             return Err((connection, Some(error)));
         }
