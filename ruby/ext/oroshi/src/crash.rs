@@ -1,6 +1,6 @@
 //! What a worker still does when it crashes: before Ruby's handler writes its report and ends the process, the watcher
-//! hands all other connections over. A stack that is too deep arrives as the same signal, and Ruby goes on after it;
-//! nothing is lost by having handed connections over then.
+//! hands all other connections over. A stack that is too deep arrives as the same signal, and Ruby goes on after it: then
+//! connections have moved without need, and half-received bodies in chunks were refused.
 
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Release};
