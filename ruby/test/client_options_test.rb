@@ -53,6 +53,52 @@ class ClientOptionsTest < ClientSupport::Test
     end
   end
 
+  def test_objects_without_a_text_of_their_own_are_no_values
+    file = File.open(__FILE__)
+    { query: [file, Object.new, proc {}], form: [Object.new, proc {}], headers: [file, Object.new] }.each do |name, values|
+      values.each do |value|
+        error = assert_raises(ArgumentError, "#{name} #{value.class}") { client.get("http://127.0.0.1:1/", name => { a: value }) }
+        assert_match(/\A#{name}: expected .*plain values \(a String, a number, a Time, or what else has a text of its own\)/, error.message)
+      end
+    end
+  ensure
+    file&.close
+  end
+
+  def test_a_block_is_refused_where_it_would_be_ignored
+    %i[get head post put patch delete].each do |verb|
+      error = assert_raises(ArgumentError, verb) { client.public_send(verb, "http://127.0.0.1:1/") { |chunk| chunk } }
+      assert_match(/\Aa block: expected none; .*fetch_all/, error.message)
+    end
+  end
+
+  def test_names_of_other_clients_lead_to_ours
+    {
+      read_timeout: /first_byte_timeout .*between_bytes_timeout/, open_timeout: /connect_timeout/, proxy: /no proxies/,
+      user_agent: /headers: { "User-Agent"/, params: /query/, verify_ssl: /verify/, multipart: /form/
+    }.each do |name, hint|
+      error = assert_raises(ArgumentError) { client(name => 1) }
+      assert_match(/\A#{name}: no such option; /, error.message)
+      assert_match(hint, error.message)
+    end
+  end
+
+  def test_a_proxy_in_the_environment_is_told_once
+    script = 'require "oroshi/client"; 2.times { Oroshi::Client.new }'
+    %w[http_proxy https_proxy HTTPS_PROXY all_proxy].each do |name|
+      told = proxied(script, name => "http://me:secret@127.0.0.1:1")
+      assert_equal "Oroshi::Client: #{name} is set, and this client uses no proxies: it connects to each URL's host itself\n", told
+    end
+    assert_empty proxied(script, "http_proxy" => "")
+    assert_empty proxied(script, "HTTP_PROXY" => "http://127.0.0.1:1")
+  end
+
+  def proxied(script, variables)
+    clean = %w[http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY].to_h { |name| [name, nil] }
+    command = [RbConfig.ruby, *$LOAD_PATH.flat_map { |folder| ["-I", folder] }, "-e", script]
+    IO.popen([clean.merge(variables), *command, { err: %i[child out] }], &:read)
+  end
+
   # Values that Ruby or the native side stumbled over: TypeError, RangeError, EncodingError, NoMethodError.
   NASTY = [
     nil, false, true, 0, -1, 1, 2**40, 2**63, 2**64, 2**70, 0.5, Float::NAN, Float::INFINITY, 3r, 1i, Complex(1, 0),

@@ -52,6 +52,37 @@ class ClientTest < ClientSupport::Test
     assert_equal "#<Oroshi::Client::Response 418 #{url.sub("secret=1", "...")} 4 bytes>", response.inspect
   end
 
+  def test_files_in_a_form_go_as_multipart
+    server = server { |request| request.answer(request.body, content_type: request.headers["content-type"]) }
+    Dir.mktmpdir do |folder|
+      path = "#{folder}/a \"b\".bin"
+      File.binwrite(path, "\xFF\r\n--x".b)
+      File.open(path) do |file|
+        form = { name: "caf\u{E9}", tags: %w[x y], none: nil, upload: file, "text\r\n" => StringIO.new("t") }
+        response = client.post(server.url, form: form)
+        type = response["content-type"]
+        assert_match(%r{\Amultipart/form-data; boundary=oroshi-\h{32}\z}, type)
+        boundary = type[/boundary=(.*)/, 1]
+        part = ->(head, body) { "--#{boundary}\r\nContent-Disposition: form-data; #{head}\r\n\r\n".b + body.b + "\r\n" }
+        binary = "\r\nContent-Type: application/octet-stream"
+        expected = part["name=\"name\"", "caf\u{E9}"] + part['name="tags"', "x"] + part['name="tags"', "y"] +
+                   part["name=\"upload\"; filename=\"a %22b%22.bin\"#{binary}", "\xFF\r\n--x".b] +
+                   part["name=\"text%0D%0A\"; filename=\"text%0D%0A\"#{binary}", "t"] + "--#{boundary}--\r\n"
+        assert_equal expected.b, response.body.b
+      end
+    end
+    # Rack, which Rails and Sinatra read forms with, sees the file.
+    require "rack"
+    response = client.post(server.url, form: { "f" => StringIO.new("content"), "n" => 1 })
+    env = Rack::MockRequest.env_for("/", method: "POST", input: response.body.b, "CONTENT_TYPE" => response["content-type"])
+    read = Rack::Request.new(env).POST
+    assert_equal ["content", "1"], [read["f"][:tempfile].read, read["n"]]
+    error = assert_raises(ArgumentError) do
+      client.post(server.url, form: { f: StringIO.new("x") }, headers: { "Content-Type" => "text/plain" })
+    end
+    assert_match(/sets Content-Type itself/, error.message)
+  end
+
   def test_what_is_frozen
     response = client.get(server.url)
     %i[reason version url headers trailers timings].each do |part|

@@ -17,6 +17,7 @@ mod sink;
 mod summary;
 mod work;
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -138,12 +139,22 @@ impl Error {
     }
 }
 
+/// The first variable that names a proxy, which curl would use. `HTTP_PROXY` in capitals is left alone, as curl does: in CGI it is a header
+/// of a request.
+fn proxy_variable(value: impl Fn(&str) -> Option<OsString>) -> Option<&'static str> {
+    let names = ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
+    names.into_iter().find(|name| value(name).is_some_and(|value| !value.is_empty()))
+}
+
 /// Does what the flags say.
 ///
 /// # Errors
 /// The work could not be done. That some requests failed is none.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let plan = args.read().map_err(Error::Usage)?;
+    if let Some(variable) = proxy_variable(|name| std::env::var_os(name)).filter(|_| !plan.quiet) {
+        say(&format!("note: {variable} is set; `oroshi fetch` uses no proxies and connects to each URL's host itself"));
+    }
     let (output, ledger) = Output::open(&plan)?;
     let folder = match &plan.bodies {
         Bodies::Folder(path) => {

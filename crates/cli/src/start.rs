@@ -11,13 +11,16 @@ mod owner;
 mod read;
 mod text;
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oroshi_net::handover::HandoverError;
+use oroshi_net::inherit::has_sockets_from_systemd;
 use oroshi_net::listen::ListenError;
 use oroshi_net::process::signal_named;
 use oroshi_start::{Child, ChildError, ControlError, FileError, SocketError, StartError};
@@ -25,6 +28,7 @@ use oroshi_words::Date;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub(crate) use args::{Args, ChildArgs, GuardArgs};
+use background::Caller;
 
 /// Why there is no superdaemon, or it did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -84,9 +88,12 @@ impl Error {
             Error::Failed { stays: Some(_), again: true, .. } => Some(
                 "the older generation serves on, and another attempt follows by itself: see the log for what this one said",
             ),
-            Error::Failed { stays: None, .. } => Some(
+            Error::Failed { stays: None, again: true, .. } => Some(
                 "no generation serves now, and another attempt follows by itself: see the log for what this one said",
             ),
+            Error::Failed { stays: None, again: false, .. } | Error::Start(StartError::Command { .. }) => {
+                Some("see what the command said above, or in the log; correct the command, and start again")
+            }
             Error::Start(StartError::Socket(SocketError::Listen { source: ListenError::InUse { .. }, .. })) => {
                 Some("see who it is (ss -ltnp, ss -lxp), and end it or listen elsewhere")
             }
@@ -109,21 +116,33 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let stage = args.stage;
     let plan = read::plan(args).map_err(Error::Usage)?;
-    let in_background = match (plan.is_daemon(), stage) {
+    let caller = match (plan.is_daemon(), stage) {
+        // LISTEN_PID names one process, and the one in the background is another.
+        (true, None) if has_sockets_from_systemd() => {
+            let why = "--daemonize: systemd hands down sockets (LISTEN_FDS) to this process alone: expected no --daemonize; \
+                       systemd runs a service in the background by itself";
+            return Err(Error::Usage(vec![why.to_owned()]));
+        }
         (true, None) => return background::leave(),
         (true, Some(1)) => return background::detach(),
-        (daemon, _) => daemon,
+        (true, _) => Some(Rc::new(Cell::new(Some(Caller::find()?)))),
+        (false, _) => None,
     };
     let mut say = |text: &str| log(text);
-    let settled = || {
-        if in_background {
-            background::settled();
+    let to_settle = caller.clone();
+    let settled = move || {
+        if let Some(caller) = to_settle.and_then(|caller| caller.take()) {
+            caller.settled();
         }
     };
     let ran = oroshi_start::run(&plan, &mut say, settled);
     let ran = ran.map(|()| ExitCode::SUCCESS).map_err(Error::Start);
-    if let (Err(error), true) = (&ran, in_background) {
-        background::failed(error.exit_code());
+    if let (Err(error), Some(caller)) = (&ran, caller.and_then(|caller| caller.take())) {
+        let why = match error {
+            Error::Start(StartError::Command { .. }) => error.to_string(),
+            _ => String::new(),
+        };
+        caller.failed(error.exit_code(), &why);
     }
     ran
 }

@@ -179,6 +179,51 @@ fn unix_sockets_and_tls_are_places_like_any_other() {
 }
 
 #[test]
+fn a_proxy_in_the_environment_is_not_used_and_that_is_said() {
+    let target = Target::start(&[]);
+    let run = |variable: &str, flags: &[&str]| {
+        let mut command = std::process::Command::new(common::OROSHI);
+        command
+            .arg("fetch")
+            .args(flags)
+            .arg(target.url())
+            .env_remove("http_proxy")
+            .env(variable, "http://me:secret@127.0.0.1:1");
+        common::to_the_end(command)
+    };
+    for variable in ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+        let ran = run(variable, &[]);
+        ran.said(0, &[&format!("note: {variable} is set"), "uses no proxies"]);
+        assert!(!ran.err.contains("secret"), "{ran:?}");
+    }
+    assert!(!run("http_proxy", &["--quiet"]).err.contains("proxies"));
+}
+
+/// What `openssl req -x509` makes says CA:TRUE; curl and Ruby's Net::HTTP accept it where it is given.
+#[test]
+fn a_certificate_of_openssl_req_is_trusted_where_it_is_given() {
+    let name = "a_certificate_of_openssl_req_is_trusted_where_it_is_given";
+    if common::support::nginx::find("openssl").is_none() {
+        return common::support::skipped(name, "openssl is not installed");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (cert, key) = (path("cert.pem"), path("key.pem"));
+    let made = std::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
+        .args(["-keyout", &key, "-out", &cert])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let server = Target::at(1, &["--listen", "https://127.0.0.1:0/", "--cert", &cert, "--key", &key]);
+    assert_eq!(only(&fetch(&["--cacert", &cert, server.url()]), 0)["status"], 200);
+    let ran = common::bench(&["-n", "3", "--format", "json", "--cacert", &cert, server.url()]);
+    assert_eq!((ran.code, ran.record().requests.completed), (Some(0), 3), "{ran:?}");
+    only(&fetch(&[server.url()]), 1);
+}
+
+#[test]
 fn redirects_are_followed_as_far_as_allowed() {
     let elsewhere = Peer::answering(|_| OK.into());
     let (to, seen) = (elsewhere.url.clone(), Arc::new(Mutex::new(String::new())));

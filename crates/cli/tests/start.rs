@@ -486,14 +486,94 @@ fn mistakes_are_told_with_what_was_expected() {
     send(w.until(1, "started").pid, Signal::KILL);
 }
 
-/// As `start_server`, it goes on trying: the program may be about to be installed.
+/// `start_server` tries for ever, and says nothing.
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn a_command_that_cannot_be_run_ends_it_at_once_also_in_the_background() {
+    let w = World::new(Kind::Ours);
+    fs::write(w.path("no-program"), "").unwrap();
+    let no_program = w.path("no-program");
+    let cases = [
+        (
+            "no-such-program-of-oroshi",
+            "cannot start `no-such-program-of-oroshi`: it is in none of the folders of PATH",
+            "127",
+        ),
+        ("/nonexistent", "cannot start `/nonexistent`: there is no such file", "127"),
+        (&no_program, "its file may not be executed", "126"),
+    ];
+    for (command, why, code) in cases {
+        let code = format!("the command cannot be run: exit code {code}");
+        for ready in ["alive", "notify"] {
+            w.run(&["--ready", ready, "--", command]).said(1, &[why, &code, "next: "]);
+        }
+        let log = w.path("background.log");
+        w.run(&["--daemonize", "--log-file", &log, "--", command]).said(1, &[&code, "the log says more"]);
+        assert!(w.read("background.log").unwrap().contains(why));
+        fs::remove_file(log).unwrap();
+    }
+}
+
+/// What became of a command that was there, and is gone while it is being replaced, is no reason to end.
+#[test]
+fn a_command_that_has_served_is_tried_again_when_its_file_is_gone() {
     let mut w = World::new(Kind::Ours);
-    w.start_as(&["--interval", "0", "--ready", "notify", "--", "no-such-program-of-oroshi"]);
-    w.file("log", "two tries", |log| log.matches("failed: exit code 127").count() >= 2);
-    let log = w.read("log").unwrap();
-    assert!(log.contains("cannot start `no-such-program-of-oroshi`: it is in none of the folders of PATH"), "{log}");
+    let (program, pid) = (w.path("program"), w.path("pid"));
+    let install = |text: &str| {
+        fs::write(&program, text).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    install("#!/bin/sh\nexec sleep 1000000\n");
+    w.start_as(&["--ready", "alive", "--pid-file", &pid, "--", &program]);
+    w.file("log", "it serves", |log| log.contains("generation 1 ") && log.contains("ready after"));
+    fs::remove_file(&program).unwrap();
+    restart(&w, 1, &["generation 2", "exit code 127", "older generation serves on"]);
+    install("#!/bin/sh\nexec sleep 1000000\n");
+    restart(&w, 0, &["generation 3"]);
     w.send(Signal::TERM);
     assert_eq!(w.end(), Some(0));
+}
+
+#[test]
+fn sockets_of_systemd_are_handed_on_before_ours() {
+    let mut w = World::new(Kind::Ours);
+    let (socket, told, pid) = (w.path("systemd.sock"), w.path("told"), w.path("pid"));
+    let (unix, tcp) = (UnixListener::bind(&socket).unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let port = tcp.local_addr().unwrap().port();
+    // As systemd does it: from descriptor 3 on, for this process alone. A shell does what is between fork and exec; it knows descriptors
+    // of one digit alone.
+    let variables = "LISTEN_FDS=2 LISTEN_FDNAMES=web:api LISTEN_PID=$$";
+    let script = format!("exec 3<&0 4<&1 </dev/null >&2; export {variables}; exec \"$0\" \"$@\"");
+    let report =
+        r#"echo "$SERVER_STARTER_PORT $LISTEN_FDS $LISTEN_FDNAMES" >"$0"; [ $$ = $LISTEN_PID ] && exec "$1" target"#;
+    let ready = format!("unix:{socket}");
+    let flags = ["--pid-file", &pid, "--port", "127.0.0.1:0", "--ready", &ready];
+    let words = [&["-c", &script, OROSHI, "start"], &flags[..], &["--", "sh", "-c", report, &told, OROSHI]].concat();
+    w.start_with_sockets("sh", &words, [unix.into(), tcp.into()]);
+    w.file("log", "it serves", |log| log.contains("ready after"));
+    until_status(&w, "generation 1 serves", |status| status["state"] == "serving");
+    let seen = w.read("told").unwrap();
+    let (names, counted) = seen.trim_end().split_once(' ').unwrap();
+    assert_eq!(counted, "3 web:api:127.0.0.1_0", "{seen}");
+    assert!(names.starts_with(&format!("{socket}=3;127.0.0.1:{port}=4;127.0.0.1:0=5")), "{seen}");
+    // A deployment keeps them.
+    restart(&w, 0, &["generation 2"]);
+    for url in [format!("unix:{socket}"), format!("http://127.0.0.1:{port}/")] {
+        let ran = bench(&["-c1", "-n5", "--watch", "none", "--format", "json", &url]);
+        assert_eq!((ran.code, ran.record().requests.completed), (Some(0), 5), "{url}: {ran:?}");
+    }
+    w.send(Signal::TERM);
+    assert_eq!(w.end(), Some(0));
+    assert!(exists(&socket), "the file is systemd's");
+}
+
+#[test]
+fn sockets_of_systemd_do_not_go_into_the_background() {
+    let w = World::new(Kind::Ours);
+    let log = w.path("log");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let script = "exec 3<&0; export LISTEN_FDS=1 LISTEN_PID=$$; exec \"$0\" \"$@\"";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, OROSHI, "start", "--daemonize", "--log-file", &log, "--", "true"]);
+    command.stdin(std::os::fd::OwnedFd::from(listener));
+    common::to_the_end_with_input(command).said(2, &["--daemonize", "LISTEN_FDS"]);
 }

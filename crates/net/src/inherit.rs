@@ -57,10 +57,36 @@ fn is_same(address: &str, name: &str) -> bool {
 /// # Errors
 /// [`InheritError`] names the variable and what is wrong; then no socket was taken, and a server should not start.
 pub fn inherited() -> Result<Vec<Inherited>, InheritError> {
+    take_all(named(variable, std::process::id())?)
+}
+
+/// As [`inherited`], but the sockets of systemd alone. For a supervisor: SERVER_STARTER_PORT, which has no process number beside it, may
+/// be a leftover of the supervisor above.
+///
+/// # Errors
+/// As [`inherited`].
+pub fn inherited_from_systemd() -> Result<Vec<Inherited>, InheritError> {
+    take_all(named(systemds(variable), std::process::id())?)
+}
+
+/// Whether systemd's variables name at least one socket for this process. Takes none.
+#[must_use]
+pub fn has_sockets_from_systemd() -> bool {
+    named(systemds(variable), std::process::id()).is_ok_and(|named| !named.is_empty())
+}
+
+/// A variable of the environment. A path outside UTF-8 may look odd in `name`; the socket itself says where it listens.
+fn variable(name: &str) -> Option<String> {
+    env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+/// The variables without Server::Starter's.
+fn systemds(variable: impl Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
+    move |name| variable(name).filter(|_| name != SERVER_STARTER)
+}
+
+fn take_all(named: Vec<Named>) -> Result<Vec<Inherited>, InheritError> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    // A path outside UTF-8 may look odd in `name`; the socket itself says where it listens.
-    let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let named = named(variable, std::process::id())?;
     for named in &named {
         check(named)?;
     }
@@ -285,6 +311,14 @@ mod tests {
         assert_eq!(read(&[(SYSTEMD, "x")]).unwrap(), []);
         assert_eq!(read(&[]).unwrap(), []);
         assert_eq!(read(&[(SERVER_STARTER, "")]).unwrap(), []);
+    }
+
+    #[test]
+    fn a_supervisor_takes_systemds_alone() {
+        let both = [(SERVER_STARTER, "80=7"), (SYSTEMD, "1"), ("LISTEN_PID", "7")];
+        let value = |name: &str| both.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        let found = named(systemds(value), 7).unwrap();
+        assert_eq!(found, [Named { variable: SYSTEMD, name: "unknown".into(), descriptor: 3 }]);
     }
 
     #[test]

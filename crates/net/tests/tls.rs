@@ -173,26 +173,58 @@ fn the_servers_certificate_is_checked() {
     handshake(&world, &none, &insecure, "example.com").unwrap();
 }
 
-#[test]
-fn a_ca_that_serves_is_told_what_to_do() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    let key = KeyPair::generate().unwrap();
-    fs::write(path("own.key"), key.serialize_pem()).unwrap();
-    for (is_ca, accepted) in [(IsCa::Ca(BasicConstraints::Unconstrained), false), (IsCa::ExplicitNoCa, true)] {
+/// A certificate that signs itself, for `localhost`, and how a handshake with its server ends for one who was given another or this one.
+struct SelfSigned {
+    folder: TempDir,
+}
+
+impl SelfSigned {
+    fn new(change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        params.is_ca = is_ca;
-        fs::write(path("own.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
-        let server = ServerTls::from_files(path("own.pem"), path("own.key"), &ServerTlsOptions::default()).unwrap();
-        let options = ClientTlsOptions { roots: Roots::Only(vec![path("own.pem")]), ..ClientTlsOptions::default() };
-        match on_a_core(meet("127.0.0.1:0", &server, &connector(&options, "localhost"))).0 {
-            Ok(_) => assert!(accepted),
-            Err(ConnectError::Tls(error @ TlsError::CaCertificate(_))) => {
-                assert!(!accepted && error.to_string().contains("CA:FALSE"), "{error}");
-            }
-            Err(error) => panic!("{error:?}"),
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        change(&mut params);
+        fs::write(folder.path().join("own.key"), key.serialize_pem()).unwrap();
+        fs::write(folder.path().join("own.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+        SelfSigned { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn meets(&self, roots: Roots, host: &str) -> Result<(), TlsError> {
+        let server = ServerTls::from_files(self.path("own.pem"), self.path("own.key"), &ServerTlsOptions::default());
+        let options = ClientTlsOptions { roots, ..ClientTlsOptions::default() };
+        match on_a_core(meet("127.0.0.1:0", &server.unwrap(), &connector(&options, host))).0 {
+            Ok(_) => Ok(()),
+            Err(ConnectError::Tls(error)) => Err(error),
+            Err(other) => panic!("{other}"),
         }
     }
+}
+
+#[test]
+fn a_self_signed_certificate_that_says_ca_true_is_accepted_where_it_is_given() {
+    let own = SelfSigned::new(|_| {});
+    let given = |of: &SelfSigned| Roots::Only(vec![of.path("own.pem")]);
+    own.meets(given(&own), "localhost").unwrap();
+    own.meets(Roots::SystemAnd(vec![own.path("own.pem")]), "localhost").unwrap();
+    // Its name still counts, and its time; and nobody else's does for it.
+    let error = own.meets(given(&own), "example.com").unwrap_err();
+    assert!(matches!(error, TlsError::Certificate(_)), "{error:?}");
+    let expired = SelfSigned::new(|params| params.not_after = rcgen::date_time_ymd(2001, 1, 1));
+    let error = expired.meets(given(&expired), "localhost").unwrap_err();
+    assert!(matches!(error, TlsError::Certificate(_)), "{error:?}");
+    let error = own.meets(given(&SelfSigned::new(|_| {})), "localhost").unwrap_err();
+    assert!(matches!(error, TlsError::CaCertificate(_)), "{error:?}");
+    assert!(error.to_string().contains("given as a CA file"), "{error}");
+    let error = own.meets(Roots::Only(Vec::new()), "localhost").unwrap_err();
+    assert!(matches!(error, TlsError::CaCertificate(_)), "{error:?}");
+    // One that says CA:FALSE was accepted all along.
+    let no_ca = SelfSigned::new(|params| params.is_ca = IsCa::ExplicitNoCa);
+    no_ca.meets(given(&no_ca), "localhost").unwrap();
 }
 
 #[test]

@@ -96,6 +96,8 @@ pub enum Event {
         pid: u32,
         /// How, in words.
         how: String,
+        /// Its exit code; `None` where a signal ended it.
+        code: Option<i32>,
     },
     /// Time has passed: see [`Machine::due`].
     Due,
@@ -182,6 +184,10 @@ pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause, where the interval is not longer.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
+/// Exit codes by which shells, and a generation of ours that cannot become the command, say that a command may not be executed or does not
+/// exist (POSIX.1-2017, Shell Command Language, section 2.8.2).
+pub const CANNOT_RUN: [i32; 2] = [126, 127];
+
 /// The decisions so far.
 #[derive(Debug)]
 pub struct Machine {
@@ -253,7 +259,7 @@ impl Machine {
                     generation.found = Some(what);
                 }
             }
-            Event::Exited { pid, how } => self.exited(now, pid, how),
+            Event::Exited { pid, how, code } => self.exited(now, pid, how, code),
             Event::Due => {}
         }
         self.due_now(now);
@@ -419,12 +425,15 @@ impl Machine {
         told
     }
 
-    fn exited(&mut self, now: Instant, pid: u32, how: String) {
+    fn exited(&mut self, now: Instant, pid: u32, how: String, code: Option<i32>) {
         let Some(place) = self.generations.iter().position(|generation| generation.pid == pid) else { return };
         let newest = self.current().map(|generation| generation.number);
         let generation = self.generations.remove(place);
         let (who, age) = (generation.who(), now.saturating_duration_since(generation.started));
         match generation.stage {
+            Stage::Starting { .. } if self.never_ready() && code.is_some_and(|code| CANNOT_RUN.contains(&code)) => {
+                self.give_up(now, who, Ended::Died { how, after: age });
+            }
             Stage::Starting { .. } => self.failed(now, who, Ended::Died { how, after: age }),
             Stage::Stopping { since, signal, .. } => {
                 if generation.was_ready() {
@@ -464,6 +473,21 @@ impl Machine {
             None => self.start_later(now),
         };
         self.tell(News::Died { who, how, served, next });
+    }
+
+    /// Whether no generation has been ready so far.
+    fn never_ready(&self) -> bool {
+        self.last_restart.is_none() && self.generations.is_empty()
+    }
+
+    /// The command cannot be run, and never could: another attempt would fail as well.
+    fn give_up(&mut self, now: Instant, who: Who, ended: Ended) {
+        self.counts.failed += 1;
+        let why = ended.to_string();
+        self.last_failure = Some(Failure { number: who.number, why: why.clone(), at: now });
+        let verdict = Verdict::Failed { number: who.number, why, stays: None, again: false };
+        self.tell(News::Failed { who, ended, stays: None, next: Next::Nothing });
+        self.actions.extend([Action::Verdict(verdict), Action::Leave]);
     }
 
     /// A generation will not become ready.

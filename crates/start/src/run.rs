@@ -5,9 +5,11 @@ mod ending;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use oroshi_net::inherit::{Inherited, inherited_from_systemd};
 use oroshi_net::listen::ListenError;
 use oroshi_net::monotonic_ns;
 use oroshi_net::notify::Manager;
@@ -24,17 +26,19 @@ use crate::child::Launch;
 use crate::control::{self, Ask};
 use crate::environment::{AUTO_RESTART_INTERVAL, Environment};
 use crate::files::{FileError, PidFile, StatusFile};
-use crate::guard::Guarded;
+use crate::guard::{Guarded, OWN_NAME};
 use crate::machine::{Action, Cause, ENDING, Event, Machine, News, Verdict};
 use crate::output::{Log, LogError, LogTo, no_input};
 use crate::plan::{Plan, Ready};
-use crate::sockets::{Socket, SocketError, bind_all, variables};
+use crate::sockets::{Socket, SocketError, hold_all, variables};
 use crate::status::{Began, Status};
 use crate::waiting::Waiting;
 use crate::watch::{Watch, Watchers};
 
 /// The folder of variables is looked at so often while it decides when to restart, as `start_server` does.
 const LOOK: Duration = Duration::from_secs(1);
+/// The first generation is looked at so often until it has become the command: two calls of exec away.
+const LOOK_AT_EXEC: Duration = Duration::from_millis(5);
 /// The log command and the guard are started again no sooner than this.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -53,6 +57,12 @@ pub enum StartError {
     /// The control socket cannot be made; the cause says why.
     #[error("cannot listen for --status and --restart")]
     Control(#[source] ListenError),
+    /// The first generation ended with 126 or 127, by which shells say that a command cannot be run: its output, in the log, says why.
+    #[error("the command cannot be run: {why}")]
+    Command {
+        /// How it ended, in words.
+        why: String,
+    },
     /// The system refused what every process needs: descriptors, signals.
     #[error("{what}")]
     System {
@@ -65,13 +75,19 @@ pub enum StartError {
 
 /// Runs the command behind its sockets until INT or TERM ends it all.
 ///
-/// `say` is given each line of the log; `settled` is called when all is there that a user may have got wrong: files, sockets, the
-/// log; standard output and error are still what they were. For a process of its own, whose main thread calls
-/// this: it changes how signals are taken and where output goes, and waits for every child there is.
+/// Sockets of systemd (LISTEN_FDS) are handed on before those of the plan.
+///
+/// `say` is given each line of the log. `settled` is called once nothing is left that a user may have got wrong: files, sockets and the log are
+/// there, and the first generation has become the command. By then standard output and error lead to the plan's log. For a
+/// process of its own, whose main thread calls this: it changes how signals are taken and where output goes, and waits for
+/// every child there is.
 ///
 /// # Errors
-/// [`StartError`], before anything was started; whatever was made is removed.
-pub fn run(plan: &Plan, say: &mut dyn FnMut(&str), settled: impl FnOnce()) -> Result<(), StartError> {
+/// [`StartError`]: before anything was started, or because the command could not be run; whatever was made is removed, and `settled` was not
+/// called.
+pub fn run(plan: &Plan, say: &mut dyn FnMut(&str), settled: impl FnOnce() + 'static) -> Result<(), StartError> {
+    // Before anything else is opened.
+    let inherited = inherited_from_systemd().map_err(SocketError::Inherited)?;
     let system = |what| move |source| StartError::System { what, source };
     let mut builder = Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(LocalOptions::default());
@@ -80,12 +96,13 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str), settled: impl FnOnce()) -> Re
         let (sender, events) = unbounded_channel();
         // First of all: from here on a signal no longer ends this process with its files left behind.
         listen(&sender).map_err(system("cannot prepare for signals"))?;
-        let mut superdaemon = Superdaemon::new(plan, say, sender, events)?;
-        settled();
+        let mut superdaemon = Superdaemon::new(plan, inherited, say, sender, events)?;
         superdaemon.redirect()?;
+        superdaemon.settled = Some(Box::new(settled));
         superdaemon.live().await;
+        let never_ran = superdaemon.never_ran.take();
         superdaemon.end().await;
-        Ok(())
+        never_ran.map_or(Ok(()), |why| Err(StartError::Command { why }))
     })
 }
 
@@ -127,6 +144,10 @@ struct Superdaemon<'a> {
     guard_at: Option<Instant>,
     status_file: Option<StatusFile>,
     sockets: Vec<Socket>,
+    /// To be called when the first generation is the command, or has failed in a way that another attempt may mend.
+    settled: Option<Box<dyn FnOnce()>>,
+    /// Why the command cannot be run at all.
+    never_ran: Option<String>,
     /// Held for its lock; the last to go.
     _pid_file: Option<PidFile>,
 }
@@ -135,6 +156,7 @@ impl<'a> Superdaemon<'a> {
     /// Makes everything that it owns.
     fn new(
         plan: &'a Plan,
+        inherited: Vec<Inherited>,
         say: &'a mut dyn FnMut(&str),
         sender: UnboundedSender<Input>,
         events: UnboundedReceiver<Input>,
@@ -149,7 +171,7 @@ impl<'a> Superdaemon<'a> {
         let pid_file = draft.pid_file.as_deref().map(PidFile::claim).transpose()?;
         let status_file = draft.status_file.as_deref().map(StatusFile::new).transpose()?;
         let log = draft.log.as_ref().map(LogTo::open).transpose()?;
-        let sockets = bind_all(&draft.places, &draft.listening)?;
+        let sockets = hold_all(inherited, &draft.places, &draft.listening)?;
         let machine = Machine::new(plan.policy(), tunables);
         let mut superdaemon = Self {
             plan,
@@ -170,6 +192,8 @@ impl<'a> Superdaemon<'a> {
             guard_at: None,
             status_file,
             sockets,
+            settled: None,
+            never_ran: None,
             _pid_file: pid_file,
         };
         superdaemon.complain(problems);
@@ -228,6 +252,7 @@ impl<'a> Superdaemon<'a> {
             return;
         }
         loop {
+            self.look_whether_it_runs();
             let input = self.next().await;
             // Before anything is decided: that a generation has ended may be told later than what happened after it, such as
             // that its time to be ready has come.
@@ -252,10 +277,23 @@ impl<'a> Superdaemon<'a> {
         let now = Instant::now();
         let watched = self.environment.envdir().is_some() && self.environment.tunables().0.auto_restart.is_some();
         let look = watched.then(|| now + LOOK);
+        let look = self.settled.is_some().then(|| now + LOOK_AT_EXEC).or(look);
         match self.machine.due().into_iter().chain(look).chain(self.log_at).chain(self.guard_at).min() {
             Some(due) => tokio::time::timeout_at(due.into(), self.events.recv()).await.ok().flatten(),
             // We hold the other end ourselves.
             None => self.events.recv().await,
+        }
+    }
+
+    /// Tells whoever started this process that all is well, once the first generation has become the command. Until then a process of
+    /// a generation goes by a name of ours.
+    fn look_whether_it_runs(&mut self) {
+        if self.settled.is_some()
+            && let Some(first) = self.machine.generations().first()
+            && has_become_the_command(first.pid, &self.plan.draft.helper)
+            && let Some(settled) = self.settled.take()
+        {
+            settled();
         }
     }
 
@@ -300,7 +338,7 @@ impl<'a> Superdaemon<'a> {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
                     let pid = u32::try_from(pid.as_raw_pid()).unwrap_or_default();
-                    let how = how_it_ended(status);
+                    let (how, code) = (how_it_ended(status), status.exit_status());
                     if self.log.as_ref().is_some_and(|log| log.pid == Some(pid)) {
                         self.log_at = Some(Instant::now() + PAUSE);
                     }
@@ -311,7 +349,7 @@ impl<'a> Superdaemon<'a> {
                         self.watchers.end(number);
                     }
                     self.guarded.iter_mut().for_each(|guarded| guarded.ended(pid));
-                    goes_on &= self.happens(Event::Exited { pid, how });
+                    goes_on &= self.happens(Event::Exited { pid, how, code });
                 }
                 Err(Errno::INTR) => {}
                 // Nobody has ended, or there is nobody.
@@ -365,13 +403,21 @@ impl<'a> Superdaemon<'a> {
     fn come_out(&mut self, verdict: &Verdict) {
         match verdict {
             Verdict::Ready(who) => {
+                if let Some(settled) = self.settled.take() {
+                    settled();
+                }
                 self.manager.tell(&format!("READY=1\nSTATUS={who} serves"));
                 if !matches!(self.plan.draft.ready, Some(Ready::Notify)) {
                     self.watchers.end(who.number);
                 }
             }
-            Verdict::Failed { number, why, stays, .. } => {
+            Verdict::Failed { number, why, stays, again } => {
                 self.watchers.end(*number);
+                if stays.is_none() && !again {
+                    self.never_ran = Some(why.clone());
+                } else if let Some(settled) = self.settled.take() {
+                    settled();
+                }
                 if let Some(stays) = stays {
                     self.manager.tell(&format!("READY=1\nSTATUS={stays} serves; generation {number} failed: {why}"));
                 }
@@ -538,6 +584,14 @@ fn kill(pid: u32) {
     signal_to(pid, Signal::KILL);
     below.iter().for_each(|pid| _ = signal_to(*pid, Signal::KILL));
     below.iter().flat_map(|pid| descendants(*pid)).for_each(|pid| _ = signal_to(pid, Signal::KILL));
+}
+
+/// Whether a generation's process has become the command. Until then it goes by our name and the helper's words. False where it has ended.
+fn has_become_the_command(pid: u32, helper: &[OsString]) -> bool {
+    let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { return false };
+    let mut words = line.split(|byte| *byte == 0);
+    let expected = std::iter::once(OWN_NAME.as_bytes()).chain(helper.iter().skip(1).map(|word| word.as_bytes()));
+    !line.is_empty() && !expected.into_iter().all(|word| words.next() == Some(word))
 }
 
 /// An error and what is behind it, in one line.

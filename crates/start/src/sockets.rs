@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use oroshi_net::handover::Move;
+use oroshi_net::inherit::{InheritError, Inherited};
 use oroshi_net::listen::ListenError;
-use oroshi_net::{BoundListener, ListenOptions, UnixAddress};
+use oroshi_net::{BoundListener, ListenOptions, Peer, UnixAddress};
 use rustix::io::{FdFlags, fcntl_setfd, ioctl_fionbio};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 use rustix::process::{Resource, getrlimit};
@@ -38,6 +39,8 @@ pub(crate) struct Socket {
     pub(crate) place: Place,
     pub(crate) descriptor: RawFd,
     held: Held,
+    /// What systemd calls it, for LISTEN_FDNAMES; `None` for a socket of our own.
+    label: Option<String>,
 }
 
 #[derive(Debug)]
@@ -90,6 +93,9 @@ pub enum SocketError {
         /// The first number that is too high.
         limit: u64,
     },
+    /// What systemd hands down is no listening stream socket, or its variables are odd: correct the unit.
+    #[error("cannot take over the sockets of systemd")]
+    Inherited(#[source] InheritError),
     /// The kernel refused what it refuses nobody.
     #[error("cannot prepare the socket of {name}")]
     Prepare {
@@ -100,16 +106,54 @@ pub enum SocketError {
     },
 }
 
-/// Makes all of them, ports first, as `start_server` does.
-pub(crate) fn bind_all(places: &[Place], listening: &Listening) -> Result<Vec<Socket>, SocketError> {
+/// Has all of them: those that systemd hands down first, so that they keep their numbers; then ours, ports first, as `start_server` does.
+pub(crate) fn hold_all(
+    inherited: Vec<Inherited>,
+    places: &[Place],
+    listening: &Listening,
+) -> Result<Vec<Socket>, SocketError> {
+    let named = inherited.iter().filter_map(|socket| place_of(socket.listener.address()));
+    let all: Vec<Place> = named.chain(places.iter().cloned()).collect();
+    let (of_systemd, ours) = all.split_at(inherited.len());
+    check_numbers(&all)?;
+    let mut numbers = descriptors(&all).into_iter();
+    let mut sockets = Vec::with_capacity(all.len());
+    for ((socket, place), number) in inherited.into_iter().zip(of_systemd).zip(numbers.by_ref().take(of_systemd.len()))
+    {
+        let Inherited { name, listener, .. } = socket;
+        let_accept_wait(&listener, &place.name)?;
+        let held = Held::Listener(listener);
+        sockets.push(Socket { place: place.clone(), descriptor: number, held, label: Some(name) });
+    }
+    for (place, number) in ours.iter().zip(numbers) {
+        sockets.push(Socket::bind(place.clone(), number, listening)?);
+    }
+    Ok(sockets)
+}
+
+/// An inherited socket's place, named as Server::Starter would: by its address.
+fn place_of(address: &Peer) -> Option<Place> {
+    match address {
+        Peer::Tcp(address) => Place::port(&address.to_string()).ok(),
+        Peer::Unix(address) => Place::path(address.to_string().trim_start_matches("unix:")).ok(),
+    }
+}
+
+/// Programs that wait in accept(2) expect it to wait. Those that do not change it for themselves and, as it belongs to the socket, for all;
+/// so this is done once and not for each generation.
+fn let_accept_wait(listener: &BoundListener, name: &str) -> Result<(), SocketError> {
+    ioctl_fionbio(listener, false).map_err(|errno| SocketError::Prepare { name: name.to_owned(), source: errno.into() })
+}
+
+/// Whether each can have the number that it is to have.
+fn check_numbers(places: &[Place]) -> Result<(), SocketError> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     for (place, descriptor) in places.iter().zip(descriptors(places)) {
         if u64::try_from(descriptor).is_ok_and(|descriptor| descriptor >= limit) {
             return Err(SocketError::Descriptor { name: place.name.clone(), descriptor, limit });
         }
     }
-    let numbered = places.iter().zip(descriptors(places));
-    numbered.map(|(place, descriptor)| Socket::bind(place.clone(), descriptor, listening)).collect()
+    Ok(())
 }
 
 impl Socket {
@@ -133,10 +177,7 @@ impl Socket {
                 To::Unix(address) => BoundListener::bind_unix(address.clone(), &options),
             };
             let bound = bound.map_err(|source| SocketError::Listen { name: name(), source })?;
-            // Programs that wait in accept(2) expect it to wait. Those that do not change it for themselves and, as it
-            // belongs to the socket, for all; so this is done once and not for each generation.
-            ioctl_fionbio(&bound, false)
-                .map_err(|errno| SocketError::Prepare { name: name(), source: errno.into() })?;
+            let_accept_wait(&bound, &place.name)?;
             Ok(Held::Listener(bound))
         };
         let held = match &place.kind {
@@ -149,7 +190,7 @@ impl Socket {
                 Held::Udp(socket, address)
             }
         };
-        Ok(Socket { place, descriptor, held })
+        Ok(Socket { place, descriptor, held, label: None })
     }
 
     /// Where it listens, with the port that port 0 has become: `127.0.0.1:8080`, `unix:/run/app.sock`, `udp 0.0.0.0:53`.
@@ -218,7 +259,8 @@ pub(crate) fn variables(sockets: &[Socket]) -> Vec<(&'static str, Option<OsStrin
     in_order.sort_by_key(|socket| socket.descriptor);
     let contiguous = in_order.iter().zip(3..).all(|(socket, number)| socket.descriptor == number);
     let systemd = !sockets.is_empty() && contiguous;
-    let names: Vec<String> = in_order.iter().map(|socket| descriptor_name(&socket.place.name)).collect();
+    let name = |socket: &&Socket| descriptor_name(socket.label.as_ref().unwrap_or(&socket.place.name));
+    let names: Vec<String> = in_order.iter().map(name).collect();
     vec![
         ("SERVER_STARTER_PORT", Some(named.collect::<Vec<_>>().join(";").into())),
         ("LISTEN_FDS", systemd.then(|| sockets.len().to_string().into())),
@@ -240,7 +282,7 @@ mod tests {
 
     fn sockets(ports: &[&str]) -> Vec<Socket> {
         let places: Vec<Place> = ports.iter().map(|port| Place::port(port).unwrap()).collect();
-        bind_all(&places, &Listening::default()).unwrap()
+        hold_all(Vec::new(), &places, &Listening::default()).unwrap()
     }
 
     fn value<'v>(variables: &'v [(&'static str, Option<OsString>)], name: &str) -> Option<&'v str> {
@@ -289,9 +331,9 @@ mod tests {
         let places = [Place::path(path.to_str().unwrap()).unwrap()];
         for mode in [0o777, 0o600] {
             let listening = Listening { path_mode: mode, ..Listening::default() };
-            let sockets = bind_all(&places, &listening).unwrap();
+            let sockets = hold_all(Vec::new(), &places, &listening).unwrap();
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, mode);
-            let error = bind_all(&places, &listening).unwrap_err();
+            let error = hold_all(Vec::new(), &places, &listening).unwrap_err();
             let SocketError::Listen { source, .. } = &error else { panic!("{error}") };
             assert!(source.to_string().contains(&std::process::id().to_string()), "{source}");
             drop(sockets);

@@ -304,7 +304,7 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::place::Place;
-    use crate::sockets::{Listening, bind_all};
+    use crate::sockets::{Listening, hold_all};
 
     #[test]
     fn sockets_tell_their_queues() {
@@ -313,7 +313,7 @@ mod tests {
         let path = path.to_str().unwrap();
         let places =
             [Place::port("127.0.0.1:0").unwrap(), Place::port("127.0.0.1:u0").unwrap(), Place::path(path).unwrap()];
-        let sockets = bind_all(&places, &Listening { backlog: 8, ..Listening::default() }).unwrap();
+        let sockets = hold_all(Vec::new(), &places, &Listening { backlog: 8, ..Listening::default() }).unwrap();
         let _waiting = std::net::TcpStream::connect(sockets[0].address()).unwrap();
         let all: Vec<SocketStatus> = sockets.iter().map(SocketStatus::now).collect();
         assert_eq!((all[0].waiting, all[0].backlog, all[0].dropped_packets), (Some(1), Some(8), Some(0)));

@@ -137,7 +137,7 @@ mod tests {
     fn one_that_was_ready_and_has_ended_replaces_nothing() {
         let (mut machine, mut waiting, mut patient, mut hasty) = asked();
         starts(&mut machine, &mut waiting, 1);
-        machine.handle(Instant::now(), Event::Exited { pid: 7, how: "exit code 1".into() });
+        machine.handle(Instant::now(), Event::Exited { pid: 7, how: "exit code 1".into(), code: Some(1) });
         waiting.look(&machine);
         assert!(matches!(hasty.try_recv(), Ok(Outcome::Failed { generation: 1, again: true, stays: None, .. })));
         assert!(patient.try_recv().is_err(), "another attempt follows");

@@ -27,20 +27,37 @@ module Oroshi
     require_relative "client/errors"
     require_relative "client/headers"
     require_relative "client/response"
+    require_relative "client/multipart"
     require_relative "client/options"
     require_relative "client/engine"
     require_relative "client/call"
     require_relative "client/burst"
-    private_constant :Native, :Options, :Engine, :Call, :Burst
+    private_constant :Native, :Multipart, :Options, :Engine, :Call, :Burst
 
     # options: see docs/client.md. Starts nothing yet: that does the first request.
     #
     # Raises ArgumentError for an option that there is none of, a value that makes no sense, or a file that cannot be used.
     def initialize(**options)
       settings = Native::Settings.new(Options.of_client(options))
+      Client.warn_of_proxy
       @max_connections = settings.max_connections # as asked for, or less where descriptors are few
       @limits = options.slice(:timeout, :queue_timeout).freeze
       @engine = Engine.new(settings)
+    end
+
+    PROXY_VARIABLES = %w[http_proxy https_proxy all_proxy HTTPS_PROXY ALL_PROXY].freeze
+    private_constant :PROXY_VARIABLES
+
+    class << self
+      # Says once that the environment names a proxy, which other clients would use and this one does not. Its address may hold a
+      # password and is not shown. (HTTP_PROXY in capitals is left alone: in CGI it is a header of a request.)
+      def warn_of_proxy # :nodoc:
+        name = PROXY_VARIABLES.find { |variable| !ENV.fetch(variable, "").empty? }
+        return if name.nil? || @warned_of_proxy
+
+        @warned_of_proxy = true
+        warn "Oroshi::Client: #{name} is set, and this client uses no proxies: it connects to each URL's host itself"
+      end
     end
 
     # Sends a request, and waits until its answer has come whole.
@@ -51,6 +68,8 @@ module Oroshi
     # Returns a Response, whatever its status. Raises an Error that says in which phase the request failed, and
     # ArgumentError.
     def request(method, url, **options)
+      raise ArgumentError, "a block: expected none; the Response has the whole body, and fetch_all takes a block" if block_given?
+
       order = Options.order(method, url, options)
       Call.open(@engine, @limits, options) do |call|
         call.submit(0, *order)
@@ -62,28 +81,28 @@ module Oroshi
     end
 
     # A GET request; see #request, as for all that follow.
-    def get(url, **options)
-      request("GET", url, **options)
+    def get(url, **options, &)
+      request("GET", url, **options, &)
     end
 
-    def head(url, **options)
-      request("HEAD", url, **options)
+    def head(url, **options, &)
+      request("HEAD", url, **options, &)
     end
 
-    def post(url, **options)
-      request("POST", url, **options)
+    def post(url, **options, &)
+      request("POST", url, **options, &)
     end
 
-    def put(url, **options)
-      request("PUT", url, **options)
+    def put(url, **options, &)
+      request("PUT", url, **options, &)
     end
 
-    def patch(url, **options)
-      request("PATCH", url, **options)
+    def patch(url, **options, &)
+      request("PATCH", url, **options, &)
     end
 
-    def delete(url, **options)
-      request("DELETE", url, **options)
+    def delete(url, **options, &)
+      request("DELETE", url, **options, &)
     end
 
     # Sends many requests at the same time, and gives each result to the block as it comes.

@@ -1,12 +1,14 @@
 //! Into the background: away from the terminal, its session and its process group.
 //!
-//! As `start_server` does it, the user is told everything that goes wrong until the sockets are there, and then gets the prompt
-//! back. There are three processes: the one that was called waits at a pipe; the second begins a session, of which the third
+//! The user is told everything that goes wrong until the sockets are there and the command runs, and then gets the prompt
+//! back (`start_server` does not wait for the command). There are three processes: the one that was called waits at a pipe; the second begins a session, of which the third
 //! is not the leader, so that it can never come by a terminal again. Each starts this program anew, for no process with
 //! threads may go on after a fork.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -28,9 +30,12 @@ pub(super) fn leave() -> Result<ExitCode, Error> {
         }
     }
     let _ = child.wait();
-    match said.trim_end().strip_prefix("exit ").map(str::parse::<u8>) {
+    let outcome = said.trim_end().strip_prefix("exit ").map(|said| said.split_once(' ').unwrap_or((said, "")));
+    match outcome.map(|(code, why)| (code.parse::<u8>(), why)) {
         // It has said why.
-        Some(Ok(code)) => Ok(ExitCode::from(code)),
+        Some((Ok(code), "")) => Ok(ExitCode::from(code)),
+        // What it says goes to the log by now.
+        Some((Ok(_), why)) => Err(Error::Asked(format!("{why}; the log says more"))),
         _ if said == SETTLED => Ok(ExitCode::SUCCESS),
         _ => Err(Error::Asked("the process in the background has ended before it was set up".to_owned())),
     }
@@ -45,19 +50,33 @@ pub(super) fn detach() -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// In the third: it is set up.
-pub(super) fn settled() {
-    report(SETTLED);
-}
+/// In the third: the way to the process that was called, which waits. Standard output, which leads there, becomes the log's.
+#[derive(Debug)]
+pub(super) struct Caller(File);
 
-/// In the third: it has come to nothing.
-pub(super) fn failed(code: u8) {
-    report(&format!("exit {code}\n"));
-}
+impl Caller {
+    /// To be made before anything changes where standard output leads.
+    pub(super) fn find() -> Result<Self, Error> {
+        let what = "cannot keep the way to the process that was called";
+        let kept = io::stdout().as_fd().try_clone_to_owned().map_err(|source| Error::System { what, source })?;
+        Ok(Self(kept.into()))
+    }
 
-fn report(text: &str) {
-    // Whoever waits for it may have been interrupted.
-    let _ = io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush());
+    /// All is well: the caller gets the prompt back.
+    pub(super) fn settled(self) {
+        self.report(SETTLED);
+    }
+
+    /// It has come to nothing. `why` is what the caller's user has not been told yet, in one line; empty where all was told.
+    pub(super) fn failed(self, code: u8, why: &str) {
+        let told = format!("exit {code} {}", why.replace('\n', " "));
+        self.report(&format!("{}\n", told.trim_end()));
+    }
+
+    fn report(&self, text: &str) {
+        // Whoever waits for it may have been interrupted.
+        let _ = (&self.0).write_all(text.as_bytes());
+    }
 }
 
 /// This command line once more.

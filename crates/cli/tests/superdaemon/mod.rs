@@ -220,10 +220,25 @@ impl World {
         self.spawn(command);
     }
 
-    fn spawn(&mut self, mut command: Command) {
-        let log = OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
-        command.stdin(File::open(self.path("stdin")).unwrap());
-        command.stdout(log.try_clone().unwrap()).stderr(log).process_group(0);
+    /// Starts another program, which finds these sockets as its standard input and output, and then starts it.
+    pub fn start_with_sockets(&mut self, program: &str, words: &[&str], [first, second]: [OwnedFd; 2]) {
+        let mut command = Command::new(program);
+        command.args(words).current_dir(self.folder.path());
+        self.spawn_between(command, first.into(), second.into());
+    }
+
+    fn spawn(&mut self, command: Command) {
+        let input = File::open(self.path("stdin")).unwrap();
+        let log = self.log();
+        self.spawn_between(command, input.into(), log.into());
+    }
+
+    fn log(&self) -> File {
+        OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap()
+    }
+
+    fn spawn_between(&mut self, mut command: Command, input: Stdio, output: Stdio) {
+        command.stdin(input).stdout(output).stderr(self.log()).process_group(0);
         let daemon = command.spawn().unwrap();
         self.superdaemon = daemon.id();
         self.daemon = Some(daemon);

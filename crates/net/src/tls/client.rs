@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WantsClientCert};
+use rustls::client::{Resumption, WantsClientCert, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::server::ParsedCertificate;
+use rustls::{ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme, WantsVerifier};
 use tokio_rustls::TlsConnector;
 
+use super::error::is_ca_as_server;
 use super::{TlsConfigError, TlsError, certificates, private_key};
 use crate::stream::{Stream, TlsStream};
 
@@ -60,9 +62,9 @@ impl ClientTls {
             .map_err(TlsConfigError::Identity)?;
         let builder = match &options.roots {
             Roots::Insecure => builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyone(provider))),
-            Roots::System => builder.with_root_certificates(roots(true, &[])?),
-            Roots::SystemAnd(files) => builder.with_root_certificates(roots(true, files)?),
-            Roots::Only(files) => builder.with_root_certificates(roots(false, files)?),
+            Roots::System => builder.with_root_certificates(roots(true, &[])?.authorities),
+            Roots::SystemAnd(files) => roots(true, files)?.verified_by(builder, provider)?,
+            Roots::Only(files) => roots(false, files)?.verified_by(builder, provider)?,
         };
         let mut config = with_identity(builder, options)?;
         config.alpn_protocols.clone_from(&options.alpn);
@@ -91,22 +93,100 @@ fn server_name(name: &str) -> Result<ServerName<'static>, TlsConfigError> {
     ServerName::try_from(name.to_owned()).map_err(|_| TlsConfigError::Name { name: name.to_owned() })
 }
 
-fn roots(system: bool, files: &[PathBuf]) -> Result<RootCertStore, TlsConfigError> {
-    let mut store = RootCertStore::empty();
+/// What is trusted.
+struct Trusted {
+    authorities: RootCertStore,
+    /// The certificates of the files that were given, each as it is.
+    given: Vec<CertificateDer<'static>>,
+}
+
+fn roots(system: bool, files: &[PathBuf]) -> Result<Trusted, TlsConfigError> {
+    let mut authorities = RootCertStore::empty();
+    let mut given = Vec::new();
     if system {
         let mut found = rustls_native_certs::load_native_certs();
         // Machines carry odd certificates beside good ones; what cannot be used is not trusted.
-        store.add_parsable_certificates(found.certs);
-        if store.is_empty() && files.is_empty() {
+        authorities.add_parsable_certificates(found.certs);
+        if authorities.is_empty() && files.is_empty() {
             return Err(TlsConfigError::NoSystemRoots { source: found.errors.drain(..).next() });
         }
     }
     for path in files {
         for certificate in certificates(path)? {
-            store.add(certificate).map_err(|source| TlsConfigError::Root { path: path.clone(), source })?;
+            let added = authorities.add(certificate.clone());
+            added.map_err(|source| TlsConfigError::Root { path: path.clone(), source })?;
+            given.push(certificate);
         }
     }
-    Ok(store)
+    Ok(Trusted { authorities, given })
+}
+
+impl Trusted {
+    fn verified_by(
+        self,
+        builder: ConfigBuilder<ClientConfig, WantsVerifier>,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, TlsConfigError> {
+        // Nobody is trusted: that is an answer, which the builder below refuses to give.
+        if self.authorities.is_empty() {
+            return Ok(builder.with_root_certificates(self.authorities));
+        }
+        let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(self.authorities), provider);
+        let authorities = authorities.build().map_err(|source| TlsConfigError::Verifier { source })?;
+        Ok(builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(GivenOrSigned { authorities, given: self.given })))
+    }
+}
+
+/// Accepts what an authority has signed, and a server that shows one of the given certificates itself, although it says CA:TRUE:
+/// `openssl req -x509` makes them so. The authorities' verifier refuses these for that alone, after it has looked at their validity. Trust in
+/// a certificate that may sign others includes trust in it for itself (RFC 5280, section 6.1: it is the trust anchor).
+#[derive(Debug)]
+struct GivenOrSigned {
+    authorities: Arc<WebPkiServerVerifier>,
+    given: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for GivenOrSigned {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match self.authorities.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            Err(error) if is_ca_as_server(&error) && self.given.contains(certificate) => {
+                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authorities.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authorities.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.authorities.supported_verify_schemes()
+    }
 }
 
 fn with_identity(

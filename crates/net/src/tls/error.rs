@@ -13,11 +13,11 @@ pub enum TlsError {
     /// anyone can then answer, leave the check out.
     #[error("the peer's certificate is not accepted")]
     Certificate(#[source] rustls::Error),
-    /// The server shows as its own a certificate that says CA:TRUE, as `openssl req -x509` makes them unless told
-    /// otherwise. Such a one may sign others, and rustls accepts it for nothing else, even where it is given as a CA.
+    /// The server shows as its own a certificate that says CA:TRUE, as `openssl req -x509` makes them unless told otherwise, and
+    /// this very certificate was not given as trusted.
     #[error(
-        "the server shows a CA's own certificate: have it show one with basicConstraints CA:FALSE, signed by that CA \
-         or by itself"
+        "the server shows a CA's own certificate, which is trusted only where this very certificate is given as a CA file: give it, or have \
+         the server show one that a trusted CA has signed"
     )]
     CaCertificate(#[source] rustls::Error),
     /// The peer refused and said why: a missing or unknown client certificate, no common version or protocol.
@@ -61,7 +61,7 @@ impl From<io::Error> for TlsError {
 }
 
 /// rustls hands on its verifier's error as an opaque one, whose text is the name of webpki's variant.
-fn is_ca_as_server(error: &rustls::Error) -> bool {
+pub(super) fn is_ca_as_server(error: &rustls::Error) -> bool {
     matches!(error, rustls::Error::InvalidCertificate(CertificateError::Other(cause))
         if cause.0.to_string() == "CaUsedAsEndEntity")
 }
@@ -92,6 +92,12 @@ pub enum TlsConfigError {
     NoSystemRoots {
         /// The first thing that went wrong while looking, if anything did.
         source: Option<rustls_native_certs::Error>,
+    },
+    /// The verifier for servers' certificates could not be made from the CA files: they hold no certificate that can be a root.
+    #[error("servers cannot be checked against the CA files")]
+    Verifier {
+        /// What is wrong.
+        source: rustls::server::VerifierBuilderError,
     },
     /// The certificate and the key do not belong together, or are of a kind that is not supported.
     #[error("the certificate and private key cannot be used together")]

@@ -80,7 +80,11 @@ impl World {
     }
 
     fn dies(&mut self, number: u64) -> &mut Self {
-        self.happens(Event::Exited { pid: 1000 + number as u32, how: "exit code 1".into() })
+        self.happens(Event::Exited { pid: 1000 + number as u32, how: "exit code 1".into(), code: Some(1) })
+    }
+
+    fn cannot_be_run(&mut self, number: u64, code: i32) -> &mut Self {
+        self.happens(Event::Exited { pid: 1000 + number as u32, how: format!("exit code {code}"), code: Some(code) })
     }
 
     fn hup(&mut self) -> &mut Self {
@@ -412,4 +416,24 @@ received TERM: stopping generation 4 (pid 1004) with QUIT
 generation 4 (pid 1004): ended 0s after QUIT: exit code 1
 ";
     assert_eq!(world.said(), lines);
+}
+
+#[test]
+fn a_command_that_never_could_be_run_ends_it() {
+    for code in CANNOT_RUN {
+        for policy in [policy(), told()] {
+            World::new(policy).did("start 1").cannot_be_run(1, code).did("failed 1; leave");
+        }
+        // Also after another failure, as nothing has served yet.
+        World::new(policy())
+            .dies(1)
+            .did("start 1; failed 1, again")
+            .wait(1.0)
+            .cannot_be_run(2, code)
+            .did("start 2; failed 2; leave");
+        // What served once may come back: the file of a deployment that is being replaced is not there for a moment.
+        let mut world = World::new(policy());
+        world.wait(1.0).did("start 1; write; ready 1").cannot_be_run(1, code).wait(0.0).did("write; start 2");
+        world.cannot_be_run(2, code).did("failed 2, again");
+    }
 }

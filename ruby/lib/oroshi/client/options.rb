@@ -31,9 +31,13 @@ module Oroshi
         host: [->(value) { value.nil? || text?(value) }, "a host's name"],
         text: [->(value) { value.nil? || value.is_a?(String) }, "a String"],
         pairs: [->(value) { value.nil? || pairs?(value) },
-                "a Hash, or an Array of pairs, of names and plain values or Arrays of these"],
+                "a Hash, or an Array of pairs, of names and plain values (a String, a number, a Time, or what else has a text of its own) or Arrays of these"],
+        form: [->(value) { value.nil? || pairs?(value) { |one| Multipart.file?(one) } },
+               "a Hash, or an Array of pairs, of names and plain values (a String, a number, a Time, or what else has a text of its own), files " \
+               "(something with `read`), or Arrays of these"],
         query: [->(value) { value.nil? || (pairs?(value) && fields(value).flatten.all? { |part| text?(part) }) },
-                "a Hash, or an Array of pairs, of names and plain values or Arrays of these, all of them text"],
+                "a Hash, or an Array of pairs, of names and plain values (a String, a number, a Time, or what else has a text of its own) or Arrays of " \
+                "these, all of them text"],
         login: [->(value) { value.nil? || login?(value) },
                 "an Array of user name and password, both Strings, the name without a colon"],
         body: [->(value) { value.nil? || value.is_a?(String) || value.respond_to?(:read) },
@@ -108,8 +112,8 @@ module Oroshi
          "the body: a String, or something that is read to its end first"],
         [:json, :any, :request, "none",
          "a value that is sent as JSON"],
-        [:form, :pairs, :request, "none",
-         "pairs that are sent as a form"],
+        [:form, :form, :request, "none",
+         "pairs that are sent as a form; with a file among them as `multipart/form-data`"],
         [:basic_auth, :login, :request, "none",
          "user name and password, `[\"me\", \"secret\"]`"],
         [:bearer_auth, :text, :request, "none",
@@ -117,6 +121,22 @@ module Oroshi
         [:idempotent, :flag, :request, "by the method",
          "whether carrying the request out twice does no harm"]
       ].map { |row| Option.new(*row) }.freeze
+
+      # What other clients call it, and what it is here. Spelling alone would lead elsewhere.
+      ELSEWHERE = {
+        read_timeout: "first_byte_timeout limits the wait for the response's head, between_bytes_timeout a pause within the body",
+        open_timeout: "connect_timeout limits connecting, tls_timeout the handshake",
+        ssl_timeout: "tls_timeout limits the handshake",
+        proxy: "this client uses no proxies, neither this option nor http_proxy: it connects to the URL's host",
+        user_agent: 'give it as a header: headers: { "User-Agent" => "..." }',
+        params: "query adds to the URL's query, form sends a form",
+        multipart: "form sends multipart/form-data where a value is a file",
+        follow_redirects: "max_redirects says how many are followed, 0 for none",
+        verify_ssl: "verify says whether a server must show a valid certificate",
+        verify_mode: "verify says whether a server must show a valid certificate",
+        pool_size: "max_connections limits all connections, max_connections_per_host those of one origin"
+      }.freeze
+      private_constant :ELSEWHERE
 
       OF_CLIENT = ALL.select(&:of_client?).to_h { |option| [option.name, option] }.freeze
       OF_REQUEST = ALL.select(&:of_request?).to_h { |option| [option.name, option] }.freeze
@@ -199,7 +219,8 @@ module Oroshi
 
           near = DidYouMean::SpellChecker.new(dictionary: known.keys).correct(name).first if defined?(DidYouMean)
           elsewhere = known.equal?(OF_CLIENT) ? OF_REQUEST : OF_CLIENT
-          hint = if elsewhere.key?(name) then "it is one of a #{known.equal?(OF_CLIENT) ? "request" : "client"}"
+          hint = if ELSEWHERE.key?(name) then ELSEWHERE[name]
+                 elsif elsewhere.key?(name) then "it is one of a #{known.equal?(OF_CLIENT) ? "request" : "client"}"
                  elsif near then "did you mean #{near}?"
                  else "docs/client.md has the list"
                  end
@@ -249,11 +270,23 @@ module Oroshi
           when :json
             require "json"
             typed(headers, "application/json") { as_json(value) }
-          when :form
-            require "uri"
-            typed(headers, "application/x-www-form-urlencoded") { URI.encode_www_form(fields(value)) }
+          when :form then form(headers, value)
           else value.respond_to?(:read) ? read(value) : value
           end
+        end
+
+        def form(headers, value)
+          parts = value.flat_map { |name, one| several(one).compact.map { |each| [name.to_s, each] } }
+          if parts.any? { |_, one| Multipart.file?(one) }
+            # The boundary is known here alone, so a Content-Type of the user's own could not be right.
+            raise ArgumentError, "form: a file is sent as multipart/form-data, which sets Content-Type itself" if field?(headers, "content-type")
+
+            boundary, body = Multipart.of(parts)
+            headers << ["Content-Type", "multipart/form-data; boundary=#{boundary}"]
+            return body
+          end
+          require "uri"
+          typed(headers, "application/x-www-form-urlencoded") { URI.encode_www_form(fields(value)) }
         end
 
         def as_json(value)
@@ -298,18 +331,26 @@ module Oroshi
           false
         end
 
+        # The block, if there is one, says what else a value may be.
         def pairs?(value)
           return false unless value.is_a?(Hash) || (value.is_a?(Array) && value.all? { |pair| pair?(pair) })
 
-          value.all? { |name, one| single?(name) && several(one).all? { |each| each.nil? || single?(each) } }
+          value.all? do |name, one|
+            single?(name) && several(one).all? { |each| each.nil? || single?(each) || (block_given? && yield(each)) }
+          end
         end
 
         def pair?(value)
           value.is_a?(Array) && value.size == 2
         end
 
+        # What has a text of its own. Other objects' `to_s` is an address such as `#<Object:0x...>`, or, of a file, not its content.
         def single?(value)
-          !value.nil? && !value.is_a?(Hash) && !value.is_a?(Array)
+          case value
+          when String, Symbol, Numeric, Time, true, false then true
+          when nil, Hash, Array then false
+          else !value.respond_to?(:read) && !value.to_s.start_with?("#<")
+          end
         end
 
         def login?(value)
