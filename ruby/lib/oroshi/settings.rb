@@ -67,6 +67,10 @@ module Oroshi
              "how many bytes of half-received bodies and unread answers each worker keeps in memory; more goes to temporary files"],
       option[:answer_files, "AnswerFiles", Types.bytes, 1 << 30,
              "how many bytes of unread answers each worker keeps in temporary files; then answers by `each` wait, others are cut off"],
+      option[:body_files, "BodyFiles", Types.bytes, 2 << 30,
+             "how many bytes of half-received bodies each worker keeps in temporary files; then the slowest clients get 503"],
+      option[:least_rate, "LeastRate", Types.bytes, 1024,
+             "how many bytes per second a client must send of a body, or take of an answer, once `Timeout` has passed; 0: any progress will do"],
       option[:chunked_transfer, "ChunkedTransfer", Types.boolean, true,
              "answers of unknown length go out in chunks; false: they end with the connection"],
 

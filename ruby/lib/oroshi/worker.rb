@@ -136,7 +136,7 @@ module Oroshi
         keep_alive_s: @settings.keep_alive, timeout_s: @settings.timeout, linger_s: LINGER_S,
         max_body: @settings.max_body.zero? ? ANY_SIZE : @settings.max_body,
         input_spool_bytes: SPOOL_BYTES, buffer_bytes: @settings.buffer_memory, answer_file_bytes: @settings.answer_files,
-        chunked: @settings.chunked_transfer,
+        body_file_bytes: @settings.body_files, least_rate: @settings.least_rate, chunked: @settings.chunked_transfer,
         log_format: @settings.log_format, log_fd: @logs.access_fd,
         lifeline_fd: @lifeline.fileno,
         quit_after: @quit_after, on_enough: -> { tell_manager("enough") },

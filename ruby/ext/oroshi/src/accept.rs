@@ -12,10 +12,11 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::fs::FileExt as _;
 use std::time::Instant;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Stage};
 use crate::engine::Engine;
 use crate::handover::Errand;
 use crate::output::{FileRest, Output};
+use crate::patience::Patience;
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
 use crate::socket::{self, Place};
@@ -42,8 +43,8 @@ pub(crate) const LISTENER: u64 = 1 << 63;
 const SLOW_MS: u64 = 8;
 /// How long a listener that refuses must have been quiet before it is closed: a client that is connected has sent its request by then.
 const QUIET_MS: u64 = 200;
-/// How long a connection that was handed over may be quiet where connections are not kept.
-const SLOW_HEAD_MS: u64 = 30_000;
+/// How long a connection that was handed over may be quiet at least.
+const LEAST_MS: u64 = 1000;
 /// So many new connections are served before those that are there already get their turn.
 const ACCEPTS: usize = 8;
 
@@ -228,6 +229,7 @@ impl Engine<'_> {
 
     /// Takes one connection that another worker has handed over. False: there is none.
     pub(crate) fn take_handed_over(&mut self) -> bool {
+        self.make_room_for_connection();
         let handed = match self.worker.board.queue().receive() {
             Ok(Some(handed)) => handed,
             Ok(None) => {
@@ -245,17 +247,23 @@ impl Engine<'_> {
             if matches!(listener.place, Place::Tcp(..)) { socket::peer_of(handed.socket.as_raw_fd()) } else { None };
         let mut connection = Box::new(Connection::new(handed.socket, index, peer));
         connection.must_shut = handed.note.must_shut;
-        let settings = &self.worker.settings;
-        connection.due_ms = self.now_ms + settings.keep_alive_ms.max(settings.timeout_ms.min(SLOW_HEAD_MS));
+        connection.has_asked = handed.note.has_asked;
+        // What has come meanwhile is to be read before its time is over.
+        let due_ms = handed.note.due_ms.max(self.now_ms + LEAST_MS);
+        connection.due_ms = due_ms;
+        let patience = Patience::of_us(handed.note.over_us);
         match handed.note.errand {
             Errand::Refusal => self.guarded(None, |engine| engine.refuse(connection, 503)),
             Errand::Rest(next) => {
                 connection.input = handed.input;
-                connection.output = Output::of_files(handed.files);
+                connection.output = Output::of_files(handed.files, patience);
                 self.guarded(None, |engine| engine.send_off(connection, next));
             }
             Errand::Request if handed.input.is_empty() => self.guarded(None, |engine| engine.read(connection)),
-            Errand::Request => self.guarded(None, |engine| engine.go_on_with(connection, &handed.input, handed.files)),
+            Errand::Request => {
+                let limits = (due_ms, patience);
+                self.guarded(None, |engine| engine.go_on_with(connection, &handed.input, handed.files, limits));
+            }
         }
         true
     }
@@ -282,7 +290,16 @@ impl Engine<'_> {
     }
 
     /// Goes on with what another worker has received of a request: a part of its head, or its head and a part of its body.
-    fn go_on_with(&mut self, connection: Box<Connection>, input: &[u8], body: Vec<FileRest>) {
+    /// The limits on its time go on too: when it is over, and the patience with its body.
+    fn go_on_with(
+        &mut self,
+        mut connection: Box<Connection>,
+        input: &[u8],
+        body: Vec<FileRest>,
+        (due_ms, patience): (u64, Patience),
+    ) {
+        let is_body = !body.is_empty();
+        connection.was_asked = is_body;
         let mut more = self.take_requests(connection, input);
         let mut piece = vec![0; 64 * 1024];
         for mut rest in body {
@@ -299,7 +316,15 @@ impl Engine<'_> {
                 }
             }
         }
-        if let Some(connection) = more {
+        if let Some(mut connection) = more {
+            match connection.stage {
+                Stage::Body(_) if is_body => {
+                    connection.patience = patience;
+                    connection.due_ms = patience.over_ms().max(due_ms);
+                }
+                Stage::Head => connection.due_ms = due_ms,
+                _ => {}
+            }
             self.park(connection);
         }
     }
@@ -310,6 +335,13 @@ impl Engine<'_> {
 
     /// Takes one connection and reads what it has to say. False: there is none.
     fn accept_from(&mut self, index: usize) -> bool {
+        if !self.make_room_for_connection() {
+            self.pause(
+                index,
+                &io::Error::other("clients have as many descriptors as they may; allow more (ulimit -n)"),
+            );
+            return false;
+        }
         let listener = &mut self.listeners[index];
         match socket::accept(listener.number, &listener.place) {
             Ok((socket, peer)) => {

@@ -16,6 +16,10 @@ pub(crate) struct Store {
 pub(crate) static MEMORY: Store = Store::new(64 << 20);
 /// Unread answers in temporary files.
 pub(crate) static FILES: Store = Store::new(1 << 30);
+/// Half-received bodies in temporary files.
+pub(crate) static BODY_FILES: Store = Store::new(2 << 30);
+/// Half-received heads, and requests behind others, in memory.
+pub(crate) static HEADS: Store = Store::new(64 << 20);
 
 /// Bytes of memory that were given back since the last [`take_released`].
 static RELEASED: AtomicU64 = AtomicU64::new(0);
@@ -33,6 +37,11 @@ impl Store {
     /// The limit, in bytes.
     pub(crate) fn most(&self) -> u64 {
         self.most.load(Relaxed)
+    }
+
+    /// Whether more is held than the limit allows.
+    pub(crate) fn is_over(&self) -> bool {
+        self.held.load(Relaxed) > self.most()
     }
 
     /// Whether so many bytes more are within the limit.
@@ -69,6 +78,16 @@ impl Held {
         self.store.held.fetch_add(bytes as u64, Relaxed);
     }
 
+    /// Takes exactly so many bytes, whatever the limit. True: those are more than before.
+    pub(crate) fn set(&mut self, bytes: usize) -> bool {
+        let more = (bytes as u64).saturating_sub(self.bytes);
+        if more > 0 {
+            self.grow_anyway(more as usize);
+        }
+        self.shrink_to(bytes);
+        more > 0
+    }
+
     /// Gives back what is above so many bytes.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes as u64);
@@ -87,6 +106,53 @@ impl Drop for Held {
     fn drop(&mut self) {
         self.shrink_to(0);
     }
+}
+
+/// A descriptor that is open for a client: its connection, or a file with its body or answer.
+#[derive(Debug)]
+pub(crate) struct Descriptor(());
+
+static DESCRIPTORS: AtomicU64 = AtomicU64::new(0);
+static MOST_CONNECTIONS: AtomicU64 = AtomicU64::new(u64::MAX / 2);
+
+impl Descriptor {
+    pub(crate) fn new() -> Self {
+        DESCRIPTORS.fetch_add(1, Relaxed);
+        Descriptor(())
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        DESCRIPTORS.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Shares out the descriptors that this process may still open: three quarters are for clients, a tenth more for files
+/// with what clients send or have not read. The rest is the application's, whatever clients do. Returns how many
+/// connections there may be.
+pub(crate) fn share_descriptors() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a local. If it fails, the limit is 0, and the least is taken.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let open = std::fs::read_dir("/proc/self/fd").map_or(32, Iterator::count) as u64;
+    let most = (limit.rlim_cur.min(1 << 32).saturating_sub(open) / 4 * 3).max(LEAST_CONNECTIONS);
+    MOST_CONNECTIONS.store(most, Relaxed);
+    most
+}
+
+/// With less than this no worker can serve; then it tries.
+const LEAST_CONNECTIONS: u64 = 8;
+
+/// Whether a connection more is within the clients' share.
+pub(crate) fn has_room_for_connection() -> bool {
+    DESCRIPTORS.load(Relaxed) < MOST_CONNECTIONS.load(Relaxed)
+}
+
+/// Whether a file more is.
+pub(crate) fn has_room_for_file() -> bool {
+    let most = MOST_CONNECTIONS.load(Relaxed);
+    DESCRIPTORS.load(Relaxed) < most + most / 8
 }
 
 /// From this many released bytes on, the allocator is asked to give memory back to the kernel.

@@ -6,7 +6,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use oroshi_http1::RequestDecoder;
 
+use crate::budget::{Descriptor, HEADS, Held};
 use crate::output::Output;
+use crate::patience::Patience;
 use crate::poll::Interest;
 use crate::request::Incoming;
 
@@ -54,6 +56,8 @@ pub(crate) struct Connection {
     pub(crate) stage: Stage,
     /// When its patience ends, in milliseconds of the coarse clock.
     pub(crate) due_ms: u64,
+    /// Of a body that is on its way.
+    pub(crate) patience: Patience,
     pub(crate) interest: Interest,
     /// Whether the request at work is its last, as its client says.
     pub(crate) is_last: bool,
@@ -61,6 +65,13 @@ pub(crate) struct Connection {
     pub(crate) must_shut: bool,
     /// Where it sits, once it has waited for anything.
     pub(crate) seat: Option<u64>,
+    /// Whether there was a request on it.
+    pub(crate) has_asked: bool,
+    /// Whether its client was told to send its body.
+    pub(crate) was_asked: bool,
+    /// What `input` takes.
+    held: Held,
+    _counted: Descriptor,
 }
 
 impl Connection {
@@ -74,11 +85,28 @@ impl Connection {
             output: Output::default(),
             stage: Stage::Idle,
             due_ms: 0,
+            patience: Patience::default(),
             interest: Interest::None,
             is_last: false,
             must_shut: false,
             seat: None,
+            has_asked: false,
+            was_asked: false,
+            held: Held::none(&HEADS),
+            _counted: Descriptor::new(),
         }
+    }
+
+    /// Counts what `input` takes while it waits. True: it takes more than before.
+    pub(crate) fn count_input(&mut self) -> bool {
+        self.held.set(self.input.capacity())
+    }
+
+    /// The worker has not looked for so long: no limit counts that.
+    pub(crate) fn pause(&mut self, milliseconds: u64) {
+        self.due_ms = self.due_ms.saturating_add(milliseconds);
+        self.patience.pause(milliseconds);
+        self.output.patience.pause(milliseconds);
     }
 
     /// The socket's number.
@@ -160,6 +188,22 @@ impl Seats {
     pub(crate) fn tokens(&self, wanted: impl Fn(&Connection) -> bool) -> Vec<u64> {
         let connections = self.table().all.iter().filter_map(|seat| seat.connection.as_ref());
         connections.filter(|connection| wanted(connection)).filter_map(|connection| connection.seat).collect()
+    }
+
+    /// Does something to every seated connection.
+    pub(crate) fn each(&self, mut change: impl FnMut(&mut Connection)) {
+        self.table().all.iter_mut().filter_map(|seat| seat.connection.as_mut()).for_each(|one| change(one));
+    }
+
+    /// What `rank` gives for seated connections, where it gives anything, and their tokens.
+    pub(crate) fn ranked<R>(&self, rank: impl Fn(&Connection) -> Option<R>) -> Vec<(R, u64)> {
+        let connections = self.table().all.iter().filter_map(|seat| seat.connection.as_ref());
+        connections.filter_map(|connection| Some((rank(connection)?, connection.seat?))).collect()
+    }
+
+    /// The token of the one for which `rank` gives the least.
+    pub(crate) fn least<R: Ord>(&self, rank: impl Fn(&Connection) -> Option<R>) -> Option<u64> {
+        self.ranked(rank).into_iter().min().map(|(_, token)| token)
     }
 
     #[expect(clippy::mut_from_ref, reason = "see above: one thread has the seats, and no two of these meet")]

@@ -18,6 +18,7 @@ use crate::connection::{Connection, Next, Stage};
 use crate::env::{Common, Environments};
 use crate::exchange::Body;
 use crate::overdue;
+use crate::patience::{self, Patience};
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
 use crate::rb;
@@ -94,6 +95,9 @@ impl<'w> Engine<'w> {
         let settings = &worker.settings;
         budget::MEMORY.limit(settings.buffer_bytes);
         budget::FILES.limit(settings.answer_file_bytes);
+        budget::BODY_FILES.limit(settings.body_file_bytes);
+        budget::HEADS.limit(settings.buffer_bytes);
+        patience::limit(settings.timeout_ms, settings.least_rate);
         let common = Common {
             rack2: settings.rack2,
             multiprocess: settings.multiprocess,
@@ -145,6 +149,7 @@ impl<'w> Engine<'w> {
         };
         engine.worker.present.borrow_mut().poll = engine.poll.number();
         engine.plan_collection();
+        budget::share_descriptors();
         Ok(engine)
     }
 
@@ -175,6 +180,7 @@ impl<'w> Engine<'w> {
             }
             self.now_ms = clock::coarse_ms();
             self.serve(ready);
+            self.pause_the_clocks();
             let is_due = self.now_ms.saturating_sub(self.swept_ms) >= SWEEP_MS || self.stopping.is_some();
             if is_due && self.leave.is_none() {
                 self.sweep();
@@ -218,6 +224,15 @@ impl<'w> Engine<'w> {
         }
     }
 
+    /// While the application has kept this thread, nobody has looked what clients have sent: no limit of theirs counts that.
+    fn pause_the_clocks(&mut self) {
+        let busy_ms = clock::coarse_ms().saturating_sub(self.now_ms);
+        if busy_ms >= SWEEP_MS {
+            self.now_ms += busy_ms;
+            self.watch.seats.each(|connection| connection.pause(busy_ms));
+        }
+    }
+
     /// Waits without Ruby's lock. Signal handlers of Ruby's run before this returns.
     fn wait(&mut self) -> Result<usize, Error> {
         self.worker.log.borrow_mut().flush();
@@ -255,7 +270,7 @@ impl<'w> Engine<'w> {
             Stage::Writing(next) => match connection.output.flush(connection.number()) {
                 Ok(true) => self.settle(connection, next),
                 Ok(false) => {
-                    connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
+                    connection.due_ms = connection.output.patience.over_ms();
                     self.watch.seats.put(connection);
                 }
                 Err(_) => self.close(connection, Next::Abort),
@@ -402,10 +417,21 @@ impl<'w> Engine<'w> {
             _ => 0,
         };
         if length > rest.len() as u64 || length > worker.settings.spool_bytes as u64 {
-            if head.expect_continue && rest.is_empty() && !ask_for_body(&connection) {
+            if head.framing != Framing::Chunked
+                && length > budget::BODY_FILES.most().max(worker.settings.spool_bytes as u64)
+            {
+                // There will never be room for it.
+                self.refuse(connection, 413);
+                return None;
+            }
+            let asks = head.expect_continue && rest.is_empty() && !connection.was_asked;
+            if asks && !ask_for_body(&connection) {
                 self.close(connection, Next::Abort);
                 return None;
             }
+            connection.was_asked = false;
+            connection.patience = Patience::begin();
+            connection.due_ms = connection.patience.over_ms();
             let head_bytes = &bytes[..bytes.len() - rest.len()];
             let incoming = Incoming::new(head_bytes, worker.settings.spool_bytes);
             connection.stage = Stage::Body(Box::new(incoming));
@@ -436,10 +462,23 @@ impl<'w> Engine<'w> {
     fn take_body(&mut self, mut connection: Box<Connection>, mut rest: &[u8]) -> Option<Box<Connection>> {
         let limits = &self.worker.settings.limits;
         let Stage::Body(mut incoming) = std::mem::take(&mut connection.stage) else { return Some(connection) };
+        let arrived = rest.len();
+        if !incoming.spool.has_room(arrived) && !self.make_room_for_body(connection.patience, &incoming.spool, arrived)
+        {
+            let status = if incoming.spool.is_beyond(arrived as u64) { 413 } else { 503 };
+            self.complain_now_and_then(&format!(
+                "a request's body was refused with {status}: BodyFiles, {} bytes for all of a worker's, is used up",
+                budget::BODY_FILES.most()
+            ));
+            connection.stage = Stage::Body(incoming);
+            self.refuse(connection, status);
+            return None;
+        }
         match gather(&mut connection.decoder, limits, &mut rest, &mut incoming.spool) {
             Ok(false) => {
                 connection.input.extend_from_slice(rest);
-                connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
+                connection.patience.credit(arrived as u64);
+                connection.due_ms = connection.patience.over_ms();
                 connection.stage = Stage::Body(incoming);
                 return Some(connection);
             }
@@ -467,6 +506,7 @@ impl<'w> Engine<'w> {
     fn sweep(&mut self) {
         self.swept_ms = self.now_ms;
         budget::trim();
+        self.tell_of_pressure();
         self.look_for_manager();
         self.resume();
         let now_ms = self.now_ms;

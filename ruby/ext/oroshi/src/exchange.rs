@@ -48,6 +48,7 @@ impl Engine<'_> {
             keep: head.keep_alive && worker.settings.keep_alive_ms > 0,
         };
         connection.is_last = !head.keep_alive;
+        connection.has_asked = true;
         let serial = self.begin(head, connection.peer, terms.http11);
         let decoded_bytes = match &body {
             Body::Spooled(spool) if head.framing == Framing::Chunked => Some(spool.length()),
@@ -247,6 +248,9 @@ impl Engine<'_> {
         out.extend_from_slice(self.date.now());
         if status == 405 {
             out.extend_from_slice(b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n");
+        }
+        if status == 503 {
+            out.extend_from_slice(b"Retry-After: 1\r\n");
         }
         out.extend_from_slice(b"Content-Type: text/plain\r\n");
         encode::content_length(out, reason.len() as u64 + 1);

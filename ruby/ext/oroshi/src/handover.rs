@@ -30,6 +30,12 @@ pub(crate) struct Note {
     pub(crate) listener: u16,
     /// Whether its socket is open in other processes, so that closing it must shut it down.
     pub(crate) must_shut: bool,
+    /// Whether there was a request on it.
+    pub(crate) has_asked: bool,
+    /// When its time is over, in milliseconds of the coarse clock, which all processes share. Moving gives it no more.
+    pub(crate) due_ms: u64,
+    /// What its client has left for a body or an answer, in microseconds of that clock.
+    pub(crate) over_us: u64,
 }
 
 /// A connection that another worker has handed over.
@@ -43,11 +49,11 @@ pub(crate) struct Handed {
     pub(crate) files: Vec<FileRest>,
 }
 
-/// The most bytes of requests that go with a connection. More than a head may have.
-pub(crate) const MOST_INPUT: usize = 96 * 1024;
+/// The most bytes of requests that go with a connection. More than a head may have, and what is read at once behind it.
+pub(crate) const MOST_INPUT: usize = 160 * 1024;
 /// The most files that go with a connection.
 const MOST_FILES: usize = 60;
-const FIXED_BYTES: usize = 8;
+const FIXED_BYTES: usize = 24;
 const FILE_BYTES: usize = 17;
 const MOST_BYTES: usize = FIXED_BYTES + MOST_FILES * FILE_BYTES + MOST_INPUT;
 /// Words of ancillary data: its header, and a descriptor in every half.
@@ -95,9 +101,11 @@ impl Queue {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut bytes = Vec::with_capacity(FIXED_BYTES + files.len() * FILE_BYTES + input.len());
-        bytes.extend_from_slice(&[errand_byte(note.errand), u8::from(note.must_shut)]);
+        bytes.extend_from_slice(&[errand_byte(note.errand), u8::from(note.must_shut) | u8::from(note.has_asked) << 1]);
         bytes.extend_from_slice(&note.listener.to_le_bytes());
         bytes.extend_from_slice(&(files.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&note.due_ms.to_le_bytes());
+        bytes.extend_from_slice(&note.over_us.to_le_bytes());
         let mut descriptors = vec![socket];
         for rest in files {
             bytes.extend_from_slice(&rest.offset.to_le_bytes());
@@ -107,6 +115,13 @@ impl Queue {
         }
         bytes.extend_from_slice(input);
         send_with_descriptors(self.sending.as_raw_fd(), &bytes, &descriptors)
+    }
+
+    /// Waits until there may be room, for so many milliseconds at most.
+    pub(crate) fn wait_for_room(&self, most_ms: i32) {
+        let mut watch = libc::pollfd { fd: self.sending.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one pollfd.
+        unsafe { libc::poll(&raw mut watch, 1, most_ms) };
     }
 
     /// Takes the next connection; `None` if there is none.
@@ -121,10 +136,14 @@ impl Queue {
         let socket = descriptors.next().ok_or_else(lost)?;
         let odd = || io::Error::from(io::ErrorKind::InvalidData);
         let (fixed, mut rest) = bytes[..length].split_first_chunk::<FIXED_BYTES>().ok_or_else(odd)?;
+        let [due_ms, over_us] = [8, 16].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| fixed[at + byte])));
         let note = Note {
             errand: errand_of(fixed[0]),
-            must_shut: fixed[1] != 0,
+            must_shut: fixed[1] & 1 != 0,
+            has_asked: fixed[1] & 2 != 0,
             listener: u16::from_le_bytes([fixed[2], fixed[3]]),
+            due_ms,
+            over_us,
         };
         let count = u32::from_le_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
         let mut files = Vec::new();
@@ -220,7 +239,14 @@ mod tests {
         let mut file = crate::request::unnamed_file(&std::env::temp_dir()).unwrap();
         file.write_all(b"0123456789").unwrap();
         let files = [FileRest::handed_over(file.into(), 4, 6, true)];
-        let note = Note { errand: Errand::Rest(Next::Linger), listener: 513, must_shut: true };
+        let note = Note {
+            errand: Errand::Rest(Next::Linger),
+            listener: 513,
+            must_shut: true,
+            has_asked: true,
+            due_ms: 1 << 40,
+            over_us: 77,
+        };
         queue.send(server.as_raw_fd(), note, b"GET / HT", &files).unwrap();
         drop((server, files));
         let handed = queue.receive().unwrap().unwrap();
@@ -242,7 +268,8 @@ mod tests {
     fn a_full_queue_leaves_connections_where_they_are() {
         let queue = Queue::new().unwrap();
         let (_client, server) = UnixStream::pair().unwrap();
-        let note = Note { errand: Errand::Request, listener: 0, must_shut: false };
+        let note =
+            Note { errand: Errand::Request, listener: 0, must_shut: false, has_asked: false, due_ms: 0, over_us: 0 };
         let input = vec![b'x'; MOST_INPUT];
         let mut sent = 0;
         let error = loop {

@@ -12,7 +12,7 @@
 //!    waits for what; `watcher`, `handover`: how connections get from a busy worker to an idle one; `crash`: and from one that ends.
 //! 3. `exchange`: one request, from its bytes to the application and back.
 //! 4. `env`, `shapes`, `values`: the environment, and why it costs so little; `request`: its body.
-//! 5. `respond`, `head`, `output`: the answer; `budget`: what waits for clients; `stream`: one that comes piece by piece; `hijack`: sockets given away;
+//! 5. `respond`, `head`, `output`: the answer; `budget`: what waits for clients; `patience`: for how long; `pressure`: who goes when there is no room; `stream`: one that comes piece by piece; `hijack`: sockets given away;
 //!    `present`: how Ruby objects reach the exchange that they belong to; `client_wait`: the few waits within it.
 //! 6. `scoreboard`, `overdue`, `title`, `log`: what others see of it.
 //! 7. `rb`: Ruby's C interface, and the two rules that keep its use sound.
@@ -34,9 +34,11 @@ mod log;
 mod output;
 mod overdue;
 mod parking;
+mod patience;
 mod peers;
 mod poll;
 mod present;
+mod pressure;
 mod rb;
 mod request;
 mod respond;

@@ -7,8 +7,8 @@
 use std::io::{self, IoSlice, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use crate::budget::{FILES, Held, MEMORY};
-use crate::clock;
+use crate::budget::{Descriptor, FILES, Held, MEMORY, has_room_for_file};
+use crate::patience::Patience;
 use crate::request::{memory_file, unnamed_file};
 use crate::socket::{self, MOST_PIECES};
 
@@ -19,8 +19,8 @@ pub(crate) struct Output {
     sent: usize,
     held: Held,
     files: Vec<FileRest>,
-    /// When the kernel last took something, or all was out, in milliseconds of the coarse clock. Only counts while something waits.
-    moved_ms: u64,
+    /// The client's, from when something had to wait. Only counts while something waits.
+    pub(crate) patience: Patience,
 }
 
 /// A part of a file that is still to be sent.
@@ -31,6 +31,7 @@ pub(crate) struct FileRest {
     pub(crate) left: u64,
     /// What of it counts as held; only a temporary file does, and only to one can be added.
     held: Option<Held>,
+    _counted: Descriptor,
 }
 
 /// Whether an answer may take more room than there is.
@@ -49,14 +50,20 @@ const LEAST_ROOM: usize = 64 * 1024;
 
 impl Default for Output {
     fn default() -> Self {
-        Output { bytes: Vec::new(), sent: 0, held: Held::none(&MEMORY), files: Vec::new(), moved_ms: 0 }
+        Output {
+            bytes: Vec::new(),
+            sent: 0,
+            held: Held::none(&MEMORY),
+            files: Vec::new(),
+            patience: Patience::default(),
+        }
     }
 }
 
 impl FileRest {
     /// A file that is an answer's body.
     pub(crate) fn of_body(file: OwnedFd, length: u64) -> Self {
-        FileRest { file, offset: 0, left: length, held: None }
+        FileRest { file, offset: 0, left: length, held: None, _counted: Descriptor::new() }
     }
 
     /// A file that another worker has handed over. is_spill: a temporary one, which counts.
@@ -66,7 +73,7 @@ impl FileRest {
             held.grow_anyway(left as usize);
             held
         });
-        FileRest { file, offset, left, held }
+        FileRest { file, offset, left, held, _counted: Descriptor::new() }
     }
 
     pub(crate) fn is_spill(&self) -> bool {
@@ -76,8 +83,8 @@ impl FileRest {
 
 impl Output {
     /// What another worker has handed over.
-    pub(crate) fn of_files(files: Vec<FileRest>) -> Self {
-        Output { files, moved_ms: clock::coarse_ms(), ..Output::default() }
+    pub(crate) fn of_files(files: Vec<FileRest>, patience: Patience) -> Self {
+        Output { files, patience, ..Output::default() }
     }
 
     /// Everything as files, so that another process can go on with it.
@@ -104,12 +111,17 @@ impl Output {
 
     /// Whether there is no room to keep more, neither in memory nor in files.
     pub(crate) fn is_full(&self) -> bool {
-        !(self.files.is_empty() && MEMORY.has_room(LEAST_ROOM) || FILES.has_room(LEAST_ROOM))
+        !(self.files.is_empty() && MEMORY.has_room(LEAST_ROOM) || FILES.has_room(LEAST_ROOM) && has_room_for_file())
     }
 
-    /// For how long the kernel has not taken anything of what waits, in milliseconds.
-    pub(crate) fn stuck_ms(&self) -> u64 {
-        if self.is_empty() { 0 } else { clock::coarse_ms().saturating_sub(self.moved_ms) }
+    /// Whether the client has had its time for what waits.
+    pub(crate) fn is_stuck(&self) -> bool {
+        !self.is_empty() && self.patience.is_over()
+    }
+
+    /// Whether temporary files have some of what waits.
+    pub(crate) fn has_spilled(&self) -> bool {
+        self.files.iter().any(FileRest::is_spill)
     }
 
     /// Sends `bytes`, and keeps what does not go out at once.
@@ -189,7 +201,7 @@ impl Output {
         };
         self.keep(&head[sent..], Room::Bounded)?;
         if self.is_empty() {
-            self.moved_ms = clock::coarse_ms();
+            self.patience = Patience::begin();
         }
         self.files.push(rest);
         self.flush(socket).map(|_| ())
@@ -222,7 +234,7 @@ impl Output {
                 Ok(sent) => {
                     rest.offset += sent as u64;
                     rest.left -= sent as u64;
-                    self.moved_ms = clock::coarse_ms();
+                    self.patience.credit(sent as u64);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -234,7 +246,7 @@ impl Output {
 
     fn has_moved(&mut self, sent: usize) {
         self.sent += sent;
-        self.moved_ms = clock::coarse_ms();
+        self.patience.credit(sent as u64);
     }
 
     /// Keeps bytes behind all that waits already.
@@ -243,7 +255,7 @@ impl Output {
             return Ok(());
         }
         if self.is_empty() {
-            self.moved_ms = clock::coarse_ms();
+            self.patience = Patience::begin();
         }
         if self.files.is_empty() && self.held.grow(bytes.len()) {
             self.bytes.extend_from_slice(bytes);
@@ -266,6 +278,11 @@ impl Output {
         };
         let goes_on = self.files.last().is_some_and(|last| last.is_spill() && last.offset + last.left < SEGMENT_BYTES);
         if !goes_on {
+            if !has_room_for_file() {
+                return Err(failed(io::Error::other(
+                    "clients have as many open files as they may; allow more (ulimit -n)",
+                )));
+            }
             let file = unnamed_file(&std::env::temp_dir()).map_err(failed)?;
             self.files.push(FileRest::handed_over(file.into(), 0, 0, true));
         }
@@ -333,7 +350,7 @@ mod tests {
         let mut output = Output::default();
         let all = b"0123456789".repeat(100_000);
         output.send_one(server.as_raw_fd(), &all).unwrap();
-        let mut output = Output::of_files(output.into_files().unwrap());
+        let mut output = Output::of_files(output.into_files().unwrap(), Patience::begin());
         let mut read = vec![0; all.len()];
         let mut at = 0;
         while at < all.len() {

@@ -18,7 +18,7 @@ impl Engine<'_> {
             return self.settle(connection, next);
         }
         connection.stage = Stage::Writing(next);
-        connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
+        connection.due_ms = connection.output.patience.over_ms();
         self.turn(connection, Interest::Write);
     }
 
@@ -65,9 +65,13 @@ impl Engine<'_> {
             connection.interest = to;
         }
         let listener = connection.listener;
+        let has_more = connection.count_input();
         self.watch.seats.put(connection);
         if is_new {
             self.let_others_accept(listener);
+        }
+        if has_more {
+            self.bound_heads();
         }
     }
 

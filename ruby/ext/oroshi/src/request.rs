@@ -9,7 +9,7 @@ use std::path::Path;
 
 use oroshi_http1::{DecodeError, Framing, Limits, RequestDecoder, RequestEvent, RequestHead};
 
-use crate::budget::{Held, MEMORY};
+use crate::budget::{BODY_FILES, Descriptor, Held, MEMORY, has_room_for_file};
 use crate::output::FileRest;
 use crate::socket::checked;
 
@@ -84,17 +84,51 @@ pub(crate) struct Spool {
     memory: Vec<u8>,
     held: Held,
     file: Option<File>,
+    /// What the file takes.
+    filed: Held,
+    counted: Option<Descriptor>,
     length: u64,
 }
 
 impl Spool {
     pub(crate) fn new(memory_bytes: usize) -> Self {
-        Spool { memory_bytes, memory: Vec::new(), held: Held::none(&MEMORY), file: None, length: 0 }
+        Spool {
+            memory_bytes,
+            memory: Vec::new(),
+            held: Held::none(&MEMORY),
+            file: None,
+            filed: Held::none(&BODY_FILES),
+            counted: None,
+            length: 0,
+        }
     }
 
     /// How much there is.
     pub(crate) fn length(&self) -> u64 {
         self.length
+    }
+
+    /// Whether so many bytes more have room: in memory, or in a temporary file.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        if self.stays_in_memory(bytes) {
+            return true;
+        }
+        let moves = if self.file.is_some() { 0 } else { self.memory.len() };
+        BODY_FILES.has_room(bytes + moves) && (self.file.is_some() || has_room_for_file())
+    }
+
+    /// Whether there can never be room for so many bytes more.
+    pub(crate) fn is_beyond(&self, bytes: u64) -> bool {
+        self.length.saturating_add(bytes) > BODY_FILES.most().max(self.memory_bytes as u64)
+    }
+
+    /// Whether a file has it.
+    pub(crate) fn is_filed(&self) -> bool {
+        self.file.is_some()
+    }
+
+    fn stays_in_memory(&self, bytes: usize) -> bool {
+        self.file.is_none() && self.length + bytes as u64 <= self.memory_bytes as u64 && MEMORY.has_room(bytes)
     }
 
     /// The whole body, if it is in memory.
@@ -120,22 +154,27 @@ impl Spool {
     }
 
     fn push(&mut self, data: &[u8]) -> io::Result<()> {
+        let stays_in_memory = self.stays_in_memory(data.len());
         self.length += data.len() as u64;
-        let has_room = self.length <= self.memory_bytes as u64 && self.file.is_none() && self.held.grow(data.len());
-        if self.file.is_none() && !has_room {
-            let mut file = unnamed_file(&std::env::temp_dir())?;
-            file.write_all(&self.memory)?;
-            self.memory = Vec::new();
-            self.held.shrink_to(0);
-            self.file = Some(file);
+        if stays_in_memory {
+            self.held.grow_anyway(data.len());
+            self.memory.extend_from_slice(data);
+            return Ok(());
         }
-        match &mut self.file {
-            Some(file) => file.write_all(data),
-            None => {
-                self.memory.extend_from_slice(data);
-                Ok(())
+        let file = match &mut self.file {
+            Some(file) => file,
+            empty => {
+                let mut file = unnamed_file(&std::env::temp_dir())?;
+                file.write_all(&self.memory)?;
+                self.filed.grow_anyway(self.memory.len());
+                self.memory = Vec::new();
+                self.held.shrink_to(0);
+                self.counted = Some(Descriptor::new());
+                empty.insert(file)
             }
-        }
+        };
+        self.filed.grow_anyway(data.len());
+        file.write_all(data)
     }
 }
 

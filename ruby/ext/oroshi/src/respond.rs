@@ -141,6 +141,9 @@ impl Engine<'_> {
             // SAFETY: a String of the Array.
             total += unsafe { rb::bytes(element) }.len();
         }
+        if total > COPIED_BYTES {
+            self.make_room_for_answer(total);
+        }
         let framing = answer.said.coding.map_or(Framing::Length(total as u64), Framing::Own);
         let (mut connection, next) = self.finish_head(connection, answer, framing);
         if !overdue::claim() {

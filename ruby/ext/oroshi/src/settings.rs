@@ -24,6 +24,10 @@ pub(crate) struct Settings {
     pub(crate) buffer_bytes: u64,
     /// Bytes of unread answers that are kept in temporary files.
     pub(crate) answer_file_bytes: u64,
+    /// Bytes of half-received bodies that are kept in temporary files.
+    pub(crate) body_file_bytes: u64,
+    /// Bytes per second that a client must send of a body, or take of an answer; 0: any progress will do.
+    pub(crate) least_rate: u64,
     /// Whether bodies of unknown length are sent in chunks; if not, the connection's end is theirs.
     pub(crate) chunked: bool,
     /// Whether the application's Rack is older than 3.
@@ -47,7 +51,7 @@ pub(crate) struct Settings {
     pub(crate) in_place: bool,
 }
 
-const KNOWN: [&str; 21] = [
+const KNOWN: [&str; 23] = [
     "rack_release",
     "keep_alive_s",
     "timeout_s",
@@ -57,6 +61,8 @@ const KNOWN: [&str; 21] = [
     "input_spool_bytes",
     "buffer_bytes",
     "answer_file_bytes",
+    "body_file_bytes",
+    "least_rate",
     "chunked",
     "multiprocess",
     "url_scheme",
@@ -106,6 +112,8 @@ impl Settings {
             spool_bytes: reader.get("input_spool_bytes")?.unwrap_or(1024 * 1024),
             buffer_bytes: reader.get("buffer_bytes")?.unwrap_or(64 << 20),
             answer_file_bytes: reader.get("answer_file_bytes")?.unwrap_or(1 << 30),
+            body_file_bytes: reader.get("body_file_bytes")?.unwrap_or(2 << 30),
+            least_rate: reader.get("least_rate")?.unwrap_or(1024),
             chunked: reader.get("chunked")?.unwrap_or(true),
             rack2: major < 3,
             multiprocess: reader.get("multiprocess")?.unwrap_or(true),

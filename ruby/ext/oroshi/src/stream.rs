@@ -156,8 +156,9 @@ pub(crate) unsafe extern "C" fn piece(
             Progress::Done => return rb::NIL,
             Progress::Over => raise(c"the answer is over: no more of its body can be sent"),
             Progress::Broken => raise(c"the body cannot be sent any further"),
-            Progress::Full(socket) => {
-                if !wait_raising(worker.slot, socket, libc::POLLOUT, worker.settings.timeout_ms) {
+            Progress::Full(..) if make_room(worker, number) => progress = send(worker, number, None),
+            Progress::Full(socket, left_ms) => {
+                if left_ms == 0 || !wait_raising(worker.slot, socket, libc::POLLOUT, left_ms) {
                     give_up(worker, number);
                     raise(c"the client does not read");
                 }
@@ -170,8 +171,8 @@ pub(crate) unsafe extern "C" fn piece(
 /// What sending has come to.
 enum Progress {
     Done,
-    /// Much waits for this socket.
-    Full(c_int),
+    /// Much waits for this socket, and may wait for so many milliseconds more.
+    Full(c_int, u64),
     Over,
     Broken,
 }
@@ -192,7 +193,7 @@ fn try_send(worker: &Worker, number: u64, piece: Option<&[u8]>) -> Progress {
     }
     let full = match piece {
         // It has had its time, though nobody has waited for it.
-        Some(_) if connection.output.stuck_ms() > worker.settings.timeout_ms => {
+        Some(_) if connection.output.is_stuck() => {
             stream.fault = Some(Fault::Client);
             Err(())
         }
@@ -201,9 +202,17 @@ fn try_send(worker: &Worker, number: u64, piece: Option<&[u8]>) -> Progress {
     };
     match full {
         Ok(false) => Progress::Done,
-        Ok(true) => Progress::Full(connection.number()),
+        Ok(true) => Progress::Full(connection.number(), connection.output.patience.left_ms()),
         Err(()) => Progress::Broken,
     }
+}
+
+/// Cuts another client off that is further behind than this one, so that the worker need not wait for this one.
+fn make_room(worker: &Worker, number: u64) -> bool {
+    let Ok(present) = worker.present.try_borrow() else { return false };
+    let (Some(connection), Some(watch)) = (&present.connection, worker.watch.get()) else { return false };
+    present.number == number
+        && catch_unwind(AssertUnwindSafe(|| watch.cut_off_one_behind(connection.output.patience))).unwrap_or(false)
 }
 
 /// Notes that the client does not read.

@@ -19,18 +19,23 @@ use std::time::Duration;
 use oroshi_http1::Limits;
 
 use crate::accept::LISTENER;
+use crate::clock;
 use crate::connection::{Connection, Next, Seats, Stage};
 use crate::crash;
 use crate::forked;
 use crate::handover::{Errand, MOST_INPUT, Note, Queue};
 use crate::output::Output;
 use crate::poll::{peek_at, remove_from};
+use crate::pressure::tell_busy;
 use crate::scoreboard::{Scoreboard, Slot};
+use crate::socket::has_unread;
 
 /// How often the watcher looks. A call that it has seen twice has taken as long at least.
 const TICK: Duration = Duration::from_millis(10);
 /// After so many ticks without a request it sleeps until the next one.
 const QUIET_TICKS: u32 = 100;
+/// For so long a process that ends waits until others have taken connections from a full queue.
+const PATIENCE_MS: u64 = 500;
 /// The longest sleep: a wake-up can be missed.
 static SLEEP: libc::timespec = libc::timespec { tv_sec: 1, tv_nsec: 0 };
 
@@ -49,10 +54,12 @@ pub(crate) struct Watch {
     asleep: AtomicU32,
     over: AtomicBool,
     pub(crate) seats: Seats,
-    poll: RawFd,
+    pub(crate) poll: RawFd,
     board: Scoreboard,
     own: usize,
-    slot: &'static Slot,
+    pub(crate) slot: &'static Slot,
+    /// How many connections were closed to make room for others, since that was told last.
+    pub(crate) cut_off: AtomicU32,
     queue: &'static Queue,
     limits: Limits,
 }
@@ -73,6 +80,7 @@ impl Watch {
             board,
             own,
             slot: &board.all()[own],
+            cut_off: AtomicU32::new(0),
             queue: board.queue(),
             limits,
         }
@@ -100,18 +108,25 @@ impl Watch {
     /// Hands over everything that can be, because this process is about to end. To be called by the main thread: within
     /// the application, in a trap, or where the seats are its own (`within_server`).
     pub(crate) fn hand_over_all(&self, within_server: bool) {
-        while !within_server && self.window.compare_exchange(OPEN, TAKEN, Acquire, Acquire).is_err() {
+        if !within_server {
+            self.within_call(|| self.pass(true));
+        } else if !forked::is_child() {
+            self.pass(true);
+        }
+    }
+
+    /// Does something with the seats while they are lent out, on the main thread: in a trap, or in what the application
+    /// calls. `None` in the midst of the server's own work, and in a forked child.
+    pub(crate) fn within_call<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        while self.window.compare_exchange(OPEN, TAKEN, Acquire, Acquire).is_err() {
             if self.window.load(Acquire) == CLOSED || forked::is_child() {
-                return; // in the midst of the server's own work
+                return None;
             }
             thread::yield_now();
         }
-        if !forked::is_child() {
-            self.pass(true);
-        }
-        if !within_server {
-            self.window.store(OPEN, Release);
-        }
+        let done = (!forked::is_child()).then(work);
+        self.window.store(OPEN, Release);
+        done
     }
 
     // The watcher's own.
@@ -151,20 +166,42 @@ impl Watch {
     /// Hands connections over: those on which something waits to be read, or all. The caller has the seats.
     fn pass(&self, all: bool) {
         let tokens = if all {
-            self.seats.tokens(|_| true)
+            // Should the queue not take all, those go for whom it matters.
+            let waits =
+                |it: &Connection| !matches!(it.stage, Stage::Idle) || !it.input.is_empty() || has_unread(it.number());
+            let mut ranked = self.seats.ranked(|it| Some(!waits(it)));
+            ranked.sort_unstable();
+            ranked.into_iter().map(|(_, token)| token).collect()
         } else {
             let mut tokens = self.seats.tokens(|it| matches!(it.stage, Stage::Idle) && !it.input.is_empty());
             tokens.extend(peek_at::<64>(self.poll).filter(|token| token & LISTENER == 0));
             tokens
         };
+        let over_ms = clock::coarse_ms() + PATIENCE_MS;
         for token in tokens {
-            let Some(connection) = self.seats.take(token) else { continue };
-            if let Err((connection, error)) = self.hand_over(connection, token, all) {
-                self.seats.put(connection);
-                // The queue is full: in a while there may be room.
-                if error.is_some() && !all {
-                    break;
+            while let Some(connection) = self.seats.take(token) {
+                let Err((mut connection, error)) = self.hand_over(connection, token, all) else { break };
+                let left_ms = over_ms.saturating_sub(clock::coarse_ms());
+                match error {
+                    None => {}
+                    // In a while there may be room.
+                    Some(_) if !all => {
+                        self.seats.put(connection);
+                        self.slot.keep(self.seats.taken());
+                        return;
+                    }
+                    Some(error) if left_ms > 0 && is_full(&error) => {
+                        self.seats.put(connection);
+                        self.queue.wait_for_room(left_ms as i32);
+                        if error.kind() != io::ErrorKind::WouldBlock {
+                            thread::sleep(Duration::from_millis(5));
+                        }
+                        continue;
+                    }
+                    Some(_) => give_up(&mut connection),
                 }
+                self.seats.put(connection);
+                break;
             }
         }
         self.slot.keep(self.seats.taken());
@@ -190,10 +227,22 @@ impl Watch {
             errand,
             listener: connection.listener as u16,
             must_shut: connection.must_shut || forked::has_forked(),
+            has_asked: connection.has_asked,
+            due_ms: connection.due_ms,
+            over_us: match errand {
+                Errand::Rest(_) => connection.output.patience.as_us(),
+                _ => connection.patience.as_us(),
+            },
         };
+        let patience = connection.output.patience;
         let files = match std::mem::take(&mut connection.output).into_files() {
             Ok(files) => files,
-            Err(error) => return Err((connection, Some(error))),
+            Err(error) => {
+                // What was left of its answer is lost.
+                connection.stage = Stage::Writing(Next::Abort);
+                connection.due_ms = 0;
+                return Err((connection, Some(error)));
+            }
         };
         let number = connection.number();
         let sent = match &mut connection.stage {
@@ -208,7 +257,7 @@ impl Watch {
             _ => self.queue.send(number, note, &connection.input, &files),
         };
         if let Err(error) = sent {
-            connection.output = Output::of_files(files);
+            connection.output = Output::of_files(files, patience);
             return Err((connection, Some(error)));
         }
         self.slot.has_handed_over();
@@ -287,6 +336,26 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
         started
     }
+}
+
+/// The process ends, and a connection can be given to nobody: whoever waits for an answer is told.
+fn give_up(connection: &mut Connection) {
+    let waits = match connection.stage {
+        Stage::Idle => !connection.input.is_empty() || has_unread(connection.number()),
+        Stage::Head | Stage::Body(_) => true,
+        Stage::Writing(_) | Stage::Lingering => false,
+    };
+    if waits {
+        tell_busy(connection);
+        // Should the process go on after all, its next sweep closes it.
+        connection.stage = Stage::Lingering;
+        connection.due_ms = 0;
+    }
+}
+
+/// Whether the queue has no room, or this user has as many descriptors under way as it may.
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ETOOMANYREFS)
 }
 
 /// Whether the peer has closed, and there is nothing to read before that: no request waits there.
