@@ -14,6 +14,9 @@ Gem::Specification.new do |spec|
                      "requests at once, from threads, fibers or none of these."
   spec.authors = ["The authors of oroshi"]
   spec.licenses = %w[MIT Apache-2.0]
+  # Where the project is at home, its Cargo.toml says. Until it does, `gem build` warns that there is no homepage.
+  homepage = File.read(File.join(__dir__, "Cargo.toml"))[/^(?:homepage|repository) *= *"([^"]+)"/, 1]
+  spec.homepage = homepage if homepage
   spec.metadata = { "rubygems_mfa_required" => "true" }
 
   spec.files = Dir.chdir(__dir__) do

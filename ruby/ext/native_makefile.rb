@@ -3,23 +3,71 @@
 require "rbconfig"
 
 # `gem install` runs the extconf.rb of each native part, and then make: the Makefile has cargo build that part. (In
-# the repository it is `rake compile` that does so, without these files.)
+# the repository it is `rake compile` that does so, with the same checks.)
 #
-# Needs cargo (https://rustup.rs), Ruby's headers (Debian: ruby-dev), libclang (Debian: libclang-dev), and for the
-# client a C compiler.
+# Needs cargo (https://rustup.rs), a C compiler, Ruby's headers (Debian: ruby-dev) and libclang (Debian: libclang-dev).
 module NativeMakefile
+  # Where the dynamic linker and bindgen look for libraries.
+  FOLDERS = ["/usr/lib*", "/usr/lib*/*-linux-*", "/usr/lib*/llvm*/lib*", "/usr/local/lib*", "/usr/local/llvm*/lib*",
+             "/opt/*/lib*", "/lib*", "/lib*/*-linux-*", "/nix/store/*clang*-lib/lib"].freeze
+
   module_function
 
   # Writes the Makefile that builds a package of ext/Cargo.toml, and installs its library as oroshi/NAME.so.
   def write(package, name)
-    abort "oroshi: cargo is missing, which builds #{package}. Install Rust (https://rustup.rs), then try again." \
-      unless system("cargo", "--version", out: File::NULL, err: File::NULL)
-
-    headers = RbConfig::CONFIG["rubyhdrdir"]
-    abort "oroshi: #{headers}/ruby.h is missing. Install Ruby's headers (Debian: ruby-dev), then try again." \
-      unless File.exist?("#{headers}/ruby.h")
-
+    check(package)
     File.write("Makefile", text(package, name))
+  end
+
+  # Ends with all that is missing, before a build that takes minutes would find it.
+  def check(what)
+    lines = missing
+    abort "oroshi: #{what} cannot be built:\n#{lines.map { |line| "  #{line}\n" }.join}Then try again." unless lines.empty?
+  end
+
+  # What is not there, as lines for people. folders: where libclang may be.
+  def missing(env: ENV, folders: FOLDERS, headers: RbConfig::CONFIG["rubyhdrdir"])
+    [(rust(env) || compiler(env)), # one tool at a time: the second may come with the first
+     ("#{headers}/ruby.h is missing. Install Ruby's headers (Debian: ruby-dev)." unless File.exist?("#{headers}/ruby.h")),
+     libclang(env, folders)].compact
+  end
+
+  def rust(env)
+    said = output(env, "cargo", "--version")
+    return "cargo is missing. Install Rust (https://rustup.rs)." unless said
+
+    needed = File.read("#{__dir__}/oroshi/Cargo.toml")[/^rust-version = "(.*)"/, 1]
+    found = said[/\d+\.\d+(\.\d+)?/]
+    return if found.nil? || Gem::Version.new(found) >= Gem::Version.new(needed)
+
+    "cargo #{found} is too old; #{needed} or newer is needed. Run `rustup update stable`."
+  end
+
+  def compiler(env)
+    "cc is missing. Install a C compiler (Debian: gcc)." unless output(env, "cc", "--version")
+  end
+
+  def libclang(env, folders)
+    given = env["LIBCLANG_PATH"]
+    where = given ? [given] : folders + [output(env, env["LLVM_CONFIG_PATH"] || "llvm-config", "--libdir")&.chomp,
+                                         *env["LD_LIBRARY_PATH"].to_s.split(":")].compact
+    return if given && File.file?(given)
+    # libclang-cpp is another library.
+    return if where.any? { |folder| !Dir["#{folder}/libclang.so*", "#{folder}/libclang-[0-9]*.so*"].empty? }
+    return "LIBCLANG_PATH=#{given}: no libclang.so is there. Name the folder that has it, or unset the variable." if given
+
+    "libclang, which reads Ruby's headers, is missing. Install it (Debian: libclang-dev; Fedora: clang-devel; " \
+      "Alpine: clang-dev), or set LIBCLANG_PATH to the folder that has libclang.so."
+  end
+
+  # What a program says on standard output; nil if there is no such program, or it fails.
+  def output(env, *command)
+    program, *arguments = command
+    path = env["PATH"].to_s.split(":").map { |folder| File.join(folder, program) }.find { |one| File.executable?(one) } || program
+    said = IO.popen([path, *arguments], err: File::NULL, &:read) if path.include?("/")
+    said if said && $?.success?
+  rescue SystemCallError
+    nil
   end
 
   # rb-sys, which reads the headers, asks this very Ruby for them. What cargo makes on the way is large, and goes again

@@ -31,6 +31,7 @@ module Oroshi
   # Returns the exit code: 0 after a stop that was asked for. Raises Settings::Invalid with every mistake in the
   # options, Listeners::Error when a socket cannot be opened, PidFile::Taken, and whatever the block raises.
   def self.serve(env: ENV, **options, &app)
-    Manager.new(Settings.build(options, env: env), env: env, &app).run
+    read = -> { Settings.build(options, env: env) }
+    Manager.new(read.call, env: env, read_again: read, &app).run
   end
 end

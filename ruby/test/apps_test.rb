@@ -77,6 +77,30 @@ class AppsTest < Support::Test
     assert_equal "2000000", answer.body
   end
 
+  def test_rails_server
+    library("rails")
+    file("config.ru", "Rails.application.initialize!\n#{Support::PLAIN_APP}")
+    file("application.rb", <<~'RUBY')
+      class OfTest < Rails::Application
+        config.root = __dir__
+        config.eager_load = false
+        config.secret_key_base = "x" * 32
+      end
+    RUBY
+    file("server.rb", <<~'RUBY')
+      require "rails"
+      require "rails/command"
+      APP_PATH = "#{__dir__}/application"
+      Rails::Command.invoke(:server, ARGV)
+    RUBY
+    server = start(*Support::RUBY, "#{@dir}/server.rb", "-u", "oroshi", "-p", "0", "-b", "127.0.0.1")
+    port = server.wait_for(/serving 127\.0\.0\.1:(\d+) with 1 workers/)[1].to_i
+    server.wait_for(/: ready/)
+    assert_match(/=> Booting Oroshi$/, server.said)
+    assert_equal "hello", Support::Client.tcp("127.0.0.1", port) { |client| client.get("/").body }
+    server.stop
+  end
+
   # Each of the rules for env and answers, as Rack's own checker sees them.
   def test_lint
     server = serve(app: <<~'APP')

@@ -50,16 +50,6 @@ class NativeHijackTest < Minitest::Test
     2.times { assert_match(/rack\.hijack cannot be called any more: its request is over/, client.send(request).answer.body) }
   end
 
-  def test_a_late_read_of_a_body_that_was_never_asked_for
-    server = serve(lint: false) do |env|
-      said = message_of { $kept&.read }
-      $kept = env["rack.input"] if env["HTTP_EXPECT"]
-      [200, {}, [said.inspect]]
-    end
-    server.connect.send(request("/", "Expect: 100-continue\r\nContent-Length: 5\r\n")).answer
-    assert_match(/rack\.input cannot be read any more/, server.get.body)
-  end
-
   # What the block gives, or the message of its IOError.
   def message_of
     yield

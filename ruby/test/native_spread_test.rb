@@ -11,7 +11,7 @@ class NativeSpreadTest < Minitest::Test
   WHO = ->(_env) { [200, {}, [Process.pid.to_s]] }
 
   def with_workers(listener, app = WHO)
-    board = Oroshi::Native::Scoreboard.new(WORKERS, WORKERS)
+    board = @board = Oroshi::Native::Scoreboard.new(WORKERS, WORKERS)
     pids = Array.new(WORKERS) do |slot|
       fork do
         worker = Oroshi::Native::Worker.new(app, listener_fds: [listener.fileno], scoreboard: board, slot: slot, settings: { keep_alive_s: 30.0 })
@@ -93,6 +93,101 @@ class NativeSpreadTest < Minitest::Test
       moved = Queue.new
       clients.map { |client| Thread.new { keep_asking(listener, client, pids.first, moved) } }.each(&:join)
       assert_equal WORKERS - 1, moved.size, "one stays, and the others have moved away"
+    end
+  end
+
+  # The first worker gets all connections, as the others are stopped meanwhile; then all go on. Yields clients, door and pids.
+  def with_all_at_the_first(count)
+    listener = UNIXServer.new("\0oroshi-#{Process.pid}-#{rand(1 << 32)}")
+    door = UNIXServer.new("\0oroshi-door-#{Process.pid}-#{rand(1 << 32)}")
+    app = lambda do |env|
+      UNIXSocket.open(door.path, &:read) if env["PATH_INFO"] == "/gate"
+      body = env["rack.input"]&.read.to_s
+      [200, {}, [body.empty? ? Process.pid.to_s : "#{Process.pid} #{body}"]]
+    end
+    with_workers(listener, app) do |pids|
+      halt(pids.drop(1))
+      clients = Array.new(count) { Client.new(UNIXSocket.new(listener.path)) }
+      assert_equal [pids.first], clients.map { |client| client.send(request).answer.body.to_i }.uniq
+      pids.drop(1).each { |pid| Process.kill("CONT", pid) }
+      yield clients, door, pids
+    ensure
+      clients&.each(&:close)
+    end
+  ensure
+    door&.close
+  end
+
+  # However long the call takes: nothing here waits for its end.
+  def test_requests_behind_a_slow_one_are_answered_by_other_workers
+    with_all_at_the_first(8) do |(slow, half, pipelined, *others), door, pids|
+      half.send("GET / HTTP/1.1\r\nHo")
+      slow.send(request("/gate"))
+      keeper = door.accept
+      half.send("st: a\r\n\r\n")
+      pipelined.send(request * 3)
+      others.each { |client| client.send(request) }
+      answered_by = [half, *others, pipelined, pipelined, pipelined].map { |client| client.answer.body.to_i }
+      assert_empty answered_by - pids.drop(1)
+      # And so they go on, where they are now.
+      others.each { |client| assert_includes pids.drop(1), client.send(request).answer.body.to_i }
+      keeper.close
+      assert_equal pids.first, slow.answer.body.to_i
+      assert_equal 200, slow.send(request).answer.status
+    end
+  end
+
+  # In memory, in a file, with nothing of it yet, and asked for.
+  def test_requests_with_half_a_body_behind_a_slow_one_are_answered_by_other_workers
+    with_all_at_the_first(5) do |(slow, *halves), door, pids|
+      bodies = ["0123456789", "x" * 3_000_000, "y" * 100_000, "z" * 10]
+      received = [5, 2_500_000, 0, 0]
+      halves.each_with_index do |client, n|
+        expect = "Expect: 100-continue\r\n" if n == 3
+        client.send("POST / HTTP/1.1\r\nHost: a\r\n#{expect}Content-Length: #{bodies[n].size}\r\n\r\n#{bodies[n][0, received[n]]}")
+      end
+      assert_equal 100, halves.last.answer.status
+      assert_equal 200, slow.send(request).answer.status # the worker has read what the others have sent by now
+      slow.send(request("/gate"))
+      keeper = door.accept
+      halves.each_with_index { |client, n| client.send(bodies[n][received[n]..]) }
+      halves.each_with_index do |client, n|
+        answer = client.answer
+        answer = client.answer if answer.status == 100
+        pid, body = answer.body.split(" ", 2)
+        assert_includes pids.drop(1), pid.to_i
+        assert_equal bodies[n], body, "body #{n}"
+      end
+      keeper.close
+      assert_equal 200, slow.answer.status
+    end
+  end
+
+  # Of a body in chunks nobody else can go on: it waits, and comes to no harm.
+  def test_requests_with_half_a_body_in_chunks_wait_for_their_worker
+    with_all_at_the_first(2) do |(slow, half), door, pids|
+      half.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n012")
+      assert_equal 200, slow.send(request).answer.status
+      slow.send(request("/gate"))
+      keeper = door.accept
+      half.send("34\r\n5\r\n56789\r\n0\r\n\r\n")
+      keeper.close
+      assert_equal 200, slow.answer.status
+      assert_equal "#{pids.first} 0123456789", half.answer.body
+    end
+  end
+
+  # Nobody can do anything in a worker that is killed. What waited behind its call has moved away before.
+  def test_requests_behind_a_call_survive_the_end_of_its_worker
+    with_all_at_the_first(4) do |(slow, *others), door, pids|
+      slow.send(request("/gate"))
+      door.accept
+      halt(pids.drop(1)) # nobody takes them yet
+      others.each { |client| client.send(request) }
+      NativeSupport.within("them to be handed over") { @board.read(0)[:handed_over] == 3 }
+      Process.kill("KILL", pids.first)
+      pids.drop(1).each { |pid| Process.kill("CONT", pid) }
+      others.each { |client| assert_includes pids.drop(1), client.answer.body.to_i }
     end
   end
 

@@ -18,6 +18,17 @@ class SettingsTest < Support::Test
     assert_raises(Settings::Invalid) { build(**arguments) }.mistakes
   end
 
+  def test_limits_of_what_waits_for_clients
+    settings = Oroshi::Settings.build({ "BufferMemory" => "10m", answer_files: "2g" }, env: {})
+    assert_equal [10 << 20, 2 << 30], [settings.buffer_memory, settings.answer_files]
+    assert_includes settings.describe.map { |line| line.squeeze(" ") }, "BufferMemory 10485760 (command line)"
+    assert_equal [64 << 20, 1 << 30], Oroshi::Settings.build({}, env: {}).then { |it| [it.buffer_memory, it.answer_files] }
+    settings = Oroshi::Settings.build({ "BodyFiles" => "5g", least_rate: "10k" }, env: {})
+    assert_equal [5 << 30, 10 << 10], [settings.body_files, settings.least_rate]
+    assert_includes settings.describe.map { |line| line.squeeze(" ") }, "LeastRate 10240 (command line)"
+    assert_equal [2 << 30, 1024], Oroshi::Settings.build({}, env: {}).then { |it| [it.body_files, it.least_rate] }
+  end
+
   def test_defaults_are_rheboks
     settings = build
     {

@@ -26,6 +26,50 @@ class SignalsTest < Support::Test
     assert_equal 0, server.wait.exitstatus
   end
 
+  # Whoever has connected is answered; whoever has not is refused. A kept connection may end before its client asks again,
+  # but never by a reset.
+  def test_quit_under_load_resets_nobody
+    { "unix" => {}, "tcp" => { Listen: "127.0.0.1:0" } }.each do |kind, address|
+      server = serve(**address, MaxWorkers: 2, app: <<~APP)
+        run ->(env) { sleep 0.002; [200, { "content-type" => "text/plain" }, ["hello"]] }
+      APP
+      port = server.wait_for(/serving .*127\.0\.0\.1:(\d+)/)[1].to_i if kind == "tcp"
+      connect = -> { port ? Socket.tcp("127.0.0.1", port) : Socket.unix(socket_path) }
+      answered = Queue.new
+      clients = Array.new(8) { |n| Thread.new { until_refused(connect, kept: n.odd?, answered: answered) } }
+      100.times { answered.pop }
+      assert_equal 0, server.stop("QUIT").exitstatus
+      assert_empty clients.flat_map(&:value), kind
+    end
+  end
+
+  # Asks again and again until nobody listens. Gives what went wrong.
+  def until_refused(connect, kept:, answered:)
+    faults = []
+    loop do
+      begin
+        client = Support::Client.with(connect.call)
+      rescue Errno::ECONNREFUSED, Errno::ENOENT
+        return faults
+      end
+      begin
+        asked = 0
+        loop do
+          answer = client.get("/", Connection: kept ? nil : "close")
+          faults << "no answer" if answer.nil? && asked.zero?
+          answered << true if answer
+          break if answer.nil? || answer.headers["connection"] == "close"
+
+          asked += 1
+        end
+      rescue SystemCallError => e
+        faults << e.class.name
+      ensure
+        client.close
+      end
+    end
+  end
+
   def test_term_has_a_deadline
     server = serve(StopTimeout: "200ms")
     at_the_gate
@@ -82,6 +126,28 @@ class SignalsTest < Support::Test
   def test_hup_under_load_loses_nothing
     server = serve(MaxWorkers: 2)
     assert_equal [200], statuses_meanwhile { replace_workers(server, 3) }
+  end
+
+  # Only what is opened once stays.
+  def test_hup_reads_the_configuration_again
+    server = serve(MaxWorkers: 1, config: "keep_alive 5\nafter_fork { puts 'first' }")
+    file("oroshi.rb", "keep_alive 0\nmax_workers 2\nworker_timeout '1h'\npath '/elsewhere'\nafter_fork { puts 'second' }")
+    assert_nil get("/", Connection: nil).headers["connection"]
+    server.signal("HUP")
+    server.wait_for(/the configuration has Path \/elsewhere \(it was .*\); only a restart changes that/)
+    server.wait_for(/the configuration has MaxWorkers 2 \(it was 1\), KeepAlive 0 s \(it was 5 s\), WorkerTimeout 3600 s \(it was 0 s\)$/)
+    server.wait_for(/: ended$/)
+    server.wait_for(/^second$/, count: 2)
+    server.wait_for(/worker \d .*: ready/, count: 3)
+    assert_equal "close", get("/", Connection: nil).headers["connection"]
+
+    file("oroshi.rb", "keep_alve 3")
+    server.signal("HUP")
+    server.wait_for(/the configuration cannot be read again: .*oroshi.rb:1: keep_alve 3: no such option; did you mean keep_alive\?/)
+    server.wait_for(/the configuration stays as it was/)
+    server.wait_for(/worker \d .*: ready/, count: 5)
+    assert_equal "close", get("/", Connection: nil).headers["connection"]
+    assert_equal 0, server.stop.exitstatus
   end
 
   def test_ttin_and_ttou

@@ -2,6 +2,7 @@
 
 ENV["MT_NO_PLUGINS"] = "1" # Rails's, where it is installed, changes what minitest prints
 require "fileutils"
+require "io/wait"
 require "minitest/autorun"
 require "rbconfig"
 require "socket"
@@ -279,6 +280,11 @@ module Support
 
     def write(text)
       @socket.write(text)
+    end
+
+    # Waits until something can be read.
+    def wait
+      @socket.wait_readable
     end
 
     # Everything until the connection ends.

@@ -16,6 +16,8 @@ class WatchdogProcessTest < Support::Test
         mutex = Fiddle::Pointer.malloc(64, Fiddle::RUBY_FREE)
         mutex[0, 64] = "\0" * 64
         2.times { lock.call(mutex) } # the second time for ever
+      when "/large" then return [200, { "content-type" => "text/plain" }, ["x" * 5_000_000]]
+      when "/crash" then require("fiddle") && Fiddle::Pointer.new(8)[0]
       when "/half" then return [200, { "content-type" => "text/plain" }, Enumerator.new { |out| out << "half"; sleep }]
       end
       [200, { "content-type" => "text/plain" }, [Process.pid.to_s]]
@@ -88,6 +90,61 @@ class WatchdogProcessTest < Support::Test
     Support::Client.unix(socket_path) { |client| client.send_get("/half") && client.read_all }
     server.wait_for(/worker 0 .*: ended: a request took too long/)
     assert_match(%r{"GET /half HTTP/1\.1" 200 }, File.read(log))
+  end
+
+  # Everybody else's connections go to other workers, or to the next one: idle ones, those with half a head or half a body.
+  # Half a body in chunks cannot be moved, and is told so.
+  def bystanders(workers, path, limit: "300ms", told: /\AHTTP\/1\.1 504 /)
+    server = serve(app: APP, WorkerTimeout: limit, ErrRespawnInterval: "10ms", MaxWorkers: workers)
+    kept = Array.new(6) { Support::Client.unix(socket_path) }
+    kept.each { |client| assert_equal 200, client.get("/", Connection: nil).status }
+    halves = Array.new(2) { Support::Client.unix(socket_path) }
+    halves.each { |client| client.write("GET / HTTP/1.1\r\nHo") }
+    bodies = Array.new(4) { Support::Client.unix(socket_path) }
+    length, chunks = bodies.each_slice(2).to_a
+    length.each { |client| client.write("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nx") }
+    chunks.each { |client| client.write("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nx") }
+    readers = Array.new(2) { Support::Client.unix(socket_path) }
+    readers.each { |client| client.send_get("/large") }
+    Support.within("the large answers to begin") { readers.each { |client| client.write("") && client.wait } }
+    asking = Array.new(3) { Support::Client.unix(socket_path) }
+    workers.times { |n| asking[n].send_get(path) }
+    workers.times { |n| assert_match(told, asking[n].read_all) }
+    server.wait_for(/worker \d .*: ended/, count: workers)
+    kept.each { |client| assert_equal 200, client.get("/", Connection: nil).status }
+    halves.each { |client| client.write("st: a\r\n\r\n") && assert_equal(200, client.answer.status) }
+    readers.each { |client| assert_equal 5_000_000, client.answer.body.bytesize }
+    length.each { |client| client.write("yz") && assert_equal(200, client.answer.status) }
+    chunks.each do |client|
+      answer = client.answer
+      assert_equal [503, "close"], [answer.status, answer.headers["connection"]]
+    end
+  ensure
+    [kept, halves, bodies, readers, asking].compact.flatten.each(&:close)
+  end
+
+  def test_the_other_clients_of_a_worker_that_takes_too_long_are_served
+    bystanders(2, "/sleep")
+  end
+
+  def test_the_other_clients_of_the_only_worker_are_served_by_the_next
+    bystanders(1, "/sleep")
+  end
+
+  def test_the_other_clients_of_a_worker_that_hangs_in_code_that_is_no_ruby_are_served
+    bystanders(2, "/native")
+  end
+
+  def test_the_other_clients_of_a_worker_that_crashes_are_served
+    bystanders(1, "/crash", limit: "1h", told: /\A\z/)
+  end
+
+  # Ruby makes an exception of it, by the same signal as a crash.
+  def test_a_stack_that_is_too_deep_is_an_error_like_others
+    server = serve(app: "def deep(n) = deep(n + 1) + 1\nrun ->(env) { env['PATH_INFO'] == '/deep' ? deep(0) : [200, {}, [Process.pid.to_s]] }")
+    2.times { assert_equal 500, get("/deep").status }
+    assert_equal server.worker.to_s, get("/").body
+    server.wait_for(/stack level too deep/, count: 2)
   end
 
   def test_requests_in_time_are_left_alone

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "io/wait"
+require_relative "version"
 
 module Oroshi
   # An event-driven HTTP/1.1 client. Its requests are carried out by one native thread, which never holds Ruby's lock

@@ -54,7 +54,7 @@ module Oroshi
 
     def serve
       settings = prepare
-      Manager.new(settings, env: @env) { load_app }.run
+      Manager.new(settings, env: @env, read_again: -> { Settings.build(@options, env: @env) }) { load_app }.run
     end
 
     # --check: the options, the files that they name, and the application; no sockets, no workers.
@@ -114,7 +114,8 @@ module Oroshi
         opts.on("-h", "--help", "show this") { @action = :help }
         opts.separator("\nOptions for -O (in config files: max_workers 4), and their defaults:\n\n")
         Settings::OPTIONS.each { |option| opts.separator(line_for(option)) }
-        opts.separator("\nSignals to the manager: TERM, QUIT graceful stop; INT quick stop; HUP replaces all workers;\n" \
+        opts.separator("\nSignals to the manager: TERM, QUIT graceful stop; INT quick stop; HUP reads the configuration again and\n" \
+                       "replaces all workers; " \
                        "TTIN, TTOU one worker more, less; USR1 opens logs anew.\n" \
                        "Environment: WEB_CONCURRENCY and PORT stand in for MaxWorkers and Port where nothing else says.\n" \
                        "Exit codes: 0 done, 1 failed, 2 wrong usage.")

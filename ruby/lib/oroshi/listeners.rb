@@ -55,6 +55,18 @@ module Oroshi
       fds
     end
 
+    # In the manager, before the end: whoever connects from now on is refused; who has connected can still be accepted. True
+    # if that is so for all. Not for sockets that were handed down: others go on with them.
+    def refuse_new
+      return false if @inherited
+
+      @listeners.each { |one| Native.refuse_new(one.io.fileno) }
+      true
+    rescue IOError => e
+      Log.event("#{e.message}; who connects in this moment may be reset")
+      false
+    end
+
     # In the manager, at the end: whoever connects now is refused instead of waiting for nobody. The socket's file goes
     # too, if it is still the one made here.
     def close

@@ -24,7 +24,7 @@ module Oroshi
   #
   #   TERM, QUIT   graceful stop: requests under way are finished
   #   INT          quick stop; twice: at once
-  #   HUP          replaces the workers one after the other, each when its successor is ready
+  #   HUP          reads the configuration again, and replaces the workers one after the other, each when its successor is ready
   #   TTIN, TTOU   one worker more, one less
   #   USR1         opens logs anew; with SpawnInterval: stops one worker per interval, then ends
   #   CHLD         a worker has ended
@@ -32,9 +32,10 @@ module Oroshi
     # While the application loads, the former end the process as they would any other; the latter wait.
     SIGNALS = { stop: %w[TERM QUIT INT], others: %w[HUP TTIN TTOU USR1 CHLD] }.freeze
 
-    # The block gives the application.
-    def initialize(settings, env: ENV, &app)
+    # The block gives the application; read_again: gives the settings as they are now, for HUP.
+    def initialize(settings, env: ENV, read_again: nil, &app)
       @settings = settings
+      @read_again = read_again
       @env = env
       @app_source = app
       @channels = {} # IO => Worker: what each worker says
@@ -85,8 +86,12 @@ module Oroshi
       @scoreboard = Native::Scoreboard.new(slots, @settings.max_workers > 1 ? @settings.max_workers + 1 : 0)
       @roster = Roster.new(target: @settings.max_workers, slots: slots, spawn_interval: @settings.spawn_interval,
                            err_respawn_interval: @settings.err_respawn_interval, stop_timeout: @settings.stop_timeout)
-      @watchdog = Watchdog.new(@settings.worker_timeout) if @settings.worker_timeout.positive?
+      watch_requests
       trap_signals(SIGNALS[:stop])
+    end
+
+    def watch_requests
+      @watchdog = @settings.worker_timeout.positive? ? Watchdog.new(@settings.worker_timeout) : nil
     end
 
     # Memory that the manager does not touch again is shared with all workers. So garbage goes now, and what stays is
@@ -134,6 +139,7 @@ module Oroshi
       when "USR1" then @settings.spawn_interval ? stop(:slow_stop, name) : reopen_logs
       when "HUP"
         Log.event("received HUP: replacing the workers, one after the other")
+        read_settings_again
         @roster.replace_all
       when "TTIN", "TTOU"
         Log.event("received #{name}: #{@roster.resize(name == "TTIN" ? 1 : -1)} workers from now on")
@@ -143,9 +149,37 @@ module Oroshi
     def stop(how, signal)
       Log.event("received #{signal}: stopping (#{how.to_s.tr("_", " ")})")
       @notifier.stopping
+      refuse_new(how)
       act(@roster.stop(how, now, signal))
       # Workers that are told one by one serve on till then.
       @listeners.close unless how == :slow_stop
+    end
+
+    # Workers that start from now on have the new settings. What has been opened once stays as it is.
+    def read_settings_again
+      return unless @read_again
+
+      before = @settings
+      @settings, kept = @read_again.call.keeping(before, Settings::OPENED_ONCE)
+      kept.each { |line| Log.event("the configuration has #{line}; only a restart changes that") }
+      changes = @settings.changes_from(before)
+      return if changes.empty? && before.hooks == @settings.hooks
+
+      Log.event("the configuration has #{changes.join(", ")}") unless changes.empty?
+      @roster.target = @settings.max_workers if before.max_workers != @settings.max_workers
+      @roster.configure(spawn_interval: @settings.spawn_interval, err_respawn_interval: @settings.err_respawn_interval,
+                        stop_timeout: @settings.stop_timeout)
+      watch_requests if before.worker_timeout != @settings.worker_timeout
+    rescue Settings::Invalid => e
+      e.mistakes.each { |mistake| Log.event("the configuration cannot be read again: #{mistake}") }
+      Log.event("the configuration stays as it was")
+    end
+
+    # Who has connected by now is still served: workers take what waits at the listeners before they close them.
+    def refuse_new(how)
+      return if how == :slow_stop # the others serve on
+
+      @scoreboard.ending(how == :graceful_stop && @listeners.refuse_new)
     end
 
     def reopen_logs

@@ -9,9 +9,23 @@ module Oroshi
     # Serves `app` until it is told to stop. options: rackup's own (Host, Port and the like) and what stood after -O.
     # Ends the process when the server cannot be started: 2 for wrong options, 1 for the rest.
     def self.run(app, **options)
+      options = for_rails(options)
       code = Command.reporting(with: "rackup -s oroshi") { Oroshi.serve(**options) { app } }
       exit code unless code.zero?
     end
+
+    # What `rails server` says that it boots, without the modules.
+    def self.to_s
+      "Rack::Handler::Oroshi"
+    end
+
+    # One worker in development, as with Puma: its log can be read, and a debugger has the terminal to itself.
+    def self.for_rails(options)
+      in_development = options.key?(:user_supplied_options) && options[:environment].to_s == "development"
+      given = ENV["WEB_CONCURRENCY"].to_s != "" || options.keys.any? { |name| Settings.option(name)&.name == :max_workers }
+      in_development && !given ? options.merge(MaxWorkers: 1) : options
+    end
+    private_class_method :for_rails
 
     # For `rackup -s oroshi --help`.
     def self.valid_options

@@ -63,6 +63,14 @@ module Oroshi
       option[:worker_timeout, "WorkerTimeout", Types.seconds, 0.0,
              "how long the application may take; then the client gets 504, the log a backtrace; 0: as long as it likes"],
       option[:max_body, "MaxBody", Types.bytes, 1 << 30, "the largest request body, in bytes; 0: any size"],
+      option[:buffer_memory, "BufferMemory", Types.bytes, 64 << 20,
+             "how many bytes of half-received bodies and unread answers each worker keeps in memory; more goes to temporary files"],
+      option[:answer_files, "AnswerFiles", Types.bytes, 1 << 30,
+             "how many bytes of unread answers each worker keeps in temporary files; then answers by `each` wait, others are cut off"],
+      option[:body_files, "BodyFiles", Types.bytes, 2 << 30,
+             "how many bytes of half-received bodies each worker keeps in temporary files; then the slowest clients get 503"],
+      option[:least_rate, "LeastRate", Types.bytes, 1024,
+             "how many bytes per second a client must send of a body, or take of an answer, once `Timeout` has passed; 0: any progress will do"],
       option[:chunked_transfer, "ChunkedTransfer", Types.boolean, true,
              "answers of unknown length go out in chunks; false: they end with the connection"],
 
@@ -232,6 +240,29 @@ module Oroshi
       @values = values.freeze
       @origins = origins.freeze
       freeze
+    end
+
+    # What is opened, or done, once and for all when the server starts.
+    OPENED_ONCE = %i[host port path listen backlog reuseport path_mode warmup log_format access_log error_log pid_file
+                     config_file].freeze
+
+    # These settings, but with the values that `before` has under `names`. Gives them back, and a line for each that differs.
+    def keeping(before, names)
+      kept = names.to_h { |name| [name, before.public_send(name)] }
+      [Settings.new(@values.merge(kept), @origins), changes_from(before, names)]
+    end
+
+    # What is not as it was before: lines `MaxWorkers 4 (it was 2)`. Hooks are never the same, and not among them.
+    def changes_from(before, names = OPTIONS.reject(&:hook?).map(&:name))
+      names.filter_map do |name|
+        option = self.class.option(name)
+        was, is = [before, self].map { |settings| self.class.show(option, settings.public_send(name)) }
+        "#{option.flag} #{is} (it was #{was})" if was != is
+      end
+    end
+
+    def hooks
+      OPTIONS.select(&:hook?).map { |option| public_send(option.name) }
     end
 
     # The values in effect, as lines `Name value (where it is from)`; for `oroshi-rack --check`.

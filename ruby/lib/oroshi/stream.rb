@@ -92,6 +92,11 @@ module Oroshi
     end
   end
 
+  # The parts of a body as Strings. The native side asks for this when they are not that already.
+  def self.plain_body(parts)
+    parts.map(&:to_s)
+  end
+
   # An application's headers as a Hash of Strings and Arrays of Strings, from whatever responds to `each` with pairs. The
   # native side asks for this when they are not that already.
   def self.plain_headers(headers)

@@ -96,6 +96,8 @@ module Oroshi
       now = @scoreboard.read(@slot)
       return unless now[:busy_s] && now[:busy_s] >= @settings.worker_timeout
 
+      @native.hand_over # nobody else is to suffer
+
       # What is above this trap and below the call of the application is no news.
       where = caller.drop_while { |line| line.start_with?(__FILE__) }.take_while { |line| !line.start_with?(__FILE__) }
       Log.event("worker #{@slot}: #{now[:request]} took longer than WorkerTimeout, #{Log.duration(now[:busy_s])}; " \
@@ -133,7 +135,8 @@ module Oroshi
         title: "oroshi worker #{@slot}",
         keep_alive_s: @settings.keep_alive, timeout_s: @settings.timeout, linger_s: LINGER_S,
         max_body: @settings.max_body.zero? ? ANY_SIZE : @settings.max_body,
-        input_spool_bytes: SPOOL_BYTES, chunked: @settings.chunked_transfer,
+        input_spool_bytes: SPOOL_BYTES, buffer_bytes: @settings.buffer_memory, answer_file_bytes: @settings.answer_files,
+        body_file_bytes: @settings.body_files, least_rate: @settings.least_rate, chunked: @settings.chunked_transfer,
         log_format: @settings.log_format, log_fd: @logs.access_fd,
         lifeline_fd: @lifeline.fileno,
         quit_after: @quit_after, on_enough: -> { tell_manager("enough") },

@@ -4,14 +4,19 @@
 //! do. A worker that keeps a connection lets the others have their turn (`let_others_accept`), and leaves new ones to idle
 //! workers that keep fewer (`leave_to_a_freer_worker`). Still, while a worker is busy with one of its kept connections, the
 //! others that it has wait for it: if that takes long and somebody else is idle, it closes one, in good form, after its answer
-//! (`is_better_off_elsewhere`). When the worker stops, its copies of the listeners are closed at once, so that nobody waits for it.
+//! (`is_better_off_elsewhere`), and if one call takes very long, its watcher hands the others over (`take_handed_over`). When the worker stops, its copies of the listeners are closed at once, so that nobody waits for it.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::fs::FileExt as _;
 use std::time::Instant;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Stage};
 use crate::engine::Engine;
+use crate::handover::Errand;
+use crate::output::{FileRest, Output};
+use crate::patience::Patience;
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
 use crate::socket::{self, Place};
@@ -28,12 +33,18 @@ pub(crate) struct Listener {
     paused: bool,
     /// Since when a connection that may be there is left to another worker.
     left_since: Option<Instant>,
+    /// Whether this worker still has it.
+    pub(crate) is_open: bool,
 }
 
 /// Tokens with this bit are listeners, by number.
 pub(crate) const LISTENER: u64 = 1 << 63;
 /// An application that takes so long for a request is slow: a new connection costs little beside it.
 const SLOW_MS: u64 = 8;
+/// How long a listener that refuses must have been quiet before it is closed: a client that is connected has sent its request by then.
+const QUIET_MS: u64 = 200;
+/// How long a connection that was handed over may be quiet at least.
+const LEAST_MS: u64 = 1000;
 /// So many new connections are served before those that are there already get their turn.
 const ACCEPTS: usize = 8;
 
@@ -43,7 +54,7 @@ pub(crate) fn prepare(numbers: &[RawFd], poll: &Poll) -> Result<Vec<Listener>, (
         let place = socket::prepare_listener(number)
             .and_then(|place| poll.add_listener(number, LISTENER | index as u64).map(|()| place))
             .map_err(|error| (format!("cannot listen on descriptor {number}"), error))?;
-        Ok(Listener { number, place, ready: false, paused: false, left_since: None })
+        Ok(Listener { number, place, ready: false, paused: false, left_since: None, is_open: true })
     };
     numbers.iter().enumerate().map(prepare).collect()
 }
@@ -52,7 +63,7 @@ impl Engine<'_> {
     /// epoll says so.
     pub(crate) fn listener_is_ready(&mut self, token: u64) {
         if let Some(listener) = self.listeners.get_mut((token & !LISTENER) as usize) {
-            listener.ready = self.stopping.is_none();
+            listener.ready = self.stopping.is_none() || self.drains;
         }
     }
 
@@ -63,7 +74,7 @@ impl Engine<'_> {
 
     /// Whether there may be a connection to take.
     pub(crate) fn has_ready_listener(&self) -> bool {
-        self.listeners.iter().any(|listener| listener.ready)
+        self.queue_is_ready || self.listeners.iter().any(|listener| listener.ready)
     }
 
     /// Whether a listener is left to other workers for the moment.
@@ -77,6 +88,7 @@ impl Engine<'_> {
             bell.quiet();
         }
         let stopping = self.stopping.is_some();
+        self.queue_is_ready = !stopping;
         for listener in self.listeners.iter_mut().filter(|listener| !listener.paused) {
             listener.ready = !stopping;
         }
@@ -91,7 +103,7 @@ impl Engine<'_> {
 
     /// Leaves a connection that may be there to another worker, if one is idle and keeps fewer than this one.
     fn leave_to_a_freer_worker(&mut self, index: usize) -> bool {
-        let kept = self.seats.taken();
+        let kept = self.watch.seats.taken();
         if kept == 0 {
             return false;
         }
@@ -110,7 +122,7 @@ impl Engine<'_> {
         if self.worker.slot.worked_ms() < SLOW_MS {
             return false;
         }
-        let kept = self.seats.taken() + usize::from(connection.seat.is_none());
+        let kept = self.watch.seats.taken() + usize::from(connection.seat.is_none());
         kept > 1
             && self.worker.peers.freer_than(kept - 1).is_some()
             && !socket::has_unread(connection.number())
@@ -119,7 +131,7 @@ impl Engine<'_> {
 
     /// Whether other connections than the one of `own` have something to do here.
     fn others_wait(&self, own: Option<u64>) -> bool {
-        self.poll.peek().iter().any(|&token| token & LISTENER == 0 && Some(token) != own)
+        self.poll.peek().any(|token| token & LISTENER == 0 && Some(token) != own)
     }
 
     /// Looks again at what was left to others long enough. Who then waits there still is taken.
@@ -170,19 +182,90 @@ impl Engine<'_> {
     /// Takes no more connections. Who connects from now on finds another worker, or is refused.
     pub(crate) fn leave_listeners(&mut self) {
         for index in 0..self.listeners.len() {
-            let number = self.listeners[index].number;
-            self.poll.remove(number);
+            if !self.listeners[index].is_open {
+                continue;
+            }
+            self.poll.remove(self.listeners[index].number);
             // Of all workers the kernel may have woken this one alone for who has connected just now.
             for _ in 0..ACCEPTS {
                 if self.leave.is_some() || self.worker.stop.get() == Stop::Now || !self.accept_from(index) {
                     break;
                 }
             }
-            self.listeners[index].ready = false;
-            self.listeners[index].paused = false;
-            self.listeners[index].left_since = None;
-            socket::close(number);
+            self.close_listener(index);
         }
+    }
+
+    fn close_listener(&mut self, index: usize) {
+        let listener = &mut self.listeners[index];
+        self.poll.remove(listener.number);
+        (listener.ready, listener.paused, listener.left_since, listener.is_open) = (false, false, None, false);
+        socket::close(listener.number);
+    }
+
+    /// Takes those who have connected before nobody could any more. True: there are none left.
+    pub(crate) fn drain_listeners(&mut self, after_ms: u64) -> bool {
+        for index in 0..self.listeners.len() {
+            if !self.listeners[index].is_open {
+                continue;
+            }
+            let mut is_empty = false;
+            for _ in 0..ACCEPTS {
+                is_empty = self.leave.is_none() && !self.accept_from(index);
+                if is_empty || self.leave.is_some() {
+                    break;
+                }
+            }
+            let listener = &self.listeners[index];
+            // A TCP connection that has said nothing yet is not seen: the kernel keeps it back (TCP_DEFER_ACCEPT).
+            let quiet_ms = if matches!(listener.place, Place::Tcp(..)) { QUIET_MS } else { 0 };
+            let since_ms = after_ms.min(self.now_ms.saturating_sub(self.accepted_ms));
+            if is_empty && since_ms >= quiet_ms {
+                self.close_listener(index);
+            }
+        }
+        self.listeners.iter().all(|listener| !listener.is_open)
+    }
+
+    /// Takes one connection that another worker has handed over. False: there is none.
+    pub(crate) fn take_handed_over(&mut self) -> bool {
+        self.make_room_for_connection();
+        let handed = match self.worker.board.queue().receive() {
+            Ok(Some(handed)) => handed,
+            Ok(None) => {
+                self.queue_is_ready = false;
+                return false;
+            }
+            Err(error) => {
+                self.complain_now_and_then(&error.to_string());
+                return true;
+            }
+        };
+        let index = usize::from(handed.note.listener);
+        let Some(listener) = self.listeners.get(index) else { return true };
+        let peer =
+            if matches!(listener.place, Place::Tcp(..)) { socket::peer_of(handed.socket.as_raw_fd()) } else { None };
+        let mut connection = Box::new(Connection::new(handed.socket, index, peer));
+        connection.must_shut = handed.note.must_shut;
+        connection.has_asked = handed.note.has_asked;
+        // What has come meanwhile is to be read before its time is over.
+        let due_ms = handed.note.due_ms.max(self.now_ms + LEAST_MS);
+        connection.due_ms = due_ms;
+        let patience = Patience::of_us(handed.note.over_us);
+        match handed.note.errand {
+            Errand::Refusal => self.guarded(None, |engine| engine.refuse(connection, 503)),
+            Errand::Rest(next) => {
+                connection.input = handed.input;
+                connection.output = Output::of_files(handed.files, patience);
+                self.guarded(None, |engine| engine.send_off(connection, next));
+            }
+            Errand::Request if handed.input.is_empty() => self.guarded(None, |engine| engine.read(connection)),
+            Errand::Request => {
+                let limits = (due_ms, patience);
+                self.guarded(None, |engine| engine.go_on_with(connection, &handed.input, handed.files, limits));
+            }
+        }
+        true
     }
 
     /// Takes new connections and reads what they have to say: a few, and none while there is something else to do.
@@ -190,11 +273,15 @@ impl Engine<'_> {
         for _ in 0..ACCEPTS {
             let mut any = false;
             for index in 0..self.listeners.len() {
-                if self.leave.is_some() || self.worker.stop.get() != Stop::No {
+                if self.accepts_no_more() {
                     return;
                 }
-                let take = self.come_back(index) || self.listeners[index].ready && !self.leave_to_a_freer_worker(index);
+                let take = self.come_back(index)
+                    || self.listeners[index].ready && (self.drains || !self.leave_to_a_freer_worker(index));
                 any |= take && self.accept_from(index);
+            }
+            if self.queue_is_ready && !self.accepts_no_more() {
+                any |= self.take_handed_over();
             }
             if !any {
                 return;
@@ -202,13 +289,65 @@ impl Engine<'_> {
         }
     }
 
+    /// Goes on with what another worker has received of a request: a part of its head, or its head and a part of its body.
+    /// The limits on its time go on too: when it is over, and the patience with its body.
+    fn go_on_with(
+        &mut self,
+        mut connection: Box<Connection>,
+        input: &[u8],
+        body: Vec<FileRest>,
+        (due_ms, patience): (u64, Patience),
+    ) {
+        let is_body = !body.is_empty();
+        connection.was_asked = is_body;
+        let mut more = self.take_requests(connection, input);
+        let mut piece = vec![0; 64 * 1024];
+        for mut rest in body {
+            let file = File::from(rest.file);
+            while rest.left > 0 {
+                let Some(connection) = more.take() else { return };
+                let most = piece.len().min(usize::try_from(rest.left).unwrap_or(piece.len()));
+                match file.read_at(&mut piece[..most], rest.offset) {
+                    Ok(count @ 1..) => {
+                        (rest.offset, rest.left) = (rest.offset + count as u64, rest.left - count as u64);
+                        more = self.take_requests(connection, &piece[..count]);
+                    }
+                    _ => return self.refuse(connection, 503),
+                }
+            }
+        }
+        if let Some(mut connection) = more {
+            match connection.stage {
+                Stage::Body(_) if is_body => {
+                    connection.patience = patience;
+                    connection.due_ms = patience.over_ms().max(due_ms);
+                }
+                Stage::Head => connection.due_ms = due_ms,
+                _ => {}
+            }
+            self.park(connection);
+        }
+    }
+
+    fn accepts_no_more(&self) -> bool {
+        self.leave.is_some() || !(self.worker.stop.get() == Stop::No || self.drains)
+    }
+
     /// Takes one connection and reads what it has to say. False: there is none.
     fn accept_from(&mut self, index: usize) -> bool {
+        if !self.make_room_for_connection() {
+            self.pause(
+                index,
+                &io::Error::other("clients have as many descriptors as they may; allow more (ulimit -n)"),
+            );
+            return false;
+        }
         let listener = &mut self.listeners[index];
         match socket::accept(listener.number, &listener.place) {
             Ok((socket, peer)) => {
                 let mut connection = Box::new(Connection::new(socket, index, peer));
                 connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
+                self.accepted_ms = self.now_ms;
                 self.guarded(None, |engine| engine.read(connection));
                 true
             }
@@ -216,6 +355,10 @@ impl Engine<'_> {
             // Nobody is left; epoll says when somebody comes.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 listener.ready = false;
+                // Or nobody can any more: of a unix socket epoll would say so on and on.
+                if listener.place == Place::Unix && self.worker.board.refuses_new() {
+                    self.poll.remove(listener.number);
+                }
                 false
             }
             // Descriptors or memory have run out, or it is no listener any more: trying again at once would not help.

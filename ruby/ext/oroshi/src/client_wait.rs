@@ -1,5 +1,4 @@
-//! Waiting for a client while its request is served: for the rest of a body that the application reads, for room for an
-//! answer. Ruby's lock is given away meanwhile, and the time is not the application's: no limit on it counts this.
+//! Waiting for a client while its request is served, for room for an answer. Ruby's lock is given away meanwhile, and the time is not the application's: no limit on it counts this.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,11 +1,14 @@
 //! A connection, and the seats in which connections wait for epoll.
 
+use std::cell::UnsafeCell;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use oroshi_http1::RequestDecoder;
 
+use crate::budget::{Descriptor, HEADS, Held};
 use crate::output::Output;
+use crate::patience::Patience;
 use crate::poll::Interest;
 use crate::request::Incoming;
 
@@ -53,11 +56,22 @@ pub(crate) struct Connection {
     pub(crate) stage: Stage,
     /// When its patience ends, in milliseconds of the coarse clock.
     pub(crate) due_ms: u64,
+    /// Of a body that is on its way.
+    pub(crate) patience: Patience,
     pub(crate) interest: Interest,
     /// Whether the request at work is its last, as its client says.
     pub(crate) is_last: bool,
+    /// Whether its socket is open in other processes: closing it here does not end it.
+    pub(crate) must_shut: bool,
     /// Where it sits, once it has waited for anything.
     pub(crate) seat: Option<u64>,
+    /// Whether there was a request on it.
+    pub(crate) has_asked: bool,
+    /// Whether its client was told to send its body.
+    pub(crate) was_asked: bool,
+    /// What `input` takes.
+    held: Held,
+    _counted: Descriptor,
 }
 
 impl Connection {
@@ -71,10 +85,28 @@ impl Connection {
             output: Output::default(),
             stage: Stage::Idle,
             due_ms: 0,
+            patience: Patience::default(),
             interest: Interest::None,
             is_last: false,
+            must_shut: false,
             seat: None,
+            has_asked: false,
+            was_asked: false,
+            held: Held::none(&HEADS),
+            _counted: Descriptor::new(),
         }
+    }
+
+    /// Counts what `input` takes while it waits. True: it takes more than before.
+    pub(crate) fn count_input(&mut self) -> bool {
+        self.held.set(self.input.capacity())
+    }
+
+    /// The worker has not looked for so long: no limit counts that.
+    pub(crate) fn pause(&mut self, milliseconds: u64) {
+        self.due_ms = self.due_ms.saturating_add(milliseconds);
+        self.patience.pause(milliseconds);
+        self.output.patience.pause(milliseconds);
     }
 
     /// The socket's number.
@@ -89,8 +121,16 @@ impl Connection {
 }
 
 /// Connections by token. A token is good for one connection only: an event that comes late finds nobody.
+///
+/// The main thread has them, and the watcher while they are lent to it (`watcher`): one at a time.
 #[derive(Debug, Default)]
-pub(crate) struct Seats {
+pub(crate) struct Seats(UnsafeCell<Table>);
+
+// SAFETY: whoever uses them has them alone, by the exchange of a word in `watcher`, which also orders memory.
+unsafe impl Sync for Seats {}
+
+#[derive(Debug, Default)]
+struct Table {
     all: Vec<Seat>,
     free: Vec<u32>,
     taken: usize,
@@ -105,21 +145,22 @@ struct Seat {
 impl Seats {
     /// How many seats belong to somebody.
     pub(crate) fn taken(&self) -> usize {
-        self.taken
+        self.table().taken
     }
 
     /// Takes a seat, to which a connection can be put. The token's lower half is below 2^31.
-    pub(crate) fn reserve(&mut self) -> u64 {
-        self.taken += 1;
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.all.push(Seat::default());
-            self.all.len() as u32 - 1
+    pub(crate) fn reserve(&self) -> u64 {
+        let table = self.table();
+        table.taken += 1;
+        let index = table.free.pop().unwrap_or_else(|| {
+            table.all.push(Seat::default());
+            table.all.len() as u32 - 1
         });
-        u64::from(self.all[index as usize].generation) << 32 | u64::from(index)
+        u64::from(table.all[index as usize].generation) << 32 | u64::from(index)
     }
 
     /// Seats a connection in the place that it has reserved.
-    pub(crate) fn put(&mut self, connection: Box<Connection>) {
+    pub(crate) fn put(&self, connection: Box<Connection>) {
         if let Some(token) = connection.seat
             && let Some(seat) = self.seat(token)
         {
@@ -128,27 +169,50 @@ impl Seats {
     }
 
     /// Takes a connection out; the place stays its own.
-    pub(crate) fn take(&mut self, token: u64) -> Option<Box<Connection>> {
+    pub(crate) fn take(&self, token: u64) -> Option<Box<Connection>> {
         self.seat(token)?.connection.take()
     }
 
     /// Gives a place back.
-    pub(crate) fn release(&mut self, token: u64) {
+    pub(crate) fn release(&self, token: u64) {
         if let Some(seat) = self.seat(token) {
             seat.generation = seat.generation.wrapping_add(1) & 0x7fff_ffff;
             seat.connection = None;
-            self.free.push(token as u32);
-            self.taken -= 1;
+            let table = self.table();
+            table.free.push(token as u32);
+            table.taken -= 1;
         }
     }
 
     /// The tokens of seated connections for which `wanted` is true.
     pub(crate) fn tokens(&self, wanted: impl Fn(&Connection) -> bool) -> Vec<u64> {
-        let connections = self.all.iter().filter_map(|seat| seat.connection.as_ref());
+        let connections = self.table().all.iter().filter_map(|seat| seat.connection.as_ref());
         connections.filter(|connection| wanted(connection)).filter_map(|connection| connection.seat).collect()
     }
 
-    fn seat(&mut self, token: u64) -> Option<&mut Seat> {
-        self.all.get_mut(token as u32 as usize).filter(|seat| seat.generation == (token >> 32) as u32)
+    /// Does something to every seated connection.
+    pub(crate) fn each(&self, mut change: impl FnMut(&mut Connection)) {
+        self.table().all.iter_mut().filter_map(|seat| seat.connection.as_mut()).for_each(|one| change(one));
+    }
+
+    /// What `rank` gives for seated connections, where it gives anything, and their tokens.
+    pub(crate) fn ranked<R>(&self, rank: impl Fn(&Connection) -> Option<R>) -> Vec<(R, u64)> {
+        let connections = self.table().all.iter().filter_map(|seat| seat.connection.as_ref());
+        connections.filter_map(|connection| Some((rank(connection)?, connection.seat?))).collect()
+    }
+
+    /// The token of the one for which `rank` gives the least.
+    pub(crate) fn least<R: Ord>(&self, rank: impl Fn(&Connection) -> Option<R>) -> Option<u64> {
+        self.ranked(rank).into_iter().min().map(|(_, token)| token)
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "see above: one thread has the seats, and no two of these meet")]
+    fn table(&self) -> &mut Table {
+        // SAFETY: the caller has the seats alone, and no method keeps what this gives beyond its end.
+        unsafe { &mut *self.0.get() }
+    }
+
+    fn seat(&self, token: u64) -> Option<&mut Seat> {
+        self.table().all.get_mut(token as u32 as usize).filter(|seat| seat.generation == (token >> 32) as u32)
     }
 }

@@ -12,18 +12,21 @@ use magnus::{Error, Ruby, value::ReprValue as _};
 use oroshi_http1::{Framing, RequestEvent, RequestHead};
 
 use crate::accept::{self, LISTENER, Listener};
+use crate::budget;
 use crate::clock::{self, DateLine};
-use crate::connection::{Connection, Next, Seats, Stage};
+use crate::connection::{Connection, Next, Stage};
 use crate::env::{Common, Environments};
 use crate::exchange::Body;
 use crate::overdue;
+use crate::patience::{self, Patience};
 use crate::peers::LEFT_FOR;
-use crate::poll::{Interest, Poll};
+use crate::poll::Poll;
 use crate::rb;
 use crate::request::{BodyError, Incoming, gather};
 use crate::scoreboard::State;
 use crate::socket;
 use crate::title::Title;
+use crate::watcher::{Watch, Watcher};
 use crate::worker::Worker;
 
 /// Why the loop ended.
@@ -41,11 +44,15 @@ pub(crate) struct Engine<'w> {
     pub(crate) worker: &'w Worker,
     pub(crate) poll: Poll,
     pub(crate) listeners: Vec<Listener>,
-    pub(crate) seats: Seats,
+    pub(crate) watch: &'w Watch,
+    /// Ends with the engine.
+    _watcher: Watcher,
+    /// Whether another worker may have handed a connection over.
+    pub(crate) queue_is_ready: bool,
     /// The seat that the connection at work was given.
-    fresh_seat: Option<u64>,
+    pub(crate) fresh_seat: Option<u64>,
     /// Connections whose next request is here already.
-    waiting: VecDeque<u64>,
+    pub(crate) waiting: VecDeque<u64>,
     scratch: Vec<u8>,
     /// The answer that is being written.
     pub(crate) out: Vec<u8>,
@@ -57,8 +64,13 @@ pub(crate) struct Engine<'w> {
     pub(crate) collect_at: u64,
     pub(crate) now_ms: u64,
     swept_ms: u64,
+    complained_ms: u64,
     /// Since when it has been stopping, and why.
     pub(crate) stopping: Option<(u64, Ended)>,
+    /// Whether it still takes those who have connected before nobody could any more.
+    pub(crate) drains: bool,
+    /// When it has taken a connection last.
+    pub(crate) accepted_ms: u64,
     /// What has to leave the loop: `exit`, a signal's exception, a `throw`.
     pub(crate) leave: Option<Error>,
     /// The process that has started this one.
@@ -69,18 +81,23 @@ pub(crate) struct Engine<'w> {
 pub(crate) const LIFELINE: u64 = u64::MAX;
 /// The token of what other workers wake this one with.
 const BELL: u64 = u64::MAX - 1;
+/// The token of the queue by which other workers hand connections over.
+pub(crate) const QUEUE: u64 = u64::MAX - 2;
 /// Bytes read at once.
 const SCRATCH_BYTES: usize = 64 * 1024;
 /// So many reads are made for one connection before the others get their turn.
 const READS: usize = 16;
-/// How long a peer may take to read an answer that it did not wait for.
-const LINGER_MS: u64 = 2000;
 /// How often limits are looked at.
 const SWEEP_MS: u64 = 1000;
 
 impl<'w> Engine<'w> {
     pub(crate) fn new(ruby: &'w Ruby, worker: &'w Worker) -> Result<Self, Error> {
         let settings = &worker.settings;
+        budget::MEMORY.limit(settings.buffer_bytes);
+        budget::FILES.limit(settings.answer_file_bytes);
+        budget::BODY_FILES.limit(settings.body_file_bytes);
+        budget::HEADS.limit(settings.buffer_bytes);
+        patience::limit(settings.timeout_ms, settings.least_rate);
         let common = Common {
             rack2: settings.rack2,
             multiprocess: settings.multiprocess,
@@ -98,13 +115,20 @@ impl<'w> Engine<'w> {
         if let Some(bell) = worker.peers.own_bell() {
             poll.add(bell.number(), BELL).map_err(|error| broken(ruby, "cannot watch the worker's eventfd", &error))?;
         }
+        poll.add_listener(worker.board.queue().number(), QUEUE)
+            .map_err(|error| broken(ruby, "cannot watch for connections of other workers", &error))?;
+        let watch = worker.watch(poll.number());
+        let watcher =
+            Watcher::start(watch).map_err(|error| broken(ruby, "cannot start the watcher's thread", &error))?;
         let title = settings.title.as_deref().map(|fixed| Title::new(ruby, fixed)).transpose()?;
         let mut engine = Engine {
             ruby,
             worker,
             poll,
             listeners,
-            seats: Seats::default(),
+            watch,
+            _watcher: watcher,
+            queue_is_ready: false,
             fresh_seat: None,
             waiting: VecDeque::new(),
             scratch: vec![0; SCRATCH_BYTES],
@@ -116,12 +140,16 @@ impl<'w> Engine<'w> {
             collect_at: 0,
             now_ms: clock::coarse_ms(),
             swept_ms: 0,
+            complained_ms: 0,
             stopping: None,
+            drains: false,
+            accepted_ms: 0,
             leave: None,
             parent: std::os::unix::process::parent_id(),
         };
         engine.worker.present.borrow_mut().poll = engine.poll.number();
         engine.plan_collection();
+        budget::share_descriptors();
         Ok(engine)
     }
 
@@ -129,12 +157,14 @@ impl<'w> Engine<'w> {
     pub(crate) fn run(mut self) -> Result<Ended, Error> {
         crate::forked::watch();
         overdue::install(self.worker.slot).map_err(|error| broken(self.ruby, "sigaction for SIGURG", &error))?;
+        crate::crash::install().map_err(|error| broken(self.ruby, "sigaction for SIGSEGV", &error))?;
         self.worker.slot.set_state(State::Idle);
         self.show_idle();
         loop {
             self.take_notes();
             if let Some(error) = self.leave.take() {
                 self.worker.log.borrow_mut().flush();
+                self.watch.hand_over_all(true);
                 return Err(error);
             }
             if let Some((_, why)) = self.stopping
@@ -150,6 +180,7 @@ impl<'w> Engine<'w> {
             }
             self.now_ms = clock::coarse_ms();
             self.serve(ready);
+            self.pause_the_clocks();
             let is_due = self.now_ms.saturating_sub(self.swept_ms) >= SWEEP_MS || self.stopping.is_some();
             if is_due && self.leave.is_none() {
                 self.sweep();
@@ -164,6 +195,7 @@ impl<'w> Engine<'w> {
             match self.poll.event(index).token {
                 LIFELINE => self.stop(Ended::ManagerGone),
                 BELL => self.called_to_the_listeners(),
+                QUEUE => self.queue_is_ready = true,
                 token if token & LISTENER != 0 => self.listener_is_ready(token),
                 _ => connections += 1,
             }
@@ -192,6 +224,15 @@ impl<'w> Engine<'w> {
         }
     }
 
+    /// While the application has kept this thread, nobody has looked what clients have sent: no limit of theirs counts that.
+    fn pause_the_clocks(&mut self) {
+        let busy_ms = clock::coarse_ms().saturating_sub(self.now_ms);
+        if busy_ms >= SWEEP_MS {
+            self.now_ms += busy_ms;
+            self.watch.seats.each(|connection| connection.pause(busy_ms));
+        }
+    }
+
     /// Waits without Ruby's lock. Signal handlers of Ruby's run before this returns.
     fn wait(&mut self) -> Result<usize, Error> {
         self.worker.log.borrow_mut().flush();
@@ -202,7 +243,7 @@ impl<'w> Engine<'w> {
             // It ends soon: look often enough to see it.
             Some(_) => 50,
             None if self.has_left_listener() => LEFT_FOR.as_millis() as i32,
-            None if self.seats.taken() > 0 || self.has_paused_listener() || self.is_watching() => SWEEP_MS as i32,
+            None if self.watch.seats.taken() > 0 || self.has_paused_listener() || self.is_watching() => SWEEP_MS as i32,
             None => -1,
         };
         let (poll, worker, stopping) = (&mut self.poll, self.worker, self.stopping.is_some());
@@ -222,15 +263,15 @@ impl<'w> Engine<'w> {
 
     /// Something can be done for a connection that waited.
     fn wake(&mut self, token: u64) {
-        let Some(mut connection) = self.seats.take(token) else { return };
+        let Some(mut connection) = self.watch.seats.take(token) else { return };
         match connection.stage {
             // Its turn comes with what is here already.
-            Stage::Idle if !connection.input.is_empty() => self.seats.put(connection),
+            Stage::Idle if !connection.input.is_empty() => self.watch.seats.put(connection),
             Stage::Writing(next) => match connection.output.flush(connection.number()) {
                 Ok(true) => self.settle(connection, next),
                 Ok(false) => {
-                    connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
-                    self.seats.put(connection);
+                    connection.due_ms = connection.output.patience.over_ms();
+                    self.watch.seats.put(connection);
                 }
                 Err(_) => self.close(connection, Next::Abort),
             },
@@ -239,8 +280,8 @@ impl<'w> Engine<'w> {
                 let received = socket::receive(connection.number(), &mut scratch);
                 self.scratch = scratch;
                 match received {
-                    Ok(1..) => self.seats.put(connection),
-                    Err(error) if is_for_later(&error) => self.seats.put(connection),
+                    Ok(1..) => self.watch.seats.put(connection),
+                    Err(error) if is_for_later(&error) => self.watch.seats.put(connection),
                     _ => self.close(connection, Next::Close),
                 }
             }
@@ -252,9 +293,9 @@ impl<'w> Engine<'w> {
 
     /// The next request of a connection is here already.
     fn go_on(&mut self, token: u64) {
-        let Some(mut connection) = self.seats.take(token) else { return };
+        let Some(mut connection) = self.watch.seats.take(token) else { return };
         if !matches!(connection.stage, Stage::Idle) || connection.input.is_empty() {
-            self.seats.put(connection);
+            self.watch.seats.put(connection);
             return;
         }
         self.guarded(Some(token), |engine| {
@@ -329,7 +370,7 @@ impl<'w> Engine<'w> {
 
     /// Takes the next request out of `bytes`, all that has come and was not used, and has it answered. Gives the connection
     /// back if more must come first.
-    fn take_requests(&mut self, mut connection: Box<Connection>, bytes: &[u8]) -> Option<Box<Connection>> {
+    pub(crate) fn take_requests(&mut self, mut connection: Box<Connection>, bytes: &[u8]) -> Option<Box<Connection>> {
         let worker = self.worker;
         let limits = &worker.settings.limits;
         let mut rest = bytes;
@@ -376,10 +417,21 @@ impl<'w> Engine<'w> {
             _ => 0,
         };
         if length > rest.len() as u64 || length > worker.settings.spool_bytes as u64 {
-            if head.expect_continue && rest.is_empty() {
-                self.exchange(connection, head, Body::Lazy);
+            if head.framing != Framing::Chunked
+                && length > budget::BODY_FILES.most().max(worker.settings.spool_bytes as u64)
+            {
+                // There will never be room for it.
+                self.refuse(connection, 413);
                 return None;
             }
+            let asks = head.expect_continue && rest.is_empty() && !connection.was_asked;
+            if asks && !ask_for_body(&connection) {
+                self.close(connection, Next::Abort);
+                return None;
+            }
+            connection.was_asked = false;
+            connection.patience = Patience::begin();
+            connection.due_ms = connection.patience.over_ms();
             let head_bytes = &bytes[..bytes.len() - rest.len()];
             let incoming = Incoming::new(head_bytes, worker.settings.spool_bytes);
             connection.stage = Stage::Body(Box::new(incoming));
@@ -410,10 +462,23 @@ impl<'w> Engine<'w> {
     fn take_body(&mut self, mut connection: Box<Connection>, mut rest: &[u8]) -> Option<Box<Connection>> {
         let limits = &self.worker.settings.limits;
         let Stage::Body(mut incoming) = std::mem::take(&mut connection.stage) else { return Some(connection) };
+        let arrived = rest.len();
+        if !incoming.spool.has_room(arrived) && !self.make_room_for_body(connection.patience, &incoming.spool, arrived)
+        {
+            let status = if incoming.spool.is_beyond(arrived as u64) { 413 } else { 503 };
+            self.complain_now_and_then(&format!(
+                "a request's body was refused with {status}: BodyFiles, {} bytes for all of a worker's, is used up",
+                budget::BODY_FILES.most()
+            ));
+            connection.stage = Stage::Body(incoming);
+            self.refuse(connection, status);
+            return None;
+        }
         match gather(&mut connection.decoder, limits, &mut rest, &mut incoming.spool) {
             Ok(false) => {
                 connection.input.extend_from_slice(rest);
-                connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
+                connection.patience.credit(arrived as u64);
+                connection.due_ms = connection.patience.over_ms();
                 connection.stage = Stage::Body(incoming);
                 return Some(connection);
             }
@@ -430,125 +495,35 @@ impl<'w> Engine<'w> {
             }
             Err(BodyError::Spool(error)) => {
                 connection.stage = Stage::Body(incoming);
-                self.complain(&format!("a request's body cannot be stored in a temporary file: {error}"));
+                self.complain_now_and_then(&format!("a request's body cannot be stored in a temporary file: {error}"));
                 self.refuse(connection, 500);
             }
         }
         None
     }
 
-    /// An answer is on its way: what of it is not out yet goes first, then the connection goes where it is to go.
-    pub(crate) fn send_off(&mut self, mut connection: Box<Connection>, next: Next) {
-        if next == Next::Abort {
-            return self.close(connection, next);
-        }
-        if connection.output.is_empty() {
-            return self.settle(connection, next);
-        }
-        connection.stage = Stage::Writing(next);
-        connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
-        self.turn(connection, Interest::Write);
-    }
-
-    /// An answer is out.
-    fn settle(&mut self, mut connection: Box<Connection>, next: Next) {
-        // A unix socket's peer reads all that was sent whatever comes behind it; so who closes itself need not be asked there.
-        let asks = next == Next::Close && (connection.peer.is_some() || !connection.is_last);
-        let next = if asks && socket::has_unread(connection.number()) { Next::Linger } else { next };
-        match next {
-            Next::Keep => {
-                connection.stage = Stage::Idle;
-                connection.due_ms = self.now_ms + self.worker.settings.keep_alive_ms;
-                let ready = (!connection.input.is_empty()).then(|| self.seat(&mut connection));
-                self.waiting.extend(ready);
-                self.turn(connection, Interest::Read);
-            }
-            Next::Linger => {
-                socket::shut_sending(connection.number());
-                connection.stage = Stage::Lingering;
-                connection.input = Vec::new();
-                connection.due_ms = self.now_ms + LINGER_MS;
-                self.turn(connection, Interest::Read);
-            }
-            Next::Close | Next::Abort => self.close(connection, next),
-        }
-    }
-
-    /// Has a connection wait for bytes.
-    fn park(&mut self, connection: Box<Connection>) {
-        self.turn(connection, Interest::Read);
-    }
-
-    fn turn(&mut self, mut connection: Box<Connection>, to: Interest) {
-        let token = self.seat(&mut connection);
-        let is_new = connection.interest == Interest::None;
-        if connection.interest != to {
-            if self.poll.turn(connection.number(), token, connection.interest, to).is_err() {
-                // No room for another watch: this one cannot be served.
-                return self.close(connection, Next::Abort);
-            }
-            connection.interest = to;
-        }
-        let listener = connection.listener;
-        self.seats.put(connection);
-        if is_new {
-            self.let_others_accept(listener);
-        }
-    }
-
-    fn seat(&mut self, connection: &mut Connection) -> u64 {
-        match connection.seat {
-            Some(token) => token,
-            None => {
-                let token = self.seats.reserve();
-                self.worker.slot.keep(self.seats.taken());
-                (connection.seat, self.fresh_seat) = (Some(token), Some(token));
-                token
-            }
-        }
-    }
-
-    #[expect(clippy::boxed_local, reason = "it has been in its box since it was accepted")]
-    pub(crate) fn close(&mut self, connection: Box<Connection>, next: Next) {
-        if connection.interest != Interest::None {
-            self.poll.remove(connection.number());
-        }
-        self.release(connection.seat);
-        if next == Next::Abort {
-            socket::reset_on_close(connection.number());
-        }
-        if crate::forked::has_forked() {
-            socket::shut(connection.number());
-        }
-    }
-
-    /// Gives back the place of a connection that has gone, if it had one.
-    pub(crate) fn release(&mut self, seat: Option<u64>) {
-        if let Some(token) = seat {
-            self.seats.release(token);
-            self.worker.slot.keep(self.seats.taken());
-        }
-    }
-
     /// Ends the patience with connections whose time is over.
     fn sweep(&mut self) {
         self.swept_ms = self.now_ms;
+        budget::trim();
+        self.tell_of_pressure();
         self.look_for_manager();
         self.resume();
         let now_ms = self.now_ms;
-        for token in self.seats.tokens(|connection| connection.due_ms <= now_ms) {
-            let Some(connection) = self.seats.take(token) else { continue };
+        for token in self.watch.seats.tokens(|connection| connection.due_ms <= now_ms) {
+            let Some(connection) = self.watch.seats.take(token) else { continue };
             match connection.stage {
                 Stage::Head | Stage::Body(_) => self.refuse(connection, 408),
-                Stage::Idle if !connection.input.is_empty() => self.seats.put(connection),
+                Stage::Idle if !connection.input.is_empty() => self.watch.seats.put(connection),
                 Stage::Idle | Stage::Lingering => self.close(connection, Next::Close),
                 Stage::Writing(_) => self.close(connection, Next::Abort),
             }
         }
     }
 
-    /// Gives back room that a large answer has needed.
+    /// Gives back room that large answers have needed.
     fn shrink(&mut self) {
+        budget::trim();
         if self.out.capacity() > 4 * SCRATCH_BYTES {
             self.out = Vec::with_capacity(SCRATCH_BYTES);
         }
@@ -560,12 +535,30 @@ impl<'w> Engine<'w> {
         }
     }
 
+    /// As [`complain`](Self::complain), at most once a second: for what clients can cause at will.
+    pub(crate) fn complain_now_and_then(&mut self, what: &str) {
+        if self.now_ms.saturating_sub(self.complained_ms) >= SWEEP_MS {
+            self.complained_ms = self.now_ms;
+            self.complain(what);
+        }
+    }
+
     /// A line of the server's own in `rack.errors`.
     pub(crate) fn complain(&self, what: &str) {
         let errors = self.worker.settings.errors;
         // If not even this can be written, there is nobody to tell.
         let _ = errors.funcall::<_, _, magnus::Value>("puts", (format!("oroshi: {what}"),));
         let _ = errors.funcall::<_, _, magnus::Value>("flush", ());
+    }
+}
+
+/// Tells a client that its body is wanted (RFC 9110 section 10.1.1). False: nothing can be sent to it.
+fn ask_for_body(connection: &Connection) -> bool {
+    const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+    match socket::send(connection.number(), CONTINUE, false) {
+        Ok(sent) => sent == CONTINUE.len(),
+        // A client that has not read what it was sent before must not wait for this either: it sends the body after a while.
+        Err(error) => is_for_later(&error),
     }
 }
 

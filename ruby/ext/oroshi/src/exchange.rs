@@ -13,7 +13,6 @@ use crate::env::Facts;
 use crate::forked;
 use crate::log::NO_ANSWER;
 use crate::overdue;
-use crate::present::Lazy;
 use crate::rb;
 use crate::request::Spool;
 use crate::scoreboard::State;
@@ -26,8 +25,6 @@ pub(crate) enum Body<'b> {
     Bytes(&'b [u8]),
     /// It was gathered.
     Spooled(&'b mut Spool),
-    /// The client sends it when it is asked to.
-    Lazy,
 }
 
 /// What an answer must know of its request.
@@ -51,6 +48,7 @@ impl Engine<'_> {
             keep: head.keep_alive && worker.settings.keep_alive_ms > 0,
         };
         connection.is_last = !head.keep_alive;
+        connection.has_asked = true;
         let serial = self.begin(head, connection.peer, terms.http11);
         let decoded_bytes = match &body {
             Body::Spooled(spool) if head.framing == Framing::Chunked => Some(spool.length()),
@@ -59,14 +57,12 @@ impl Engine<'_> {
         let place = &self.listeners[connection.listener].place;
         let facts = Facts { head: *head, peer: connection.peer, place, decoded_bytes };
         let (seat, socket) = (connection.seat, connection.number());
-        let number = {
+        {
             let mut present = worker.present.borrow_mut();
             present.number += 1;
             present.connection = Some(connection);
             present.hijacked = false;
-            present.lazy = if matches!(body, Body::Lazy) { Lazy::Untouched } else { Lazy::None };
-            present.number
-        };
+        }
         overdue::arm(serial, socket, terms.head_only);
         let mut file = rb::NIL;
         let environments = &mut self.environments;
@@ -87,15 +83,15 @@ impl Engine<'_> {
                 response
             })
         };
+        let lent = self.watch.lend();
         let response = match body {
             Body::Bytes(bytes) => serve(Err(bytes)),
             Body::Spooled(spool) => worker.input_of(spool).and_then(|input| {
                 file = input;
                 serve(Ok(input))
             }),
-            Body::Lazy => rb::call(known.lazy_input, known.new, &[rb_sys::macros::ULONG2NUM(number)])
-                .and_then(|input| serve(Ok(input))),
         };
+        drop(lent);
         let (connection, hijacked) = {
             let mut present = worker.present.borrow_mut();
             (present.env, present.hijack) = (0, 0);
@@ -161,7 +157,6 @@ impl Engine<'_> {
             return;
         }
         let worker = self.worker;
-        worker.present.borrow_mut().lazy = Lazy::None;
         worker.slot.end();
         // It is idle when it waits, and not before: other workers leave connections to idle ones.
         if self.stopping.is_some() {
@@ -198,12 +193,11 @@ impl Engine<'_> {
 
     /// Where a connection goes after an answer that was framed.
     pub(crate) fn next(&self, connection: &Connection, keep: bool) -> Next {
-        let unread = self.worker.present.borrow().lazy.is_unread();
         let stopping = self.stopping.is_some() || self.worker.stop.get() != Stop::No;
-        match keep && !stopping && !unread && !self.is_better_off_elsewhere(connection) {
+        match keep && !stopping && !self.is_better_off_elsewhere(connection) {
             true => Next::Keep,
             // Closing over bytes that nobody has read would reset the connection, and with it the answer.
-            false if unread || !connection.input.is_empty() => Next::Linger,
+            false if !connection.input.is_empty() => Next::Linger,
             false => Next::Close,
         }
     }
@@ -217,12 +211,8 @@ impl Engine<'_> {
         if !overdue::claim() {
             return self.told(connection);
         }
-        let status = match self.worker.present.borrow().lazy {
-            Lazy::Failed(status) => status,
-            _ => 500,
-        };
-        let keep = terms.keep && status == 500 && self.leave.is_none();
-        self.answer_plainly(connection, status, terms, keep);
+        let keep = terms.keep && self.leave.is_none();
+        self.answer_plainly(connection, 500, terms, keep);
     }
 
     /// Refuses what never became a request that the application could see. The connection closes: where the next request
@@ -259,6 +249,9 @@ impl Engine<'_> {
         if status == 405 {
             out.extend_from_slice(b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n");
         }
+        if status == 503 {
+            out.extend_from_slice(b"Retry-After: 1\r\n");
+        }
         out.extend_from_slice(b"Content-Type: text/plain\r\n");
         encode::content_length(out, reason.len() as u64 + 1);
         match (next, terms.http11) {
@@ -273,7 +266,18 @@ impl Engine<'_> {
         }
         self.worker.log.borrow_mut().end(status, if terms.head_only { 0 } else { reason.len() as u64 + 1 });
         let sent = connection.output.send_one(connection.number(), &self.out);
-        self.send_off(connection, if sent.is_ok() { next } else { Next::Abort });
+        let next = self.after(sent, next);
+        self.send_off(connection, next);
+    }
+
+    /// Where a connection goes after what became of its answer. A client that has gone is no news; that an answer could
+    /// not be kept for a slow one is, once a second.
+    pub(crate) fn after(&mut self, sent: std::io::Result<()>, next: Next) -> Next {
+        let Err(error) = sent else { return next };
+        if error.kind() == std::io::ErrorKind::Other && error.raw_os_error().is_none() {
+            self.complain_now_and_then(&error.to_string());
+        }
+        Next::Abort
     }
 
     /// The application has forked, and this is the child. Its copies of connections are dropped without a word, and it

@@ -1,41 +1,134 @@
 //! Bytes of an answer on their way out.
 //!
 //! What the kernel takes at once goes straight from where it is. The rest of a short write is copied to native memory
-//! (or stays in its file) and goes out when epoll says so, while Ruby works on other requests.
+//! while there is room for it (`budget`), else to a temporary file, and goes out when epoll says so, while Ruby works on
+//! other requests. A file that the answer consists of stays a file.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+use crate::budget::{Descriptor, FILES, Held, MEMORY, has_room_for_file};
+use crate::patience::Patience;
+use crate::request::{memory_file, unnamed_file};
 use crate::socket::{self, MOST_PIECES};
 
-/// What of an answer has not been sent yet.
-#[derive(Debug, Default)]
+/// What of an answer has not been sent yet: first the bytes, then the files.
+#[derive(Debug)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
     sent: usize,
-    file: Option<FileRest>,
+    held: Held,
+    files: Vec<FileRest>,
+    /// The client's, from when something had to wait. Only counts while something waits.
+    pub(crate) patience: Patience,
 }
 
-/// A part of a file that is still to be sent, behind the bytes.
+/// A part of a file that is still to be sent.
 #[derive(Debug)]
 pub(crate) struct FileRest {
     pub(crate) file: OwnedFd,
     pub(crate) offset: u64,
     pub(crate) left: u64,
+    /// What of it counts as held; only a temporary file does, and only to one can be added.
+    held: Option<Held>,
+    _counted: Descriptor,
+}
+
+/// Whether an answer may take more room than there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// No: it fails then.
+    Bounded,
+    /// Yes: whoever adds the pieces looks at [`Output::is_full`] after each.
+    Beyond,
+}
+
+/// A temporary file gets no larger, so that what was sent of a long answer is deleted before its end.
+const SEGMENT_BYTES: u64 = 32 << 20;
+/// With less room than this there is none.
+const LEAST_ROOM: usize = 64 * 1024;
+
+impl Default for Output {
+    fn default() -> Self {
+        Output {
+            bytes: Vec::new(),
+            sent: 0,
+            held: Held::none(&MEMORY),
+            files: Vec::new(),
+            patience: Patience::default(),
+        }
+    }
+}
+
+impl FileRest {
+    /// A file that is an answer's body.
+    pub(crate) fn of_body(file: OwnedFd, length: u64) -> Self {
+        FileRest { file, offset: 0, left: length, held: None, _counted: Descriptor::new() }
+    }
+
+    /// A file that another worker has handed over. is_spill: a temporary one, which counts.
+    pub(crate) fn handed_over(file: OwnedFd, offset: u64, left: u64, is_spill: bool) -> Self {
+        let held = is_spill.then(|| {
+            let mut held = Held::none(&FILES);
+            held.grow_anyway(left as usize);
+            held
+        });
+        FileRest { file, offset, left, held, _counted: Descriptor::new() }
+    }
+
+    pub(crate) fn is_spill(&self) -> bool {
+        self.held.is_some()
+    }
 }
 
 impl Output {
-    /// Whether everything is sent.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty() && self.file.is_none()
+    /// What another worker has handed over.
+    pub(crate) fn of_files(files: Vec<FileRest>, patience: Patience) -> Self {
+        Output { files, patience, ..Output::default() }
     }
 
-    /// How many bytes wait in memory.
-    pub(crate) fn waiting(&self) -> usize {
-        self.bytes.len() - self.sent
+    /// Everything as files, so that another process can go on with it.
+    pub(crate) fn into_files(mut self) -> io::Result<Vec<FileRest>> {
+        let mut files = std::mem::take(&mut self.files);
+        if self.sent < self.bytes.len() {
+            let bytes = &self.bytes[self.sent..];
+            let mut file = memory_file()?;
+            file.write_all(bytes)?;
+            files.insert(0, FileRest::handed_over(file.into(), 0, bytes.len() as u64, true));
+        }
+        Ok(files)
+    }
+
+    /// Whether everything is sent.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.files.is_empty()
+    }
+
+    /// How many bytes wait.
+    pub(crate) fn waiting(&self) -> u64 {
+        (self.bytes.len() - self.sent) as u64 + self.files.iter().map(|file| file.left).sum::<u64>()
+    }
+
+    /// Whether there is no room to keep more, neither in memory nor in files.
+    pub(crate) fn is_full(&self) -> bool {
+        !(self.files.is_empty() && MEMORY.has_room(LEAST_ROOM) || FILES.has_room(LEAST_ROOM) && has_room_for_file())
+    }
+
+    /// Whether the client has had its time for what waits.
+    pub(crate) fn is_stuck(&self) -> bool {
+        !self.is_empty() && self.patience.is_over()
+    }
+
+    /// Whether temporary files have some of what waits.
+    pub(crate) fn has_spilled(&self) -> bool {
+        self.files.iter().any(FileRest::is_spill)
     }
 
     /// Sends `bytes`, and keeps what does not go out at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of the socket; of a kind other than the socket's if the rest cannot be kept.
     pub(crate) fn send_one(&mut self, socket: RawFd, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         while self.is_empty() && !rest.is_empty() {
@@ -46,16 +139,23 @@ impl Output {
                 Err(error) => return Err(error),
             }
         }
-        self.bytes.extend_from_slice(rest);
-        Ok(())
+        self.keep(rest, Room::Bounded)
     }
 
     /// Sends `pieces`, one behind the other, and keeps what does not go out at once.
-    pub(crate) fn send<'p>(&mut self, socket: RawFd, pieces: impl IntoIterator<Item = &'p [u8]>) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// As for [`send_one`](Self::send_one).
+    pub(crate) fn send<'p>(
+        &mut self,
+        socket: RawFd,
+        pieces: impl IntoIterator<Item = &'p [u8]>,
+        room: Room,
+    ) -> io::Result<()> {
         let mut pieces = pieces.into_iter();
-        if !self.is_empty() {
-            pieces.for_each(|piece| self.bytes.extend_from_slice(piece));
-            return Ok(());
+        if !self.is_empty() && !self.flush(socket)? {
+            return pieces.try_for_each(|piece| self.keep(piece, room));
         }
         let mut window = [IoSlice::new(&[]); MOST_PIECES];
         loop {
@@ -77,9 +177,8 @@ impl Output {
                     Ok(sent) => IoSlice::advance_slices(&mut rest, sent),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        rest.iter().for_each(|piece| self.bytes.extend_from_slice(piece));
-                        pieces.for_each(|piece| self.bytes.extend_from_slice(piece));
-                        return Ok(());
+                        rest.iter().try_for_each(|piece| self.keep(piece, room))?;
+                        return pieces.try_for_each(|piece| self.keep(piece, room));
                     }
                     Err(error) => return Err(error),
                 }
@@ -100,16 +199,19 @@ impl Output {
         } else {
             0
         };
-        self.bytes.extend_from_slice(&head[sent..]);
-        self.file = Some(rest);
+        self.keep(&head[sent..], Room::Bounded)?;
+        if self.is_empty() {
+            self.patience = Patience::begin();
+        }
+        self.files.push(rest);
         self.flush(socket).map(|_| ())
     }
 
     /// Sends what can be sent now. True: everything is out.
     pub(crate) fn flush(&mut self, socket: RawFd) -> io::Result<bool> {
-        while self.waiting() > 0 {
-            match socket::send(socket, &self.bytes[self.sent..], self.file.is_some()) {
-                Ok(sent) => self.sent += sent,
+        while self.sent < self.bytes.len() {
+            match socket::send(socket, &self.bytes[self.sent..], !self.files.is_empty()) {
+                Ok(sent) => self.has_moved(sent),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.forget_sent();
@@ -120,10 +222,11 @@ impl Output {
         }
         self.bytes = Vec::new();
         self.sent = 0;
-        while let Some(rest) = &mut self.file {
+        self.held.shrink_to(0);
+        while let Some(rest) = self.files.first_mut() {
             if rest.left == 0 {
-                self.file = None;
-                break;
+                self.files.remove(0);
+                continue;
             }
             match socket::send_file(socket, rest.file.as_raw_fd(), rest.offset, rest.left) {
                 // The file was cut while it was sent. Its length was announced: only a broken connection tells the truth.
@@ -131,6 +234,7 @@ impl Output {
                 Ok(sent) => {
                     rest.offset += sent as u64;
                     rest.left -= sent as u64;
+                    self.patience.credit(sent as u64);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -140,16 +244,119 @@ impl Output {
         Ok(true)
     }
 
+    fn has_moved(&mut self, sent: usize) {
+        self.sent += sent;
+        self.patience.credit(sent as u64);
+    }
+
+    /// Keeps bytes behind all that waits already.
+    fn keep(&mut self, bytes: &[u8], room: Room) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if self.is_empty() {
+            self.patience = Patience::begin();
+        }
+        if self.files.is_empty() && self.held.grow(bytes.len()) {
+            self.bytes.extend_from_slice(bytes);
+            return Ok(());
+        }
+        self.spill(bytes, room)
+    }
+
+    /// Keeps bytes in a temporary file.
+    fn spill(&mut self, bytes: &[u8], room: Room) -> io::Result<()> {
+        if room == Room::Bounded && !FILES.has_room(bytes.len()) {
+            let message = format!(
+                "an answer that its client does not read was cut off: AnswerFiles, {} bytes for all of a worker's, is used up",
+                FILES.most()
+            );
+            return Err(io::Error::other(message));
+        }
+        let failed = |error: io::Error| {
+            io::Error::other(format!("an answer was cut off, as it cannot be stored in a temporary file: {error}"))
+        };
+        let goes_on = self.files.last().is_some_and(|last| last.is_spill() && last.offset + last.left < SEGMENT_BYTES);
+        if !goes_on {
+            if !has_room_for_file() {
+                return Err(failed(io::Error::other(
+                    "clients have as many open files as they may; allow more (ulimit -n)",
+                )));
+            }
+            let file = unnamed_file(&std::env::temp_dir()).map_err(failed)?;
+            self.files.push(FileRest::handed_over(file.into(), 0, 0, true));
+        }
+        let Some(last) = self.files.last_mut() else { return Ok(()) };
+        socket::write_at(last.file.as_raw_fd(), bytes, last.offset + last.left).map_err(failed)?;
+        last.left += bytes.len() as u64;
+        if let Some(held) = &mut last.held {
+            held.grow_anyway(bytes.len());
+        }
+        Ok(())
+    }
+
     /// Gives back the room of what is out, once that is much: a peer that reads as fast as bytes are added may never
     /// let the rest become empty.
     fn forget_sent(&mut self) {
         if self.sent >= 64 * 1024 && self.sent >= self.bytes.len() / 2 {
             self.bytes.drain(..self.sent);
+            self.bytes.shrink_to_fit();
             self.sent = 0;
+            self.held.shrink_to(self.bytes.len());
         }
     }
 }
 
 fn is_for_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// What does not fit into memory goes to files, in order, and those end with what was sent.
+    #[test]
+    fn a_rest_without_room_in_memory_goes_through_files_in_order() {
+        MEMORY.limit(4 << 20);
+        let (server, mut client) = UnixStream::pair().unwrap();
+        server.set_nonblocking(true).unwrap();
+        let mut output = Output::default();
+        let pieces: Vec<Vec<u8>> = (0..400_u32).map(|n| n.to_le_bytes().repeat(50_000)).collect();
+        for piece in &pieces {
+            output.send(server.as_raw_fd(), [&piece[..]], Room::Beyond).unwrap();
+        }
+        assert!(output.bytes.len() as u64 <= MEMORY.most());
+        assert!(output.files.len() >= 2 && output.waiting() > SEGMENT_BYTES, "{}", output.waiting());
+        let all = pieces.concat();
+        let mut read = vec![0; all.len()];
+        let mut at = 0;
+        while at < all.len() {
+            output.flush(server.as_raw_fd()).unwrap();
+            at += client.read(&mut read[at..]).unwrap();
+        }
+        assert!(read == all);
+        assert!(output.flush(server.as_raw_fd()).unwrap() && output.is_empty());
+        assert!(output.into_files().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_waits_can_be_handed_over_as_files() {
+        let (server, mut client) = UnixStream::pair().unwrap();
+        server.set_nonblocking(true).unwrap();
+        let mut output = Output::default();
+        let all = b"0123456789".repeat(100_000);
+        output.send_one(server.as_raw_fd(), &all).unwrap();
+        let mut output = Output::of_files(output.into_files().unwrap(), Patience::begin());
+        let mut read = vec![0; all.len()];
+        let mut at = 0;
+        while at < all.len() {
+            output.flush(server.as_raw_fd()).unwrap();
+            at += client.read(&mut read[at..]).unwrap();
+        }
+        assert!(read == all);
+    }
 }

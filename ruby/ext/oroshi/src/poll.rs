@@ -97,12 +97,8 @@ impl Poll {
     }
 
     /// The tokens of some of what is ready, without taking anything: the next look finds it again.
-    pub(crate) fn peek(&self) -> Vec<u64> {
-        const SOME: usize = 8;
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; SOME];
-        // SAFETY: the set's descriptor, and room for SOME events.
-        let ready = unsafe { libc::epoll_wait(self.set.as_raw_fd(), events.as_mut_ptr(), SOME as i32, 0) };
-        events[..usize::try_from(ready).unwrap_or(0)].iter().map(|event| event.u64).collect()
+    pub(crate) fn peek(&self) -> impl Iterator<Item = u64> {
+        peek_at::<8>(self.number())
     }
 
     /// An event of the last look or wait.
@@ -118,6 +114,14 @@ impl Poll {
     fn control(&self, operation: i32, descriptor: RawFd, events: i32, token: u64) -> io::Result<()> {
         control(self.number(), operation, descriptor, events, token)
     }
+}
+
+/// The tokens of at most `SOME` of what is ready in a set that is known by its number; as [`Poll::peek`].
+pub(crate) fn peek_at<const SOME: usize>(set: RawFd) -> impl Iterator<Item = u64> {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; SOME];
+    // SAFETY: the set's descriptor, and room for SOME events.
+    let ready = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), SOME as i32, 0) };
+    events.into_iter().take(usize::try_from(ready).unwrap_or(0)).map(|event| event.u64)
 }
 
 /// Takes a descriptor out of a set that is known by its number.

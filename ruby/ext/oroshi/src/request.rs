@@ -1,5 +1,5 @@
-//! The body of a request, gathered before the application is called: in memory while it is small, in a file without a
-//! name beyond that. So a slow client costs no worker.
+//! The body of a request, gathered before the application is called: in memory while it is small and there
+//! is room (`budget`), in a file without a name beyond that. So a slow client costs no worker.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -7,8 +7,10 @@ use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use oroshi_http1::{DecodeError, Limits, RequestDecoder, RequestEvent, RequestHead};
+use oroshi_http1::{DecodeError, Framing, Limits, RequestDecoder, RequestEvent, RequestHead};
 
+use crate::budget::{BODY_FILES, Descriptor, Held, MEMORY, has_room_for_file};
+use crate::output::FileRest;
 use crate::socket::checked;
 
 /// A request whose body is on its way.
@@ -22,6 +24,17 @@ pub(crate) struct Incoming {
 impl Incoming {
     pub(crate) fn new(head: &[u8], memory_bytes: usize) -> Self {
         Incoming { head: head.to_vec(), spool: Spool::new(memory_bytes) }
+    }
+
+    /// The bytes of the head, and what was gathered as a file, so that another process can go on with it. `None` where a new decoder
+    /// cannot: within a body in chunks.
+    pub(crate) fn as_file(&mut self, limits: &Limits) -> Option<io::Result<(&[u8], FileRest)>> {
+        let (head, spool) = self.parts(limits).ok()?;
+        if !matches!(head.framing, Framing::Length(_)) {
+            return None;
+        }
+        let file = spool.as_file().map(|file| FileRest::of_body(file, spool.length));
+        Some(file.map(|file| (&self.head[..], file)))
     }
 
     /// The head, and what was gathered.
@@ -69,13 +82,25 @@ pub(crate) fn gather(
 pub(crate) struct Spool {
     memory_bytes: usize,
     memory: Vec<u8>,
+    held: Held,
     file: Option<File>,
+    /// What the file takes.
+    filed: Held,
+    counted: Option<Descriptor>,
     length: u64,
 }
 
 impl Spool {
     pub(crate) fn new(memory_bytes: usize) -> Self {
-        Spool { memory_bytes, memory: Vec::new(), file: None, length: 0 }
+        Spool {
+            memory_bytes,
+            memory: Vec::new(),
+            held: Held::none(&MEMORY),
+            file: None,
+            filed: Held::none(&BODY_FILES),
+            counted: None,
+            length: 0,
+        }
     }
 
     /// How much there is.
@@ -83,9 +108,42 @@ impl Spool {
         self.length
     }
 
+    /// Whether so many bytes more have room: in memory, or in a temporary file.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        if self.stays_in_memory(bytes) {
+            return true;
+        }
+        let moves = if self.file.is_some() { 0 } else { self.memory.len() };
+        BODY_FILES.has_room(bytes + moves) && (self.file.is_some() || has_room_for_file())
+    }
+
+    /// Whether there can never be room for so many bytes more.
+    pub(crate) fn is_beyond(&self, bytes: u64) -> bool {
+        self.length.saturating_add(bytes) > BODY_FILES.most().max(self.memory_bytes as u64)
+    }
+
+    /// Whether a file has it.
+    pub(crate) fn is_filed(&self) -> bool {
+        self.file.is_some()
+    }
+
+    fn stays_in_memory(&self, bytes: usize) -> bool {
+        self.file.is_none() && self.length + bytes as u64 <= self.memory_bytes as u64 && MEMORY.has_room(bytes)
+    }
+
     /// The whole body, if it is in memory.
     pub(crate) fn memory(&self) -> &[u8] {
         &self.memory
+    }
+
+    /// All of it as a file, from its start on.
+    fn as_file(&self) -> io::Result<OwnedFd> {
+        if let Some(file) = &self.file {
+            return Ok(file.try_clone()?.into());
+        }
+        let mut file = memory_file()?;
+        file.write_all(&self.memory)?;
+        Ok(file.into())
     }
 
     /// The file, if the body is in one, set back to its start.
@@ -96,25 +154,40 @@ impl Spool {
     }
 
     fn push(&mut self, data: &[u8]) -> io::Result<()> {
+        let stays_in_memory = self.stays_in_memory(data.len());
         self.length += data.len() as u64;
-        if self.file.is_none() && self.length > self.memory_bytes as u64 {
-            let mut file = unnamed_file(&std::env::temp_dir())?;
-            file.write_all(&self.memory)?;
-            self.memory = Vec::new();
-            self.file = Some(file);
+        if stays_in_memory {
+            self.held.grow_anyway(data.len());
+            self.memory.extend_from_slice(data);
+            return Ok(());
         }
-        match &mut self.file {
-            Some(file) => file.write_all(data),
-            None => {
-                self.memory.extend_from_slice(data);
-                Ok(())
+        let file = match &mut self.file {
+            Some(file) => file,
+            empty => {
+                let mut file = unnamed_file(&std::env::temp_dir())?;
+                file.write_all(&self.memory)?;
+                self.filed.grow_anyway(self.memory.len());
+                self.memory = Vec::new();
+                self.held.shrink_to(0);
+                self.counted = Some(Descriptor::new());
+                empty.insert(file)
             }
-        }
+        };
+        self.filed.grow_anyway(data.len());
+        file.write_all(data)
     }
 }
 
+/// A file in memory, without a name.
+pub(crate) fn memory_file() -> io::Result<File> {
+    // SAFETY: a C string and a flag.
+    let made = checked(unsafe { libc::memfd_create(c"oroshi".as_ptr(), libc::MFD_CLOEXEC) } as isize)?;
+    // SAFETY: a descriptor that was just made.
+    Ok(unsafe { File::from_raw_fd(made as RawFd) })
+}
+
 /// A file that nobody else can open and that is gone with its last descriptor.
-fn unnamed_file(folder: &Path) -> io::Result<File> {
+pub(crate) fn unnamed_file(folder: &Path) -> io::Result<File> {
     let mut path = folder.as_os_str().as_bytes().to_vec();
     path.push(0);
     // SAFETY: a C string.
@@ -124,7 +197,7 @@ fn unnamed_file(folder: &Path) -> io::Result<File> {
         // The file system cannot do it: a name that goes again at once.
         Err(_) => {
             path.pop();
-            path.extend_from_slice(b"/oroshi-body-XXXXXX\0");
+            path.extend_from_slice(b"/oroshi-XXXXXX\0");
             // SAFETY: a C string that may be written to.
             let made = unsafe { libc::mkostemp(path.as_mut_ptr().cast(), libc::O_CLOEXEC) };
             let number = checked(made as isize)?;

@@ -18,13 +18,16 @@ use crate::exchange::{Terms, triple};
 use crate::forked;
 use crate::head::{self, Coding, End, Framing, Refused, Said};
 use crate::hijack;
-use crate::output::FileRest;
+use crate::output::{FileRest, Room};
 use crate::overdue;
 use crate::rb;
 use crate::stream::{Fault, Stream};
 
 /// Up to this many bytes, head and body are copied together and sent in one piece.
 const COPIED_BYTES: usize = 32 * 1024;
+
+/// How long a head may take to go out before the socket is given away.
+const HEAD_MS: u64 = 1000;
 
 /// An answer whose head is begun.
 #[derive(Debug)]
@@ -114,18 +117,32 @@ impl Engine<'_> {
 
     // The usual case.
 
-    /// `strings`: an Array.
+    /// `strings`: an Array. What in it is no String is sent as its `to_s`, as the servers do that applications come from.
     fn send_array(&mut self, connection: Box<Connection>, answer: &Answer, strings: VALUE) {
+        // SAFETY: as below.
+        if unsafe { rb::elements(strings) }.iter().all(|&element| rb::is_string(element)) {
+            return self.send_strings(connection, answer, strings);
+        }
+        match rb::call(self.worker.known.oroshi, self.worker.known.plain_body, &[strings]) {
+            Ok(strings) => {
+                self.send_strings(connection, answer, strings);
+                std::hint::black_box(&strings);
+            }
+            Err(error) => self.failed(connection, error, answer.terms),
+        }
+    }
+
+    /// `strings`: an Array of Strings.
+    fn send_strings(&mut self, connection: Box<Connection>, answer: &Answer, strings: VALUE) {
         // SAFETY: the answer's body, or an Array on the stack; no Ruby code runs while it is in use.
         let elements = unsafe { rb::elements(strings) };
         let mut total = 0;
         for &element in elements {
-            if !rb::is_string(element) {
-                let error = self.misuse(format!("the body has {}; a String was expected", inspect(element)));
-                return self.failed(connection, error, answer.terms);
-            }
             // SAFETY: a String of the Array.
             total += unsafe { rb::bytes(element) }.len();
+        }
+        if total > COPIED_BYTES {
+            self.make_room_for_answer(total);
         }
         let framing = answer.said.coding.map_or(Framing::Length(total as u64), Framing::Own);
         let (mut connection, next) = self.finish_head(connection, answer, framing);
@@ -139,12 +156,13 @@ impl Engine<'_> {
             bytes.for_each(|piece| self.out.extend_from_slice(piece));
             connection.output.send_one(connection.number(), &self.out)
         } else {
-            connection.output.send(connection.number(), std::iter::once(&self.out[..]).chain(bytes))
+            connection.output.send(connection.number(), std::iter::once(&self.out[..]).chain(bytes), Room::Bounded)
         };
         if let Some(length) = answer.said.length.filter(|&length| length != total as u64) {
             self.complain(&format!("Content-Length is {length}, but the body has {total} bytes; the latter was sent"));
         }
-        self.send_off(connection, if sent.is_ok() { next } else { Next::Abort });
+        let next = self.after(sent, next);
+        self.send_off(connection, next);
     }
 
     /// Ends the head, and says where the connection goes after the answer.
@@ -181,7 +199,8 @@ impl Engine<'_> {
         self.worker.log.borrow_mut().end(answer.status, 0);
         let sent = connection.output.send_one(connection.number(), &self.out);
         self.close_body(answer.body);
-        self.send_off(connection, if sent.is_ok() { next } else { Next::Abort });
+        let next = self.after(sent, next);
+        self.send_off(connection, next);
     }
 
     // The other cases.
@@ -247,10 +266,11 @@ impl Engine<'_> {
             connection.output.send_one(connection.number(), &self.out)
         } else {
             self.out.truncate(head_bytes);
-            let rest = FileRest { file: file.into(), offset: 0, left: length };
+            let rest = FileRest::of_body(file.into(), length);
             connection.output.send_file(connection.number(), &self.out, rest)
         };
-        self.send_off(connection, if sent.is_ok() { next } else { Next::Abort });
+        let next = self.after(sent, next);
+        self.send_off(connection, next);
     }
 
     fn send_each(&mut self, connection: Box<Connection>, answer: &Answer) {
@@ -269,6 +289,7 @@ impl Engine<'_> {
             present.number
         };
         let each = self.worker.known.each;
+        let lent = self.watch.lend();
         let walked = rb::protect(|| {
             // SAFETY: the block's function has the type that is asked for; the number is far below 2^62.
             unsafe {
@@ -276,6 +297,7 @@ impl Engine<'_> {
                 rb_sys::rb_block_call(body, each, 0, std::ptr::null(), Some(crate::stream::piece), number)
             }
         });
+        drop(lent);
         let (connection, stream) = {
             let mut present = self.worker.present.borrow_mut();
             (present.connection.take(), present.stream.take())
@@ -286,6 +308,11 @@ impl Engine<'_> {
         let (Some(mut connection), Some(mut stream)) = (connection, stream) else { return self.release(seat) };
         let next = match (walked, &stream.fault) {
             (_, Some(Fault::Client)) => Next::Abort,
+            (_, Some(Fault::Store(why))) => {
+                let why = why.clone();
+                self.complain_now_and_then(&why);
+                Next::Abort
+            }
             (_, Some(Fault::Told)) => {
                 self.out = stream.into_buffer();
                 self.close_body(body);
@@ -343,6 +370,7 @@ impl Engine<'_> {
             return self.close(connection, Next::Abort);
         }
         let poll = self.poll.number();
+        let lent = self.watch.lend();
         let given = hijack::as_io(self.ruby, *connection, poll).and_then(|io| match taker {
             Some(taker) => {
                 let called = rb::value(taker).funcall::<_, _, Value>("call", (io,));
@@ -362,6 +390,7 @@ impl Engine<'_> {
                 called
             }
         });
+        drop(lent);
         if forked::is_child() {
             return self.leave_to_parent(given.err());
         }
@@ -374,7 +403,8 @@ impl Engine<'_> {
 
     /// Waits, which is never needed for a head alone, until everything is out.
     fn wait_until_sent(&mut self, connection: &mut Connection) -> bool {
-        let timeout_ms = self.worker.settings.timeout_ms;
+        // It has room, unless the client takes nothing of the answers before it.
+        let timeout_ms = self.worker.settings.timeout_ms.min(HEAD_MS);
         loop {
             match connection.output.flush(connection.number()) {
                 Ok(true) => return true,

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, f
 use magnus::{Error, RArray, RHash, Ruby};
 
 use crate::clock;
+use crate::handover::Queue;
 use crate::peers::Bell;
 
 /// Bytes of a request line that are kept.
@@ -33,6 +34,11 @@ pub(crate) enum State {
 impl State {
     const ALL: [State; 6] = [State::Empty, State::Starting, State::Idle, State::App, State::Writing, State::Stopping];
 
+    /// Whether a worker in this state takes connections, now or when it comes to it.
+    pub(crate) fn serves(self) -> bool {
+        matches!(self, State::Idle | State::App | State::Writing)
+    }
+
     fn name(self) -> &'static str {
         ["empty", "starting", "idle", "app", "writing", "stopping"][self as usize]
     }
@@ -57,6 +63,8 @@ pub(crate) struct Slot {
     waits_since_ms: AtomicU64,
     /// How many connections the worker keeps.
     kept: AtomicU32,
+    /// How many it has handed over to others.
+    handed_over: AtomicU32,
     /// The serial of the request that is to be ended with a 504, which the manager has chosen.
     condemned: AtomicU64,
     request_bytes: AtomicU32,
@@ -83,6 +91,21 @@ impl Slot {
     /// How many connections the worker keeps.
     pub(crate) fn kept(&self) -> usize {
         self.kept.load(Relaxed) as usize
+    }
+
+    /// The worker has handed a connection over.
+    pub(crate) fn has_handed_over(&self) {
+        self.handed_over.fetch_add(1, Relaxed);
+    }
+
+    /// The present request's serial; 0 between requests.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial.load(Acquire)
+    }
+
+    /// How many requests there were.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
     }
 
     pub(crate) fn set_pid(&self, pid: i32) {
@@ -183,6 +206,7 @@ impl Slot {
         self.set_state(State::Empty);
         self.set_pid(0);
         self.keep(0);
+        self.handed_over.store(0, Relaxed);
         for number in [&self.requests, &self.serial, &self.began_ms, &self.waits_since_ms, &self.condemned] {
             number.store(0, Relaxed);
         }
@@ -210,6 +234,8 @@ impl Slot {
 pub(crate) struct Scoreboard {
     slots: &'static [Slot],
     bells: &'static [Bell],
+    queue: &'static Queue,
+    ending: &'static AtomicU32,
 }
 
 impl Scoreboard {
@@ -219,7 +245,8 @@ impl Scoreboard {
             let message = format!("a scoreboard has 1 to 65536 slots, not {slots}");
             return Err(Error::new(ruby.exception_arg_error(), message));
         }
-        let length = slots * size_of::<Slot>();
+        // One slot more, whose state is that of all.
+        let length = (slots + 1) * size_of::<Slot>();
         // SAFETY: fresh memory, of which nothing else knows.
         let memory = unsafe {
             let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -233,8 +260,34 @@ impl Scoreboard {
         // Where descriptors are few, connections are too; without a bell a worker is as it would be alone.
         let bells: Vec<Bell> = (0..bells.min(slots)).map_while(|_| Bell::new().ok()).collect();
         // SAFETY: page-aligned, of the right length, all zeros, which is a valid Slot; mapped until the process ends.
-        let slots = unsafe { std::slice::from_raw_parts(memory.cast(), slots) };
-        Ok(Scoreboard { slots, bells: bells.leak() })
+        let all: &'static [Slot] = unsafe { std::slice::from_raw_parts(memory.cast(), slots + 1) };
+        let queue = Queue::new().map_err(|error| {
+            let message = format!("no socket for connections between workers: {error}; allow more open files");
+            Error::new(ruby.exception_io_error(), message)
+        })?;
+        let (of_all, slots) = (&all[slots], &all[..slots]);
+        Ok(Scoreboard { slots, bells: bells.leak(), queue: Box::leak(Box::new(queue)), ending: &of_all.kept })
+    }
+
+    /// By what workers hand connections over.
+    pub(crate) fn queue(&self) -> &'static Queue {
+        self.queue
+    }
+
+    /// `#ending(refuses_new)`: all workers are about to be told to stop. refuses_new: nobody can connect any more; what has
+    /// connected by now is still to be served.
+    pub(crate) fn end(&self, refuses_new: bool) {
+        self.ending.store(1 + u32::from(refuses_new), Release);
+    }
+
+    /// Whether all workers stop, so that none is left for what this one leaves.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Acquire) > 0
+    }
+
+    /// Whether nobody can connect any more.
+    pub(crate) fn refuses_new(&self) -> bool {
+        self.ending.load(Acquire) > 1
     }
 
     /// All slots.
@@ -272,6 +325,7 @@ impl Scoreboard {
         let hash = ruby.hash_new();
         hash.aset(ruby.to_symbol("state"), ruby.to_symbol(slot.state().name()))?;
         hash.aset(ruby.to_symbol("pid"), slot.pid.load(Relaxed))?;
+        hash.aset(ruby.to_symbol("handed_over"), slot.handed_over.load(Relaxed))?;
         hash.aset(ruby.to_symbol("requests"), slot.requests.load(Relaxed))?;
         hash.aset(ruby.to_symbol("busy_s"), present.as_ref().map(|(_, busy_s, _)| *busy_s))?;
         hash.aset(ruby.to_symbol("serial"), present.as_ref().map_or(0, |(serial, ..)| *serial))?;
@@ -313,7 +367,9 @@ pub(crate) mod tests {
         // SAFETY: all zeros is a valid Slot.
         let all: Vec<Slot> = (0..slots).map(|_| unsafe { std::mem::zeroed() }).collect();
         let bells: Vec<Bell> = (0..slots).map(|_| Bell::new().expect("an eventfd")).collect();
-        Scoreboard { slots: all.leak(), bells: bells.leak() }
+        let queue = Box::leak(Box::new(Queue::new().expect("a pair of sockets")));
+        let ending = Box::leak(Box::new(AtomicU32::new(0)));
+        Scoreboard { slots: all.leak(), bells: bells.leak(), queue, ending }
     }
 
     #[test]

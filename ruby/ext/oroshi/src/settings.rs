@@ -12,8 +12,7 @@ use crate::log::Format;
 pub(crate) struct Settings {
     /// How long a kept connection may wait for its next request; 0: one request per connection.
     pub(crate) keep_alive_ms: u64,
-    /// How long one wait for a client may take: a head, progress in a body, room for an answer. A body that the
-    /// application reads while it comes has this long in all.
+    /// How long one wait for a client may take: a head, progress in a body, room for an answer.
     pub(crate) timeout_ms: u64,
     /// How long kept connections are still served after a stop.
     pub(crate) linger_ms: u64,
@@ -21,6 +20,14 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     /// Bytes of a body that are kept in memory; beyond, it goes to a file.
     pub(crate) spool_bytes: usize,
+    /// Bytes of half-received bodies and unread answers that are kept in memory.
+    pub(crate) buffer_bytes: u64,
+    /// Bytes of unread answers that are kept in temporary files.
+    pub(crate) answer_file_bytes: u64,
+    /// Bytes of half-received bodies that are kept in temporary files.
+    pub(crate) body_file_bytes: u64,
+    /// Bytes per second that a client must send of a body, or take of an answer; 0: any progress will do.
+    pub(crate) least_rate: u64,
     /// Whether bodies of unknown length are sent in chunks; if not, the connection's end is theirs.
     pub(crate) chunked: bool,
     /// Whether the application's Rack is older than 3.
@@ -44,7 +51,7 @@ pub(crate) struct Settings {
     pub(crate) in_place: bool,
 }
 
-const KNOWN: [&str; 19] = [
+const KNOWN: [&str; 23] = [
     "rack_release",
     "keep_alive_s",
     "timeout_s",
@@ -52,6 +59,10 @@ const KNOWN: [&str; 19] = [
     "max_body",
     "limits",
     "input_spool_bytes",
+    "buffer_bytes",
+    "answer_file_bytes",
+    "body_file_bytes",
+    "least_rate",
     "chunked",
     "multiprocess",
     "url_scheme",
@@ -99,6 +110,10 @@ impl Settings {
             linger_ms: reader.milliseconds("linger_s", 1.0)?,
             limits,
             spool_bytes: reader.get("input_spool_bytes")?.unwrap_or(1024 * 1024),
+            buffer_bytes: reader.get("buffer_bytes")?.unwrap_or(64 << 20),
+            answer_file_bytes: reader.get("answer_file_bytes")?.unwrap_or(1 << 30),
+            body_file_bytes: reader.get("body_file_bytes")?.unwrap_or(2 << 30),
+            least_rate: reader.get("least_rate")?.unwrap_or(1024),
             chunked: reader.get("chunked")?.unwrap_or(true),
             rack2: major < 3,
             multiprocess: reader.get("multiprocess")?.unwrap_or(true),

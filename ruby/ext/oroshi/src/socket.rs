@@ -70,6 +70,24 @@ pub(crate) fn send_file(socket: RawFd, file: RawFd, offset: u64, count: u64) -> 
     checked(unsafe { libc::sendfile(socket, file, &raw mut offset, count) })
 }
 
+/// Writes all of `bytes` to a file, from `offset` on.
+pub(crate) fn write_at(file: RawFd, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &bytes[done..];
+        // SAFETY: pointer and length of one slice.
+        let wrote = checked(unsafe {
+            libc::pwrite(file, rest.as_ptr().cast(), rest.len(), (offset as usize + done) as libc::off_t)
+        });
+        match wrote {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            wrote => done += wrote?,
+        }
+    }
+    Ok(())
+}
+
 /// Whether bytes have come that nobody has read. To close over them would make of it a reset (RFC 9112 section 9.6), which takes an answer
 /// along that is not read yet.
 pub(crate) fn has_unread(socket: RawFd) -> bool {
@@ -127,6 +145,43 @@ pub(crate) fn prepare_listener(listener: RawFd) -> io::Result<Place> {
         }
     }
     Ok(place)
+}
+
+/// Refuses whoever connects to a listener from now on, in all processes that have it; who has connected before can still
+/// be accepted. To be used only where nobody else goes on with the socket.
+pub(crate) fn refuse_new(listener: RawFd) -> io::Result<()> {
+    let Place::Tcp(..) = bound_to(listener)? else {
+        // Whoever connects is refused at once; accepting goes on until none is left.
+        // SAFETY: a number.
+        return checked(unsafe { libc::shutdown(listener, libc::SHUT_RD) } as isize).map(|_| ());
+    };
+    // A TCP listener that is shut down resets those who wait in it. So only the first packet of a new connection is
+    // dropped: its sender tries again in a second, and is refused, or finds who listens there by then.
+    const SYN_WITHOUT_ACK: [libc::sock_filter; 5] = [
+        libc::sock_filter { code: 0x30, jt: 0, jf: 0, k: 13 }, // the byte of the header that has the flags
+        libc::sock_filter { code: 0x54, jt: 0, jf: 0, k: 0x12 }, // & (SYN | ACK)
+        libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: 0x02 }, // == SYN?
+        libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 },  // drop it
+        libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: u32::MAX },
+    ];
+    let filter = libc::sock_fprog { len: SYN_WITHOUT_ACK.len() as u16, filter: SYN_WITHOUT_ACK.as_ptr().cast_mut() };
+    // SAFETY: a local of the size that is said; the kernel copies the program.
+    let result = unsafe {
+        let size = size_of::<libc::sock_fprog>() as u32;
+        libc::setsockopt(listener, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, (&raw const filter).cast(), size)
+    };
+    checked(result as isize).map(|_| ())
+}
+
+/// The address of a connection's peer, if it has one.
+pub(crate) fn peer_of(socket: RawFd) -> Option<IpAddr> {
+    let mut address = Address::new();
+    // SAFETY: the buffer and its length belong together.
+    let result = unsafe { libc::getpeername(socket, address.pointer(), &raw mut address.length) };
+    match address.place() {
+        Place::Tcp(peer, _) if result == 0 => Some(peer),
+        _ => None,
+    }
 }
 
 fn bound_to(listener: RawFd) -> io::Result<Place> {

@@ -4,12 +4,16 @@ use crate::clock;
 use crate::connection::{Next, Stage};
 use crate::engine::{Ended, Engine};
 use crate::scoreboard::State;
+use crate::socket;
 use crate::worker::Stop;
 
 /// How long after a quick stop the rests of answers may still go out.
 const LAST_SEND_MS: u64 = 1000;
 /// How long after a gentle stop the rests of requests' bodies may still come in.
 const LAST_BODY_MS: u64 = 3000;
+
+/// How long after that a client may take to see that its kept connection has ended.
+const LAST_LINGER_MS: u64 = 500;
 
 impl Engine<'_> {
     pub(crate) fn stop(&mut self, why: Ended) {
@@ -21,7 +25,16 @@ impl Engine<'_> {
         if why == Ended::ManagerGone {
             self.worker.settings.lifeline_fd.iter().for_each(|&lifeline| self.poll.remove(lifeline));
         }
-        self.leave_listeners();
+        let stops_now = self.worker.stop.get() == Stop::Now;
+        self.drains = why == Ended::Stopped && !stops_now && self.worker.board.refuses_new();
+        if !self.drains {
+            self.leave_listeners();
+        }
+        // What others hand over is theirs who stay. If none does, this worker takes what is left.
+        if stops_now || !self.is_one_of_the_last() {
+            self.poll.remove(self.worker.board.queue().number());
+            self.queue_is_ready = false;
+        }
         self.worker.slot.set_state(State::Stopping);
         self.show_idle();
     }
@@ -32,6 +45,11 @@ impl Engine<'_> {
         let linger_ms = self.worker.settings.linger_ms;
         let now = self.worker.stop.get() == Stop::Now;
         let after_ms = clock::coarse_ms().saturating_sub(since_ms);
+        if self.drains && (now || self.drain_listeners(after_ms)) {
+            self.drains = false;
+            self.leave_listeners();
+        }
+        while !now && self.is_one_of_the_last() && self.leave.is_none() && self.take_handed_over() {}
         // Nothing of these requests was done: their clients may send them again.
         let is_over = |stage: &Stage, unread: bool| match stage {
             Stage::Idle => !unread && (now || after_ms >= linger_ms),
@@ -40,12 +58,22 @@ impl Engine<'_> {
             Stage::Lingering => now,
             Stage::Writing(_) => now && after_ms >= LAST_SEND_MS,
         };
-        for token in self.seats.tokens(|it| is_over(&it.stage, !it.input.is_empty())) {
-            if let Some(connection) = self.seats.take(token) {
-                self.close(connection, Next::Close);
+        for token in self.watch.seats.tokens(|it| is_over(&it.stage, !it.input.is_empty())) {
+            let Some(connection) = self.watch.seats.take(token) else { continue };
+            match connection.stage {
+                // Its request has come in this moment.
+                Stage::Idle if !now && socket::has_unread(connection.number()) => self.watch.seats.put(connection),
+                // One may be on its way: what comes from now on is not reset, and its client sees the end before an answer.
+                Stage::Idle if !now => self.linger(connection, LAST_LINGER_MS),
+                _ => self.close(connection, Next::Close),
             }
         }
-        self.seats.taken() == 0
+        self.watch.seats.taken() == 0 && !self.drains
+    }
+
+    /// Whether no worker is left when those have stopped that stop now.
+    fn is_one_of_the_last(&self) -> bool {
+        self.worker.board.is_ending() || matches!(self.stopping, Some((_, Ended::ManagerGone)))
     }
 
     /// Whether this worker ends with its manager.

@@ -1,7 +1,7 @@
 //! A body that comes piece by piece: what the block does that `each` is given.
 //!
-//! A piece leaves at once, the first one together with the head. A client that reads slowly is not waited for until much
-//! has gathered.
+//! A piece leaves at once, the first one together with the head. What the client does not take gathers in memory and in
+//! temporary files (`output`). Only when both are full does the worker wait for the client.
 
 use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,6 +12,7 @@ use rb_sys::VALUE;
 use crate::client_wait::wait_raising;
 use crate::connection::Connection;
 use crate::head::Framing;
+use crate::output::Room;
 use crate::overdue;
 use crate::rb;
 use crate::worker::{Worker, active};
@@ -35,14 +36,16 @@ pub(crate) struct Stream {
 pub(crate) enum Fault {
     /// The client has gone, or does not read.
     Client,
+    /// What the client does not take cannot be kept.
+    Store(String),
     /// The client was given a 504.
     Told,
     /// The body is longer than its Content-Length.
     TooLong,
 }
 
-/// With more than this waiting, whoever adds more waits for the reader.
-const WAITING_BYTES: usize = 1024 * 1024;
+/// With more than this waiting, and no room for more, whoever adds more waits for the reader.
+const WAITING_BYTES: u64 = 1024 * 1024;
 
 /// Pieces from this size on are sent from where they are.
 const COPIED_BYTES: usize = 16 * 1024;
@@ -86,7 +89,7 @@ impl Stream {
     /// Whether so much waits that nothing should be added. After the last piece nothing will be.
     fn is_full(&self, connection: &Connection) -> bool {
         let over = matches!(self.framing, Framing::Length(length) if length == self.body_bytes);
-        !over && connection.output.waiting() > WAITING_BYTES
+        !over && connection.output.is_full() && connection.output.waiting() > WAITING_BYTES
     }
 
     /// Sends what waits. True: still too much.
@@ -123,9 +126,12 @@ impl Stream {
             self.begun = true;
         }
         let all = std::iter::once(&self.head[..]).chain(pieces);
-        let sent = connection.output.send(connection.number(), all);
+        let sent = connection.output.send(connection.number(), all, Room::Beyond);
         self.head.clear();
-        sent.map_err(|_| self.fault = Some(Fault::Client))
+        sent.map_err(|error| {
+            let is_ours = error.kind() == std::io::ErrorKind::Other && error.raw_os_error().is_none();
+            self.fault = Some(if is_ours { Fault::Store(error.to_string()) } else { Fault::Client });
+        })
     }
 }
 
@@ -139,20 +145,20 @@ pub(crate) unsafe extern "C" fn piece(
 ) -> VALUE {
     // From here on exceptions leave this frame: it has nothing that needs dropping.
     let Some(worker) = active() else { raise(c"the answer is over: no more of its body can be sent") };
-    if !rb::is_string(piece) {
-        // SAFETY: a class that is always there.
-        unsafe { rb_sys::rb_exc_raise(rb_sys::rb_exc_new_cstr(rb_sys::rb_eTypeError, NOT_A_STRING.as_ptr())) };
-    }
+    // SAFETY: a live value; `to_s` may raise.
+    let text = if rb::is_string(piece) { piece } else { unsafe { rb_sys::rb_obj_as_string(piece) } };
     let number = rb::fixnum(number).unwrap_or(-1) as u64;
-    // SAFETY: the block's argument; no Ruby code runs while it is sent.
-    let mut progress = send(worker, number, Some(unsafe { rb::bytes(piece) }));
+    // SAFETY: a String on the stack; no Ruby code runs while it is sent.
+    let mut progress = send(worker, number, Some(unsafe { rb::bytes(text) }));
+    std::hint::black_box(&text);
     loop {
         match progress {
             Progress::Done => return rb::NIL,
             Progress::Over => raise(c"the answer is over: no more of its body can be sent"),
             Progress::Broken => raise(c"the body cannot be sent any further"),
-            Progress::Full(socket) => {
-                if !wait_raising(worker.slot, socket, libc::POLLOUT, worker.settings.timeout_ms) {
+            Progress::Full(..) if make_room(worker, number) => progress = send(worker, number, None),
+            Progress::Full(socket, left_ms) => {
+                if left_ms == 0 || !wait_raising(worker.slot, socket, libc::POLLOUT, left_ms) {
                     give_up(worker, number);
                     raise(c"the client does not read");
                 }
@@ -162,13 +168,11 @@ pub(crate) unsafe extern "C" fn piece(
     }
 }
 
-const NOT_A_STRING: &std::ffi::CStr = c"each of a body yielded something else than a String";
-
 /// What sending has come to.
 enum Progress {
     Done,
-    /// Much waits for this socket.
-    Full(c_int),
+    /// Much waits for this socket, and may wait for so many milliseconds more.
+    Full(c_int, u64),
     Over,
     Broken,
 }
@@ -188,14 +192,27 @@ fn try_send(worker: &Worker, number: u64, piece: Option<&[u8]>) -> Progress {
         return Progress::Over;
     }
     let full = match piece {
+        // It has had its time, though nobody has waited for it.
+        Some(_) if connection.output.is_stuck() => {
+            stream.fault = Some(Fault::Client);
+            Err(())
+        }
         Some(piece) => stream.write(connection, piece),
         None => stream.go_on(connection),
     };
     match full {
         Ok(false) => Progress::Done,
-        Ok(true) => Progress::Full(connection.number()),
+        Ok(true) => Progress::Full(connection.number(), connection.output.patience.left_ms()),
         Err(()) => Progress::Broken,
     }
+}
+
+/// Cuts another client off that is further behind than this one, so that the worker need not wait for this one.
+fn make_room(worker: &Worker, number: u64) -> bool {
+    let Ok(present) = worker.present.try_borrow() else { return false };
+    let (Some(connection), Some(watch)) = (&present.connection, worker.watch.get()) else { return false };
+    present.number == number
+        && catch_unwind(AssertUnwindSafe(|| watch.cut_off_one_behind(connection.output.patience))).unwrap_or(false)
 }
 
 /// Notes that the client does not read.

@@ -1,24 +1,24 @@
 //! `Oroshi::Native::Worker`: what the Ruby side holds of a worker. Its methods leave notes for the loop, which looks at
 //! them between two requests; so they may be called from a trap, in the midst of anything.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::RawFd;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use magnus::rb_sys::AsRawValue as _;
 use magnus::scan_args::{get_kwargs, scan_args};
 use magnus::{DataTypeFunctions, Error, RHash, Ruby, Symbol, TypedData, Value, gc};
 
-use crate::client_wait::wait_raising;
-use crate::clock;
 use crate::engine::{Ended, Engine};
 use crate::log::{AccessLog, NO_ANSWER};
 use crate::peers::Peers;
-use crate::present::{Present, Reading, too_late};
+use crate::present::Present;
 use crate::rb::{self, Roots};
 use crate::scoreboard::{Scoreboard, Slot, State};
 use crate::settings::Settings;
+use crate::watcher::Watch;
 
 /// How a worker was told to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +45,9 @@ pub(crate) struct Worker {
     pub(crate) log: RefCell<AccessLog>,
     pub(crate) enough: Cell<bool>,
     pub(crate) known: Known,
+    pub(crate) board: Scoreboard,
+    pub(crate) watch: OnceCell<Arc<Watch>>,
+    own: usize,
 }
 
 // SAFETY: magnus asks for it since an object may be dropped on any thread. A worker is used by the thread that runs it and
@@ -73,9 +76,9 @@ pub(crate) struct Known {
     pub(crate) new: rb_sys::ID,
     pub(crate) for_fd: rb_sys::ID,
     pub(crate) plain_headers: rb_sys::ID,
+    pub(crate) plain_body: rb_sys::ID,
     pub(crate) oroshi: rb_sys::VALUE,
     pub(crate) stream: rb_sys::VALUE,
-    pub(crate) lazy_input: rb_sys::VALUE,
     pub(crate) null_input: rb_sys::VALUE,
     pub(crate) hijack: rb_sys::VALUE,
     pub(crate) string_io: rb_sys::VALUE,
@@ -98,9 +101,9 @@ impl Known {
             new: rb::id(c"new"),
             for_fd: rb::id(c"for_fd"),
             plain_headers: rb::id(c"plain_headers"),
+            plain_body: rb::id(c"plain_body"),
             oroshi: find("Oroshi")?,
             stream: find("Oroshi::Stream")?,
-            lazy_input: find("Oroshi::LazyInput")?,
             null_input: find("Oroshi::NULL_INPUT")?,
             hijack: find("Oroshi::Native::Hijack")?,
             string_io: find("::StringIO")?,
@@ -129,7 +132,8 @@ impl Worker {
             &[],
         )?;
         let (listeners, scoreboard, slot, settings) = given.required;
-        let peers = Peers::new(*scoreboard, slot);
+        let (board, own) = (*scoreboard, slot);
+        let peers = Peers::new(board, own);
         let slot = scoreboard.slot(ruby, slot)?;
         let settings = Settings::read(ruby, settings)?;
         let roots = Roots::default();
@@ -149,7 +153,15 @@ impl Worker {
             stop: Cell::new(Stop::No),
             enough: Cell::new(false),
             known,
+            board,
+            watch: OnceCell::new(),
+            own,
         })
+    }
+
+    /// What this worker shares with its watcher, made at the first call. `poll`: its epoll set.
+    pub(crate) fn watch(&self, poll: RawFd) -> &Arc<Watch> {
+        self.watch.get_or_init(|| Arc::new(Watch::new(poll, self.board, self.own, self.settings.limits.clone())))
     }
 
     /// `#run`: serves until it is told to stop.
@@ -196,10 +208,25 @@ impl Worker {
         }
     }
 
+    /// `#hand_over`: gives all connections but the present one to the other workers, for a process that is about to end. For
+    /// traps too.
+    pub(crate) fn hand_over(&self) {
+        if let Some(watch) = self.watch.get() {
+            watch.hand_over_all(false);
+        }
+    }
+
     /// `#wants_replacing?`
     pub(crate) fn wants_replacing(&self) -> bool {
         self.enough.get()
     }
+}
+
+/// `Oroshi::Native.refuse_new(fd)`: nobody can connect to this listener any more; who has is still to be accepted.
+pub(crate) fn refuse_new(ruby: &Ruby, listener: RawFd) -> Result<(), Error> {
+    crate::socket::refuse_new(listener).map_err(|error| {
+        Error::new(ruby.exception_io_error(), format!("descriptor {listener} cannot be made to refuse: {error}"))
+    })
 }
 
 /// Forgets the active worker, however `run` ends.
@@ -208,39 +235,6 @@ struct Active;
 impl Drop for Active {
     fn drop(&mut self) {
         ACTIVE.store(ptr::null_mut(), Ordering::Release);
-    }
-}
-
-/// `Oroshi::Native.receive_body(number)`: reads the body that the client holds back until it is asked for; an IO or
-/// StringIO. All of it must come within `timeout_s`, for the worker does nothing else meanwhile.
-pub(crate) fn receive_body(ruby: &Ruby, number: u64) -> Result<Value, Error> {
-    let late = || too_late(ruby, "rack.input cannot be read any more");
-    let worker = active().ok_or_else(late)?;
-    let settings = &worker.settings;
-    let over_ms = clock::coarse_ms().saturating_add(settings.timeout_ms);
-    loop {
-        let reading = {
-            let mut present = worker.present.try_borrow_mut().map_err(|_| late())?;
-            if present.number != number || present.connection.is_none() {
-                return Err(late());
-            }
-            present.read_on(&settings.limits, settings.spool_bytes)
-        };
-        let socket = match reading {
-            Reading::Done(mut spool) => return Ok(rb::value(worker.input_of(&mut spool)?)),
-            Reading::Failed(why) => return Err(Error::new(ruby.exception_eof_error(), why)),
-            Reading::More(socket) => socket,
-        };
-        let left_ms = over_ms.saturating_sub(clock::coarse_ms());
-        let came = rb::protect(|| {
-            let came = left_ms > 0 && wait_raising(worker.slot, socket, libc::POLLIN, left_ms);
-            if came { rb::TRUE } else { rb::FALSE }
-        })?;
-        if came == rb::FALSE {
-            worker.present.borrow_mut().time_out();
-            let message = format!("the body did not come within {} s", settings.timeout_ms as f64 / 1000.0);
-            return Err(Error::new(ruby.exception_eof_error(), message));
-        }
     }
 }
 

@@ -44,6 +44,7 @@ module Oroshi
         @epoch = 0
         @mode = :serving # then :slow_stop, :graceful_stop, :quick_stop
         @replacing = nil
+        @shrinks_because = "TTOU"
         @failures = 0 # workers that died before they were ready, since one became ready
         @no_start_before = -Float::INFINITY
         @next_slow_stop = -Float::INFINITY
@@ -111,7 +112,21 @@ module Oroshi
 
       # TTIN, TTOU. Gives the new target back; it stays within one worker and what the scoreboard holds.
       def resize(by)
+        @shrinks_because = "TTOU"
         @target = (@target + by).clamp(1, @slots / 2)
+      end
+
+      # HUP with another MaxWorkers. As many as the scoreboard holds at most.
+      def target=(number)
+        @target = number.clamp(1, @slots / 2)
+        @shrinks_because = "HUP"
+      end
+
+      # HUP: times that may have changed.
+      def configure(spawn_interval:, err_respawn_interval:, stop_timeout:)
+        @spawn_interval = spawn_interval
+        @err_respawn_interval = err_respawn_interval
+        @stop_timeout = stop_timeout
       end
 
       # how: :slow_stop (one per spawn_interval), :graceful_stop or :quick_stop; only ever gets quicker. Gives actions.
@@ -170,7 +185,7 @@ module Oroshi
         return [] if @replacing&.alive?
 
         excess = @workers.select(&:alive?).sort_by { |one| -one.slot }.first([-missing, 0].max)
-        excess.map { |one| tell(one, "TERM", "TTOU", now) }
+        excess.map { |one| tell(one, "TERM", @shrinks_because, now) }
       end
 
       def stop_one(now)

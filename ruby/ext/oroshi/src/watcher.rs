@@ -1,0 +1,366 @@
+//! The watcher: a native thread of each worker. While the application keeps the main thread, requests may come on other
+//! connections of this worker; when one call has taken some milliseconds, the watcher hands these connections over to
+//! the other workers (`handover`). When the manager has condemned the present request, or the process crashes, all connections go.
+//!
+//! It holds no lock of Ruby's and touches nothing of Ruby's. Seats and connections belong to the main thread; it lends
+//! them out while it is in the application (`lend`), for the price of one store and one exchange per call. A process that
+//! the application forks has no watcher, and needs none: it serves nobody.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use oroshi_http1::Limits;
+
+use crate::accept::LISTENER;
+use crate::clock;
+use crate::connection::{Connection, Next, Seats, Stage};
+use crate::crash;
+use crate::forked;
+use crate::handover::{Errand, MOST_INPUT, Note, Queue};
+use crate::output::Output;
+use crate::poll::{peek_at, remove_from};
+use crate::pressure::tell_busy;
+use crate::scoreboard::{Scoreboard, Slot};
+use crate::socket::has_unread;
+
+/// How often the watcher looks. A call that it has seen twice has taken as long at least.
+const TICK: Duration = Duration::from_millis(10);
+/// After so many ticks without a request it sleeps until the next one.
+const QUIET_TICKS: u32 = 100;
+/// For so long a process that ends waits until others have taken connections from a full queue.
+const PATIENCE_MS: u64 = 500;
+/// The longest sleep: a wake-up can be missed.
+static SLEEP: libc::timespec = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// The main thread is within the server: seats are its own.
+const CLOSED: u32 = 0;
+/// The main thread is within the application: seats can be taken.
+const OPEN: u32 = 1;
+/// Somebody has taken the seats, and gives them back soon.
+const TAKEN: u32 = 2;
+
+/// What the main thread and the watcher share.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    window: AtomicU32,
+    /// 1 while the watcher sleeps until there are requests.
+    asleep: AtomicU32,
+    over: AtomicBool,
+    pub(crate) seats: Seats,
+    pub(crate) poll: RawFd,
+    board: Scoreboard,
+    own: usize,
+    pub(crate) slot: &'static Slot,
+    /// How many connections were closed to make room for others, since that was told last.
+    pub(crate) cut_off: AtomicU32,
+    queue: &'static Queue,
+    limits: Limits,
+}
+
+/// The seats are lent out; dropping it takes them back.
+#[derive(Debug)]
+pub(crate) struct Lent<'w>(&'w Watch);
+
+impl Watch {
+    /// `poll`: the worker's epoll set; `own`: its slot.
+    pub(crate) fn new(poll: RawFd, board: Scoreboard, own: usize, limits: Limits) -> Self {
+        Watch {
+            window: AtomicU32::new(CLOSED),
+            asleep: AtomicU32::new(0),
+            over: AtomicBool::new(false),
+            seats: Seats::default(),
+            poll,
+            board,
+            own,
+            slot: &board.all()[own],
+            cut_off: AtomicU32::new(0),
+            queue: board.queue(),
+            limits,
+        }
+    }
+
+    /// Lends the seats out, for a call of the application. The caller must not touch them until the guard is dropped.
+    pub(crate) fn lend(&self) -> Lent<'_> {
+        self.window.store(OPEN, Release);
+        if self.asleep.load(Relaxed) != 0 {
+            self.wake();
+        }
+        Lent(self)
+    }
+
+    fn take_back(&self) {
+        if self.window.compare_exchange(OPEN, CLOSED, Acquire, Acquire).is_ok() {
+            return;
+        }
+        // A few system calls of the watcher's. In a forked child there is nobody who gives them back.
+        while !forked::is_child() && self.window.compare_exchange(OPEN, CLOSED, Acquire, Acquire).is_err() {
+            thread::yield_now();
+        }
+    }
+
+    /// Hands over everything that can be, because this process is about to end. To be called by the main thread: within
+    /// the application, in a trap, or where the seats are its own (`within_server`).
+    pub(crate) fn hand_over_all(&self, within_server: bool) {
+        if !within_server {
+            self.within_call(|| self.pass(true));
+        } else if !forked::is_child() {
+            self.pass(true);
+        }
+    }
+
+    /// Does something with the seats while they are lent out, on the main thread: in a trap, or in what the application
+    /// calls. `None` in the midst of the server's own work, and in a forked child.
+    pub(crate) fn within_call<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        while self.window.compare_exchange(OPEN, TAKEN, Acquire, Acquire).is_err() {
+            if self.window.load(Acquire) == CLOSED || forked::is_child() {
+                return None;
+            }
+            thread::yield_now();
+        }
+        let done = (!forked::is_child()).then(work);
+        self.window.store(OPEN, Release);
+        done
+    }
+
+    // The watcher's own.
+
+    fn run(&self) {
+        let (mut last, mut seen, mut quiet, mut given_up) = (0, 0, 0, 0);
+        while !self.over.load(Acquire) {
+            thread::sleep(TICK);
+            let (serial, requests) = (self.slot.serial(), self.slot.requests());
+            let condemned = self.slot.condemned().filter(|&serial| serial != given_up);
+            let is_slow = serial != 0 && serial == last && self.slot.kept() > 0 && self.has_others();
+            let ends = condemned.is_some() || crash::has_crashed();
+            if (ends || is_slow) && self.window.compare_exchange(OPEN, TAKEN, Acquire, Relaxed).is_ok() {
+                let passed = catch_unwind(AssertUnwindSafe(|| self.pass(ends)));
+                self.window.store(OPEN, Release);
+                given_up = condemned.unwrap_or(given_up);
+                crash::done();
+                if passed.is_err() {
+                    return; // its message stands in the log; the worker does without
+                }
+            }
+            quiet = if serial == 0 && requests == seen { quiet + 1 } else { 0 };
+            (last, seen) = (serial, requests);
+            if quiet > QUIET_TICKS {
+                self.sleep(seen);
+                quiet = 0;
+            }
+        }
+    }
+
+    /// Whether another worker serves.
+    fn has_others(&self) -> bool {
+        let slots = self.board.all().iter().enumerate();
+        slots.filter(|(number, _)| *number != self.own).any(|(_, slot)| slot.state().serves())
+    }
+
+    /// Hands connections over: those on which something waits to be read, or all. The caller has the seats.
+    fn pass(&self, all: bool) {
+        let tokens = if all {
+            // Should the queue not take all, those go for whom it matters.
+            let waits =
+                |it: &Connection| !matches!(it.stage, Stage::Idle) || !it.input.is_empty() || has_unread(it.number());
+            let mut ranked = self.seats.ranked(|it| Some(!waits(it)));
+            ranked.sort_unstable();
+            ranked.into_iter().map(|(_, token)| token).collect()
+        } else {
+            let mut tokens = self.seats.tokens(|it| matches!(it.stage, Stage::Idle) && !it.input.is_empty());
+            tokens.extend(peek_at::<64>(self.poll).filter(|token| token & LISTENER == 0));
+            tokens
+        };
+        let over_ms = clock::coarse_ms() + PATIENCE_MS;
+        for token in tokens {
+            while let Some(connection) = self.seats.take(token) {
+                let Err((mut connection, error)) = self.hand_over(connection, token, all) else { break };
+                let left_ms = over_ms.saturating_sub(clock::coarse_ms());
+                match error {
+                    None => {}
+                    // In a while there may be room.
+                    Some(_) if !all => {
+                        self.seats.put(connection);
+                        self.slot.keep(self.seats.taken());
+                        return;
+                    }
+                    Some(error) if left_ms > 0 && is_full(&error) => {
+                        self.seats.put(connection);
+                        self.queue.wait_for_room(left_ms as i32);
+                        if error.kind() != io::ErrorKind::WouldBlock {
+                            thread::sleep(Duration::from_millis(5));
+                        }
+                        continue;
+                    }
+                    Some(_) => give_up(&mut connection),
+                }
+                self.seats.put(connection);
+                break;
+            }
+        }
+        self.slot.keep(self.seats.taken());
+    }
+
+    /// Hands one over, if that can be done with it. Gives it back otherwise, with what has failed.
+    fn hand_over(
+        &self,
+        mut connection: Box<Connection>,
+        token: u64,
+        all: bool,
+    ) -> Result<(), (Box<Connection>, Option<io::Error>)> {
+        let errand = match &connection.stage {
+            Stage::Idle | Stage::Head if connection.input.len() <= MOST_INPUT => Errand::Request,
+            Stage::Body(_) => Errand::Refusal, // unless it can be moved
+            Stage::Writing(next) if all && *next != Next::Abort => Errand::Rest(*next),
+            _ => return Err((connection, None)),
+        };
+        if errand == Errand::Request && !all && connection.input.is_empty() && has_ended(connection.number()) {
+            return Err((connection, None));
+        }
+        let note = Note {
+            errand,
+            listener: connection.listener as u16,
+            must_shut: connection.must_shut || forked::has_forked(),
+            has_asked: connection.has_asked,
+            due_ms: connection.due_ms,
+            over_us: match errand {
+                Errand::Rest(_) => connection.output.patience.as_us(),
+                _ => connection.patience.as_us(),
+            },
+        };
+        let patience = connection.output.patience;
+        let files = match std::mem::take(&mut connection.output).into_files() {
+            Ok(files) => files,
+            Err(error) => {
+                // What was left of its answer is lost.
+                connection.stage = Stage::Writing(Next::Abort);
+                connection.due_ms = 0;
+                return Err((connection, Some(error)));
+            }
+        };
+        let number = connection.number();
+        let sent = match &mut connection.stage {
+            Stage::Body(incoming) => match incoming.as_file(&self.limits) {
+                Some(Ok((head, body))) => {
+                    self.queue.send(number, Note { errand: Errand::Request, ..note }, head, &[body])
+                }
+                Some(Err(error)) => Err(error),
+                None if all => self.queue.send(number, note, &[], &[]),
+                None => return Err((connection, None)),
+            },
+            _ => self.queue.send(number, note, &connection.input, &files),
+        };
+        if let Err(error) = sent {
+            connection.output = Output::of_files(files, patience);
+            return Err((connection, Some(error)));
+        }
+        self.slot.has_handed_over();
+        remove_from(self.poll, connection.number());
+        self.seats.release(token);
+        Ok(())
+    }
+
+    /// Sleeps until there are more requests than `seen`.
+    fn sleep(&self, seen: u64) {
+        self.asleep.store(1, Release);
+        if self.slot.requests() == seen && !self.over.load(Acquire) {
+            // SAFETY: the address of a word that outlives the call, and a constant.
+            unsafe {
+                let word = self.asleep.as_ptr();
+                libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, 1, &raw const SLEEP);
+            }
+        }
+        self.asleep.store(0, Release);
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.asleep.store(0, Release);
+        // SAFETY: the address of a word of ours.
+        unsafe { libc::syscall(libc::SYS_futex, self.asleep.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.0.take_back();
+    }
+}
+
+/// The thread; dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    watch: Arc<Watch>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    /// Starts the thread. No signal is handled on it: traps and handlers are the main thread's.
+    pub(crate) fn start(watch: &Arc<Watch>) -> io::Result<Self> {
+        let shared = Arc::clone(watch);
+        let thread = without_signals(|| {
+            thread::Builder::new().name("oroshi-watcher".to_owned()).stack_size(256 * 1024).spawn(move || shared.run())
+        })?;
+        Ok(Watcher { watch: Arc::clone(watch), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.watch.over.store(true, Release);
+        let Some(thread) = self.thread.take() else { return };
+        if forked::is_child() {
+            // It is the parent's; here is only its memory.
+            return std::mem::forget(thread);
+        }
+        self.watch.wake();
+        let _ = thread.join();
+    }
+}
+
+/// What is started in here has all signals blocked.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: zeros are a valid set; both sets are locals.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let started = start();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+        started
+    }
+}
+
+/// The process ends, and a connection can be given to nobody: whoever waits for an answer is told.
+fn give_up(connection: &mut Connection) {
+    let waits = match connection.stage {
+        Stage::Idle => !connection.input.is_empty() || has_unread(connection.number()),
+        Stage::Head | Stage::Body(_) => true,
+        Stage::Writing(_) | Stage::Lingering => false,
+    };
+    if waits {
+        tell_busy(connection);
+        // Should the process go on after all, its next sweep closes it.
+        connection.stage = Stage::Lingering;
+        connection.due_ms = 0;
+    }
+}
+
+/// Whether the queue has no room, or this user has as many descriptors under way as it may.
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ETOOMANYREFS)
+}
+
+/// Whether the peer has closed, and there is nothing to read before that: no request waits there.
+fn has_ended(socket: RawFd) -> bool {
+    let mut byte = 0_u8;
+    // SAFETY: room for one byte.
+    unsafe { libc::recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0 }
+}

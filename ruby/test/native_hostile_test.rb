@@ -1,0 +1,132 @@
+# frozen_string_literal: true
+
+require_relative "native_support"
+
+# Clients that mean harm: they drip, they wait, they come in crowds. Whoever means well is served beside them.
+class NativeHostileTest < Minitest::Test
+  include NativeSupport
+
+  # Progress all the time, but far less than the least rate: Timeout is all that there is.
+  def test_a_body_that_drips_steadily_expires
+    server = serve({ timeout_s: 0.5, least_rate: 1 << 20 }, &HELLO)
+    ["Content-Length: 1000000", "Transfer-Encoding: chunked"].each do |framing|
+      client = server.connect.send("POST / HTTP/1.1\r\nHost: a\r\n#{framing}\r\n\r\n")
+      server.wait_for("the end of its patience") do
+        client.send(framing.end_with?("chunked") ? "1\r\nx\r\n" : "x")
+        client.socket.wait_readable(0.02)
+      end
+      assert_equal 408, client.answer.status
+    end
+    assert_equal 200, server.get.status
+  end
+
+  def test_an_answer_that_is_taken_in_drops_expires
+    size = 20_000_000
+    server = serve({ timeout_s: 0.5, least_rate: 1 << 30 }, lint: false) do |env|
+      env["PATH_INFO"] == "/each" ? [200, {}, Enumerator.new { |out| 20.times { out << ("x" * 1_000_000) } }] : [200, {}, ["x" * size]]
+    end
+    %w[/ /each].each do |target|
+      client = server.connect.send(request(target))
+      received = 0
+      while (piece = client.more)
+        received += piece.bytesize
+        sleep 0.01
+      end
+      assert_operator received, :<, size
+    end
+  end
+
+  # Two fit, the third does not, and nobody is to be sent away for it who is not behind.
+  def test_bodies_in_files_have_a_limit_for_all
+    server = serve({ input_spool_bytes: 1000, body_file_bytes: 1_000_000 }, lint: false) do |env|
+      [200, {}, [env["rack.input"].read.bytesize.to_s]]
+    end
+    head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 500000\r\n\r\n"
+    clients = Array.new(3) { server.connect.send(head + ("x" * 400_000)) }
+    readable = server.wait_for("a refusal") { IO.select(clients.map(&:socket), nil, nil, 0.1)&.first }
+    refused = clients.find { |client| readable.include?(client.socket) }
+    answer = refused.answer
+    assert_equal [503, "close", "1"], [answer.status, answer["connection"], answer["retry-after"]]
+    (clients - [refused]).each { |client| assert_equal "500000", client.send("x" * 100_000).answer.body }
+    assert_match(/BodyFiles, 1000000 bytes for all of a worker's, is used up/, server.errors)
+    assert_equal "500000", server.get("/", method: "POST", body: "x" * 500_000).body, "the room is there again"
+    # What can never fit is told so, before it is sent.
+    asks = "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2000000\r\n\r\n"
+    assert_equal 413, server.connect.send(asks).answer.status
+    assert_equal 413, server.connect.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" +
+                                          ("10000\r\n#{"x" * 65_536}\r\n" * 20)).answer.status
+  end
+
+  # Those that have sent most of a body and then nothing make room for one that sends.
+  def test_bodies_that_have_come_to_a_halt_make_room_for_others
+    server = serve({ input_spool_bytes: 1000, body_file_bytes: 1_000_000, timeout_s: 4.0, least_rate: 1024 }, lint: false) do |env|
+      [200, {}, [env["rack.input"].read.bytesize.to_s]]
+    end
+    head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 500000\r\n\r\n"
+    halted = Array.new(2) { server.connect.send(head + ("x" * 499_000)) }
+    statuses = []
+    server.wait_for("room") do
+      statuses << server.get("/", method: "POST", body: "x" * 500_000).status
+      statuses.last == 200
+    end
+    readable, = IO.select(halted.map(&:socket), nil, nil, PATIENCE_S)
+    assert_equal 503, halted.find { |client| readable.include?(client.socket) }.answer.status
+    assert_empty statuses - [200, 503]
+  end
+
+  # Crowds of clients that have begun something and do not go on. The application still gets descriptors, and whoever asks is answered.
+  def test_a_crowd_of_half_requests_leaves_descriptors_for_others
+    few = ->(_worker) { Process.setrlimit(Process::RLIMIT_NOFILE, 150) }
+    begun = ["", "GET / HT", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n#{"x" * 20}", request]
+    begun.each do |bytes|
+      server = serve({ input_spool_bytes: 10 }, lint: false, in_child: few) do |env|
+        files = Array.new(5) { File.open("/dev/null") }
+        body = env["rack.input"].read
+        [200, {}, [files.map(&:fileno).size.to_s + body]]
+      ensure
+        files&.each(&:close)
+      end
+      crowd = Array.new(300) { server.connect.send(bytes) }
+      5.times { assert_equal [200, "5"], server.get.then { |answer| [answer.status, answer.body] } }
+      answer = server.get("/", method: "POST", body: "y" * 50)
+      assert_equal [200, "5#{"y" * 50}"], [answer.status, answer.body]
+      server.wait_for("a line in the log") { server.get && server.errors[/\d+ connections? w\w+ closed to make room for others/] }
+      refute_match(/Too many open files/, server.errors)
+      crowd.each(&:close)
+    end
+  end
+
+  def test_a_crowd_of_half_heads_takes_no_memory_beyond_the_limit
+    server = serve({ buffer_bytes: 2 << 20 }, &HELLO)
+    server.get
+    before_kb = server.memory_kb
+    crowd = Array.new(300) { server.connect.send("GET / HTTP/1.1\r\nHost: a\r\nX: #{"x" * 50_000}") }
+    assert_equal 200, server.get.status
+    assert_operator server.memory_kb - before_kb, :<, 8_000, "15,000 of heads wait"
+    crowd.each(&:close)
+  end
+
+  # A reader that takes nothing while no file has room, beside one that does not either, but for longer.
+  def test_the_reader_that_is_furthest_behind_makes_room_for_others
+    server = serve({ buffer_bytes: 1 << 20, answer_file_bytes: 4 << 20, timeout_s: 30.0 }, lint: false) do |env|
+      env["PATH_INFO"] == "/each" ? [200, {}, Enumerator.new { |out| 4.times { out << ("x" * 1_000_000) } }] : [200, {}, ["x" * 4_000_000]]
+    end
+    cut_off = 0
+    %w[/ /each].each do |target|
+      stalled = server.connect.send(request("/each"))
+      stalled.more
+      taker = nil
+      server.wait_for("an answer that has room") do
+        taker&.close
+        taker = server.connect.send(request(target, "Connection: close\r\n"))
+        taker.more && taker.socket.wait_readable(0.1)
+        server.errors.scan(/1 connection was closed to make room/).size == cut_off + 1
+      end
+      cut_off += 1
+      assert_operator stalled.rest.bytesize, :<, 4_000_000
+      assert_operator taker.rest.bytesize, :>, 4_000_000 if target == "/each"
+    ensure
+      [stalled, taker].compact.each(&:close)
+    end
+  end
+end
