@@ -13,6 +13,8 @@ use oroshi_client::{Deadlines, Error, Headers, RequestBuilder};
 use oroshi_http1::RequestHead;
 use oroshi_net::Endpoint;
 use oroshi_websocket::Kind;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::plan::Plan;
 use crate::random;
@@ -32,6 +34,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The callbacks of one core.
 pub(crate) struct Callbacks {
     client: Client,
+    /// Requests that may be under way: as many as there may be connections, so that none waits for one once its time runs.
+    turns: Semaphore,
+    /// How long a client waits for its turn.
+    queue: Duration,
     connect: Option<Endpoint>,
     establish: Option<Endpoint>,
     receive: Option<Endpoint>,
@@ -67,6 +73,8 @@ pub(crate) struct Refusal {
     /// The type of `body`.
     pub(crate) content_type: String,
     pub(crate) body: Bytes,
+    /// Whether the backend was not even asked, as it is asked about too many others: the client may come again soon.
+    pub(crate) is_busy: bool,
 }
 
 /// What became of the callbacks so far.
@@ -90,6 +98,8 @@ pub(crate) struct CallbackCount {
     pub(crate) failed: u64,
     /// Tries after the first.
     pub(crate) retried: u64,
+    /// Those that the backend was never asked: it was asked about as many as may be, for too long. Only connect has any.
+    pub(crate) crowded: u64,
 }
 
 impl Callbacks {
@@ -111,7 +121,7 @@ impl Callbacks {
         let client = oroshi_client::Client::builder()
             .connections(callbacks.connections.max(1))
             .connections_per_host(callbacks.connections.max(1))
-            // A session waits for one callback at a time, so the limit on sessions is one on these too.
+            // Whoever has a turn has a connection.
             .waiting(usize::MAX)
             .deadlines(deadlines)
             .collect_bytes(callbacks.answer_bytes as u64)
@@ -121,6 +131,8 @@ impl Callbacks {
         Callbacks {
             // With at least one connection and no headers there is nothing to refuse.
             client: client.unwrap_or_default(),
+            turns: Semaphore::new(callbacks.connections.clamp(1, Semaphore::MAX_PERMITS)),
+            queue: callbacks.queue,
             connect: endpoint(&callbacks.connect),
             establish: endpoint(&callbacks.establish),
             receive: endpoint(&callbacks.receive),
@@ -142,6 +154,11 @@ impl Callbacks {
         let Some(url) = &self.connect else {
             return Ok(Welcome { key: random::key(), groups: Vec::new(), hello: None });
         };
+        let Ok(Ok(_turn)) = timeout(self.queue, self.turns.acquire()).await else {
+            self.counts.borrow_mut().connect.crowded += 1;
+            let text = "the backend is asked about as many clients as it may be: connect again in a second";
+            return Err(Refusal { is_busy: true, ..Refusal::text(503, text.to_owned()) });
+        };
         let request = self.connect_request(url, head);
         let answer = async {
             let response = request.send().await?;
@@ -156,7 +173,7 @@ impl Callbacks {
             }
             Ok((status, headers, body)) => {
                 let content_type = headers.get_str("Content-Type").unwrap_or("application/octet-stream").to_owned();
-                let refusal = Refusal { status, content_type, body: body.into() };
+                let refusal = Refusal { status, content_type, body: body.into(), is_busy: false };
                 (Err(refusal), (status < 500).then_some(false))
             }
             Err(error) => {
@@ -249,6 +266,8 @@ impl Callbacks {
     ) -> (Option<u16>, u64) {
         let mut retried = 0;
         loop {
+            // It is never closed.
+            let turn = self.turns.acquire().await;
             let why = match request().send().await {
                 Ok(response) => {
                     let status = response.status();
@@ -263,6 +282,7 @@ impl Callbacks {
                 }
                 Err(error) => error.to_string(),
             };
+            drop(turn);
             if retried >= u64::from(self.retries) {
                 tracing::warn!(callback, session, tries = retried + 1, "given up: {why}");
                 return (None, retried);
@@ -307,7 +327,8 @@ impl Callbacks {
 
 impl Refusal {
     fn text(status: u16, text: String) -> Self {
-        Refusal { status, content_type: "text/plain; charset=utf-8".into(), body: text.into() }
+        let content_type = "text/plain; charset=utf-8".into();
+        Refusal { status, content_type, body: text.into(), is_busy: false }
     }
 }
 
@@ -335,6 +356,7 @@ impl std::ops::AddAssign for CallbackCounts {
             mine.refused += others.refused;
             mine.failed += others.failed;
             mine.retried += others.retried;
+            mine.crowded += others.crowded;
         }
     }
 }

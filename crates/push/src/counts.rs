@@ -35,7 +35,8 @@ pub(crate) struct Counters {
 pub(crate) const TRANSPORTS: [&str; 4] = ["websocket", "sse", "stream", "poll"];
 
 /// Why sessions ended, as metrics call it.
-pub(crate) const REASONS: [&str; 7] = ["client", "violation", "slow", "silent", "closed", "replaced", "drain"];
+pub(crate) const REASONS: [&str; 8] =
+    ["client", "violation", "slow", "silent", "closed", "replaced", "drain", "missed"];
 
 /// What was counted, added up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -159,6 +159,7 @@ impl Draft {
             session_header: self.session_header.unwrap_or(usual.session_header),
             endpoint,
             callbacks: self.callbacks,
+            connections: usual.connections,
             origins: self.origins.unwrap_or(usual.origins),
             limits: self.limits,
             send: self.send,

@@ -66,9 +66,14 @@ impl Hub {
         }
     }
 
-    fn send_off(self: &Rc<Self>, session: &Rc<Session>) {
+    /// When a session that ends is to come back, milliseconds: a time of its own.
+    pub(crate) fn time_to_come_back(&self) -> u64 {
         let longest = u64::try_from(self.plan().drain.retry_after.as_millis()).unwrap_or(u64::MAX);
-        let retry_ms = fastrand::u64(0..=longest);
+        fastrand::u64(0..=longest)
+    }
+
+    fn send_off(self: &Rc<Self>, session: &Rc<Session>) {
+        let retry_ms = self.time_to_come_back();
         if self.plan().compat_ekbo {
             self.send_last(session, Arc::new(Message::data(Kind::Text, Bytes::new())));
         }

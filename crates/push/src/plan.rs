@@ -22,6 +22,10 @@ pub struct Plan {
     pub endpoint: String,
     /// What the backend is asked and told.
     pub callbacks: Callbacks,
+    /// Connections that clients may have together through doors that are not for operators alone; `None`: no bound. The rest of the
+    /// process's descriptors is for operators, callbacks and other nodes. More than `limits.sessions`, so that those can be answered who are
+    /// too many.
+    pub connections: Option<usize>,
     /// Whose pages may connect.
     pub origins: Origins,
     /// Sizes, counts and times.
@@ -56,6 +60,7 @@ impl Default for Plan {
             session_header: String::from("X-Kuiperbelt-Session"),
             endpoint: String::from("localhost:9180"),
             callbacks: Callbacks::default(),
+            connections: None,
             origins: Origins::Any,
             limits: Limits::default(),
             send: Send::default(),
@@ -142,8 +147,10 @@ pub struct Callbacks {
     pub receive: Option<String>,
     /// Told when a session has ended by itself.
     pub close: Option<String>,
-    /// How long one try may take.
+    /// How long one try may take, from the moment when there is a connection for it.
     pub timeout: Duration,
+    /// How long a client waits until the backend is asked about it, because it is asked about as many as it may. Then it is answered 503.
+    pub queue: Duration,
     /// How often what failed is tried again: establish, receive, close.
     pub retries: u32,
     /// How many connections a core keeps to the backend at most.
@@ -162,6 +169,7 @@ impl Default for Callbacks {
             receive: None,
             close: None,
             timeout: Duration::from_secs(10),
+            queue: Duration::from_secs(5),
             retries: 3,
             connections: 64,
             answer_bytes: 1024 * 1024,
@@ -199,7 +207,8 @@ pub struct Limits {
     pub session_queue_bytes: usize,
     /// What may wait for one session, messages.
     pub session_queue_messages: usize,
-    /// What may wait for all sessions together, bytes. Publishing beyond that is answered 429.
+    /// What may wait for all sessions together, bytes. Beyond that those give way that queue most: by their rule they lose their oldest
+    /// messages, or end.
     pub total_queue_bytes: usize,
     /// How long a session may be silent in both directions. Pings count as life.
     pub idle: Option<Duration>,

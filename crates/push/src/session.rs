@@ -78,6 +78,8 @@ pub(crate) enum Reason {
     Replaced,
     /// The hub is going.
     Drain,
+    /// What other nodes published for it may not have come, and its rule is to begin afresh.
+    Missed,
 }
 
 /// The hub's lists that a session can stand in.

@@ -47,6 +47,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
     let ekbo = draft.compat_ekbo;
     if ekbo {
         draft.callbacks.timeout = WITHOUT_END;
+        draft.callbacks.queue = WITHOUT_END;
         draft.callbacks.retries = 0;
         draft.send.timeout = WITHOUT_END;
         draft.limits.ping = None;
@@ -79,6 +80,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
         callbacks.receive = table.text("receive");
         callbacks.close = table.text("close");
         limit(table.read("timeout", duration), &mut callbacks.timeout);
+        limit(table.read("queue", duration), &mut callbacks.queue);
         table.set("retries", &mut callbacks.retries, number);
         table.finish();
     }

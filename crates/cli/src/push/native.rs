@@ -49,6 +49,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
         callbacks.receive = table.text("receive");
         callbacks.close = table.text("close");
         table.set("timeout", &mut callbacks.timeout, parse_time);
+        table.set("queue", &mut callbacks.queue, parse_time);
         table.set("retries", &mut callbacks.retries, number);
         table.set("connections", &mut callbacks.connections, number);
         table.set("answer-bytes", &mut callbacks.answer_bytes, number);

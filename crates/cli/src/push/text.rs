@@ -97,6 +97,7 @@ fn callbacks(out: &mut Toml, plan: &Plan) {
         }
     }
     out.time("timeout", callbacks.timeout);
+    out.time("queue", callbacks.queue);
     out.bare("retries", callbacks.retries);
     out.bare("connections", callbacks.connections);
     out.bare("answer-bytes", callbacks.answer_bytes);

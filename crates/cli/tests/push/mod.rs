@@ -18,7 +18,7 @@ use oroshi_server::{Error, Exchange, Server, Settings};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::Notify;
 use websocket::WebSocket;
-pub use websocket::{Answer, Got};
+pub use websocket::{Answer, Got, end_of_head};
 
 /// A test that hangs fails by this, and no other test depends on it.
 pub const HANG: Duration = Duration::from_secs(30);
@@ -58,6 +58,16 @@ impl Process {
             self.said.iter().find_map(|line| line.split_once("http://")).unwrap_or_else(|| panic!("{:?}", self.said)).1;
         let port = line.split('/').next().unwrap().rsplit(':').next().unwrap();
         port.parse().unwrap()
+    }
+
+    /// Waits until it has said this.
+    pub fn until_said(&mut self, what: &str) {
+        while !self.said.iter().any(|line| line.contains(what)) {
+            match self.lines.recv_timeout(HANG) {
+                Ok(line) => self.said.push(line),
+                Err(error) => panic!("{error}: nothing of `{what}`: {}", self.said.join("\n")),
+            }
+        }
     }
 
     pub fn id(&self) -> u32 {

@@ -147,6 +147,7 @@ fn callbacks(draft: &Draft, problems: &mut Vec<PlanError>) {
         }
     }
     least_time("callbacks.timeout", callbacks.timeout, problems);
+    least_time("callbacks.queue", callbacks.queue, problems);
     if callbacks.retries > 100 {
         problems.push(value("callbacks.retries", callbacks.retries, "would go on for hours", "0 to 100"));
     }

@@ -30,11 +30,17 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             return problem.for_page(&head).send(exchange).await;
         }
     };
+    if hub.is_full() {
+        // Before the backend is asked, which would take it for a session. The connection is another client's.
+        exchange.reply.close();
+        return Problem::busy(FULL).for_page(&head).send(exchange).await;
+    }
     let Asked { framing, opening, mut groups } = asked;
     let welcome = match ask(hub, &head).await {
         Ok(welcome) => welcome,
         Err(refusal) => {
-            let fields = [("Content-Type", refusal.content_type.as_bytes())];
+            let again = refusal.is_busy.then_some(("Retry-After", &b"1"[..]));
+            let fields = [("Content-Type", refusal.content_type.as_bytes())].into_iter().chain(again);
             return exchange.reply.send(refusal.status, fields, &refusal.body).await;
         }
     };
@@ -43,7 +49,8 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
         Ok(session) => Opened { hub, session: Some(session) },
         Err(NoSession::Draining) => return Problem::busy(DRAINING).for_page(&head).send(exchange).await,
         Err(NoSession::Full) => {
-            return Problem::busy("this hub holds as many sessions as it may").for_page(&head).send(exchange).await;
+            exchange.reply.close();
+            return Problem::busy(FULL).for_page(&head).send(exchange).await;
         }
     };
     match framing {
@@ -115,6 +122,8 @@ impl Drop for Opened<'_> {
         }
     }
 }
+
+const FULL: &str = "this hub holds as many sessions as it may";
 
 const DRAINING: &str = "this hub is about to end";
 
