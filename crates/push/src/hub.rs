@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oroshi_net::Stream;
+use oroshi_server::Room;
 use oroshi_websocket::{CloseCode, Kind};
 use slab::Slab;
 use tokio::sync::Notify;
@@ -174,7 +175,7 @@ impl Hub {
         *session.stream.borrow_mut() = Some(stream);
         session.flush(self);
         let (hub, session) = (Rc::clone(self), Rc::clone(session));
-        let place = self.node.room.as_ref().map(|room| room.enter());
+        let place = self.node.room.as_ref().map(Room::enter);
         tokio::task::spawn_local(async move {
             let _place = place;
             let reason = Serving::new(Rc::clone(&hub), Rc::clone(&session), ahead).await;

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::counters::{Counters, ErrorKind};
-use crate::room::Place;
+use crate::room::{Place, Room};
 use crate::settings::{Settings, Ticks};
 
 /// How much one read takes in at most, in bytes.
@@ -109,7 +109,7 @@ impl Core {
         seat.place.set(seats.len());
         seats.push(Rc::clone(&seat));
         self.counters.count_accepted();
-        let place = self.settings.room.as_ref().map(|room| room.enter());
+        let place = self.settings.room.as_ref().map(Room::enter);
         Seated { core: Rc::clone(self), seat, _place: place }
     }
 
