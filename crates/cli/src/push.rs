@@ -96,14 +96,17 @@ impl Error {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     // First thing, as other descriptors could take the places of those that are inherited.
     let inherited = inherited().map_err(Error::Inherit)?;
-    let read::Reading { plan, level, file, listens } = read::read(args, !inherited.is_empty())?;
+    let read::Reading { plan, level, file, listens, overlooked } = read::read(args, !inherited.is_empty())?;
+    let log = Log { level, part: "push", own: "oroshi_push" };
+    for text in &overlooked {
+        log.tell(Level::Warn, &format!("overlooked, as kuiperbelt does: {text}"));
+    }
     if args.check {
         let mut out = io::stdout().lock();
         let printed = out.write_all(text::config(&plan).as_bytes()).and_then(|()| out.flush());
         printed.map_err(|source| Error::System { what: "cannot write to standard output", source })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let log = Log { level, part: "push", own: "oroshi_push" };
     log.listen();
     if let Some(file) = file {
         log.tell(Level::Info, &format!("configuration: {}", file.display()));
@@ -111,9 +114,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     for line in text::config(&plan).lines().filter(|line| !line.is_empty()) {
         log.tell(Level::Debug, line);
     }
-    warn(&plan, log);
+    make_room(&plan, log);
     let shutdown = Shutdown::on_signals().map_err(|source| Error::System { what: "cannot take signals", source })?;
     let doors = sockets::bind(&plan, inherited, listens)?;
+    sockets::open_to_others(&plan, &doors).iter().for_each(|text| log.tell(Level::Warn, text));
     let listening: Vec<String> = doors.iter().map(sockets::shown).collect();
     oroshi_push::run(plan, doors, &shutdown, move || {
         listening.iter().for_each(|line| log.tell(Level::Info, line));
@@ -123,18 +127,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is most likely not meant so.
-fn warn(plan: &Plan, log: Log) {
-    for door in sockets::open_doors(plan) {
-        log.tell(
-            Level::Warn,
-            &format!(
-                "whoever reaches `{}` may publish: keep it behind a proxy or a firewall, set auth.token-file, or give publishers \
-                 a listener of their own (listen.admin)",
-                door.address
-            ),
-        );
-    }
+/// Asks for descriptors, and tells if there are too few.
+fn make_room(plan: &Plan, log: Log) {
     // Beside the sessions: listeners, callbacks, what libraries open.
     let wanted = plan.limits.sessions as u64 + plan.threads as u64 * (plan.callbacks.connections as u64 + 16);
     if let Err(error) = ensure_descriptors(wanted) {

@@ -190,8 +190,8 @@ async fn serve(hub: Rc<Hub>, place: Place, shutdown: Shutdown) {
 
 fn settings(plan: &Plan, serves: Serves) -> Settings {
     let mut settings = Settings { drain_timeout: plan.drain.timeout, ..Settings::default() };
-    // As JSON a character can take six bytes.
-    settings.limits.body_bytes = plan.limits.publish_bytes.saturating_mul(6).saturating_add(1 << 20);
+    // Whoever reads a body bounds it, and answers what is too large in the API's form.
+    settings.limits.body_bytes = u64::MAX;
     if serves != Serves::Sessions {
         // Each session that a message is for is a header of its own in kuiperbelt's API, which takes a megabyte of them.
         settings.limits.head_bytes = 1 << 20;
