@@ -50,11 +50,13 @@ pub fn names_this_machine(host: &str) -> bool {
 pub fn is_origin_of(origin: &str, host: &[u8]) -> bool {
     let (Some((scheme, theirs)), Ok(own)) = (origin.split_once("://"), str::from_utf8(host)) else { return false };
     let ((name, port), (own_name, own_port)) = (split(theirs), split(own));
-    let default = match () {
-        () if scheme.eq_ignore_ascii_case("https") => "443",
-        () if scheme.eq_ignore_ascii_case("http") => "80",
+    let default = if scheme.eq_ignore_ascii_case("https") {
+        "443"
+    } else if scheme.eq_ignore_ascii_case("http") {
+        "80"
+    } else {
         // An application's own pages, an extension's.
-        () => return false,
+        return false;
     };
     !name.is_empty() && name.eq_ignore_ascii_case(own_name) && port.unwrap_or(default) == own_port.unwrap_or(default)
 }
