@@ -231,7 +231,7 @@ fn shown(bound: &Bound) -> String {
         Serves::Public => "public: requests are forwarded",
         Serves::Admin => "admin: status, metrics, explain, purge",
     };
-    let address = bound.listeners.first().map(|listener| listener.local_address().url()).unwrap_or_default();
+    let address = bound.listeners.first().map(|listener| listener.local_address().shown("http")).unwrap_or_default();
     format!("listening on {address} ({serves})")
 }
 

@@ -101,7 +101,11 @@ const LESS: &str = "the limit on descriptors here allows less: ";
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     // First thing, as other descriptors could take the places of those that are inherited.
     let inherited = inherited().map_err(Error::Inherit)?;
-    let read::Reading { mut plan, level, file, listens } = read::read(args, !inherited.is_empty())?;
+    let read::Reading { mut plan, level, file, listens, overlooked } = read::read(args, !inherited.is_empty())?;
+    let log = Log { level, part: "push", own: "oroshi_push" };
+    for text in &overlooked {
+        log.tell(Level::Warn, &format!("overlooked, as kuiperbelt does: {text}"));
+    }
     let wanted = Wanted { sessions: plan.limits.sessions, connections: plan.callbacks.connections };
     let config = text::config(&plan);
     let lacking = make_room(&mut plan);
@@ -112,7 +116,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         printed.map_err(|source| Error::System { what: "cannot write to standard output", source })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let log = Log { level, part: "push", own: "oroshi_push" };
     log.listen();
     if let Some(file) = file {
         log.tell(Level::Info, &format!("configuration: {}", file.display()));
@@ -120,12 +123,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     for line in config.lines().filter(|line| !line.is_empty()) {
         log.tell(Level::Debug, line);
     }
-    warn(&plan, log);
     if let Some(error) = lacking {
         tell_lack(&plan, &wanted, &error, log);
     }
     let shutdown = Shutdown::on_signals().map_err(|source| Error::System { what: "cannot take signals", source })?;
     let doors = sockets::bind(&plan, inherited, listens)?;
+    sockets::open_to_others(&plan, &doors).iter().for_each(|text| log.tell(Level::Warn, text));
     let listening: Vec<String> = doors.iter().map(sockets::shown).collect();
     oroshi_push::run(plan, doors, &shutdown, move || {
         listening.iter().for_each(|line| log.tell(Level::Info, line));
@@ -133,20 +136,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     })?;
     log.tell(Level::Info, "ended");
     Ok(ExitCode::SUCCESS)
-}
-
-/// What is most likely not meant so.
-fn warn(plan: &Plan, log: Log) {
-    for door in sockets::open_doors(plan) {
-        log.tell(
-            Level::Warn,
-            &format!(
-                "whoever reaches `{}` may publish: keep it behind a proxy or a firewall, set auth.token-file, or give publishers \
-                 a listener of their own (listen.admin)",
-                door.address
-            ),
-        );
-    }
 }
 
 /// What the configuration asks for that takes descriptors.

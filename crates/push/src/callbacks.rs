@@ -23,6 +23,8 @@ use crate::random;
 const ENDPOINT: &str = "X-Kuiperbelt-Endpoint";
 /// In the answer to the connect callback: the groups that the session belongs to, with commas.
 const GROUPS: &str = "X-Oroshi-Groups";
+/// To the connect callback: the subprotocols that the client offers. In its answer: the one that is spoken.
+const PROTOCOL: &str = "Sec-WebSocket-Protocol";
 /// Names a message from a session: the same on every try.
 const MESSAGE: &str = "X-Oroshi-Message";
 
@@ -43,6 +45,8 @@ pub(crate) struct Callbacks {
     receive: Option<Endpoint>,
     close: Option<Endpoint>,
     session_header: String,
+    /// Whether the backend hears which subprotocols a client offers.
+    passes_protocols: bool,
     /// The value of [`ENDPOINT`].
     endpoint: String,
     /// Set, or taken away, on the way to the backend.
@@ -63,6 +67,8 @@ pub(crate) struct Welcome {
     pub(crate) groups: Vec<String>,
     /// The first message to it.
     pub(crate) hello: Option<(Kind, Bytes)>,
+    /// The subprotocol that the backend has chosen.
+    pub(crate) protocol: Option<String>,
 }
 
 /// A session that may not open: what its client is answered.
@@ -138,6 +144,8 @@ impl Callbacks {
             receive: endpoint(&callbacks.receive),
             close: endpoint(&callbacks.close),
             session_header: plan.session_header.clone(),
+            // kuiperbelt knows of none.
+            passes_protocols: !plan.compat_ekbo || !plan.subprotocols.is_empty(),
             endpoint: plan.endpoint.clone(),
             headers: callbacks.headers.clone(),
             retries: callbacks.retries,
@@ -152,7 +160,7 @@ impl Callbacks {
     /// It is tried once: the client waits, and can ask again itself.
     pub(crate) async fn connect(&self, head: &RequestHead<'_>) -> Result<Welcome, Refusal> {
         let Some(url) = &self.connect else {
-            return Ok(Welcome { key: random::key(), groups: Vec::new(), hello: None });
+            return Ok(Welcome { key: random::key(), groups: Vec::new(), hello: None, protocol: None });
         };
         let Ok(Ok(_turn)) = timeout(self.queue, self.turns.acquire()).await else {
             self.counts.borrow_mut().connect.crowded += 1;
@@ -236,7 +244,9 @@ impl Callbacks {
         }
         let is_set = |name: &str| self.headers.iter().any(|(set, _)| set.eq_ignore_ascii_case(name));
         let mut request = self.client.get(url);
-        for field in head.headers.iter().filter(|field| is_passed_on(field.name) && !is_set(field.name)) {
+        let is_for_it =
+            |name: &str| is_passed_on(name) || (self.passes_protocols && name.eq_ignore_ascii_case(PROTOCOL));
+        for field in head.headers.iter().filter(|field| is_for_it(field.name) && !is_set(field.name)) {
             request = request.header(field.name, field.value);
         }
         self.set_headers(request).header(ENDPOINT, &self.endpoint)
@@ -316,7 +326,12 @@ impl Callbacks {
             let why = "the backend's first message is a text that is not UTF-8 (bytes are application/octet-stream)";
             return Err(Refusal::text(502, why.into()));
         }
-        Ok(Welcome { key, groups, hello: (!body.is_empty()).then(|| (kind, body.into())) })
+        let protocol = match headers.get(PROTOCOL).map(str::from_utf8) {
+            Some(Err(_)) => return Err(Refusal::text(502, format!("the backend's {PROTOCOL} is not UTF-8"))),
+            Some(Ok(name)) => Some(name.trim()).filter(|name| !name.is_empty()).map(str::to_owned),
+            None => None,
+        };
+        Ok(Welcome { key, groups, hello: (!body.is_empty()).then(|| (kind, body.into())), protocol })
     }
 
     fn message_name(&self) -> String {
@@ -326,7 +341,7 @@ impl Callbacks {
 }
 
 impl Refusal {
-    fn text(status: u16, text: String) -> Self {
+    pub(crate) fn text(status: u16, text: String) -> Self {
         let content_type = "text/plain; charset=utf-8".into();
         Refusal { status, content_type, body: text.into(), is_busy: false }
     }
@@ -384,7 +399,7 @@ fn count(counts: &mut CallbackCount, agreed: Option<bool>, retried: u64) -> bool
     agreed == Some(true)
 }
 
-/// Whether a header of the client's is for the backend too. Those of the handshake and of the connection are not, nor is the Host. The
+/// Whether a header of the client's is for the backend too. Those of the handshake (but for the subprotocols) and of the connection are not, nor is the Host. The
 /// content codings are the callback's own matter: what a browser takes need not be what we can unpack. And only the hub says who it is.
 fn is_passed_on(name: &str) -> bool {
     const KEPT_BACK: [&str; 13] = [

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use crate::admission::Admission;
 use crate::callbacks::Callbacks;
 use crate::counts::{Counters, Counts};
-use crate::directory::Place;
+use crate::directory::{OfPage, Place};
 use crate::group::Groups;
 use crate::message::{Framing, Message};
 use crate::node::Node;
@@ -77,6 +77,8 @@ pub(crate) enum NoSession {
     Draining,
     /// There are as many as there may be.
     Full,
+    /// A page's session has the key, and this is no page's.
+    OfPage,
 }
 
 impl Hub {
@@ -130,11 +132,12 @@ impl Hub {
     }
 
     /// Opens a session under this key, with its first messages; whoever had the key before is replaced. What is published from here on
-    /// reaches it, once it has a stream.
+    /// reaches it, once it has a stream. `of_page`: a page has asked for it, whose origin was looked at.
     pub(crate) fn open(
         self: &Rc<Self>,
         key: &str,
         framing: Framing,
+        of_page: bool,
         hello: impl FnOnce(&Arc<str>) -> Vec<Message>,
         groups: &[String],
     ) -> Result<Rc<Session>, NoSession> {
@@ -145,19 +148,22 @@ impl Hub {
             return Err(NoSession::Full);
         }
         self.generation.set(self.generation.get().wrapping_add(1));
-        let session = {
+        let (session, old) = {
             let mut sessions = self.sessions.borrow_mut();
             let entry = sessions.vacant_entry();
-            let place = Place { core: self.core, slot: entry.key() as u32, generation: self.generation.get() };
+            let (slot, generation) = (entry.key() as u32, self.generation.get());
+            let place = Place { core: self.core, slot, generation, of_page };
             let session = Rc::new(Session::new(key.into(), place, framing, self.now.get()));
+            let old = self.node.directory.insert(&session.key, place).map_err(|OfPage| NoSession::OfPage)?;
             entry.insert(Rc::clone(&session));
-            session
+            (session, old)
         };
         self.counters.opened(framing);
+        // What other cores publish to it from now on comes to this one's turn after these.
         for message in hello(&session.key) {
             self.say(&session, message);
         }
-        if let Some(old) = self.node.directory.insert(&session.key, session.place) {
+        if let Some(old) = old {
             self.node.tell(old.core, Box::new(move |hub| hub.replace(old)));
         }
         if let Some(link) = &self.node.cluster {

@@ -51,5 +51,7 @@ mod sweep;
 mod tally;
 
 pub use draft::{Draft, Key, PlanError};
-pub use plan::{Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves, Slow};
+pub use plan::{
+    Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves, Slow, Transports,
+};
 pub use run::{Bound, RunError, run};

@@ -28,6 +28,10 @@ pub struct Plan {
     pub connections: Option<usize>,
     /// Whose pages may connect.
     pub origins: Origins,
+    /// How clients may connect.
+    pub transports: Transports,
+    /// The subprotocols of WebSocket that are agreed to (RFC 6455 section 1.9), unless the backend chooses one.
+    pub subprotocols: Vec<String>,
     /// Sizes, counts and times.
     pub limits: Limits,
     /// What `/send` does about sessions it does not know.
@@ -41,7 +45,8 @@ pub struct Plan {
     /// The other nodes, if there are any.
     pub cluster: Option<Cluster>,
     /// Restores habits of kuiperbelt's that are mended by default: no close frame after a failed establish callback or at
-    /// `/close`, the idle limit or the end; an empty message at the end.
+    /// `/close`, the idle limit or the end; an empty message at the end; nothing sent before the establish callback has agreed; a key that
+    /// `/send` names twice gets the message twice; 400 to what asks for no WebSocket.
     pub compat_ekbo: bool,
     /// Whether every request to the API is told (by `tracing`, target `oroshi_push::access`), but for connecting, polling and `/stats`.
     pub access_log: bool,
@@ -62,6 +67,8 @@ impl Default for Plan {
             callbacks: Callbacks::default(),
             connections: None,
             origins: Origins::Any,
+            transports: Transports::ALL,
+            subprotocols: Vec::new(),
             limits: Limits::default(),
             send: Send::default(),
             groups: Vec::new(),
@@ -191,6 +198,48 @@ pub enum Origins {
     List(Vec<String>),
 }
 
+/// The transports that a hub offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transports {
+    /// WebSocket.
+    pub websocket: bool,
+    /// Server-sent events.
+    pub sse: bool,
+    /// A stream of lines.
+    pub stream: bool,
+    /// Polling.
+    pub poll: bool,
+}
+
+impl Transports {
+    /// Each of them.
+    pub const ALL: Transports = Transports { websocket: true, sse: true, stream: true, poll: true };
+    /// None of them.
+    pub const NONE: Transports = Transports { websocket: false, sse: false, stream: false, poll: false };
+    /// What kuiperbelt offers.
+    pub const WEBSOCKET: Transports = Transports { websocket: true, ..Transports::NONE };
+
+    /// Those that are offered, as configurations and metrics call them.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let Transports { websocket, sse, stream, poll } = self;
+        let all = [("websocket", websocket), ("sse", sse), ("stream", stream), ("poll", poll)];
+        all.into_iter().filter(|(_, offered)| *offered).map(|(name, _)| name)
+    }
+
+    /// Adds one by its name. False: there is none of this name.
+    pub fn add(&mut self, name: &str) -> bool {
+        let place = match name {
+            "websocket" => &mut self.websocket,
+            "sse" => &mut self.sse,
+            "stream" => &mut self.stream,
+            "poll" => &mut self.poll,
+            _ => return false,
+        };
+        *place = true;
+        true
+    }
+}
+
 /// Sizes, counts and times. A time of `None` is no limit.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -301,7 +350,7 @@ pub enum Slow {
 /// How the hub ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drain {
-    /// How long that may take; close frames are spread over the first half of it.
+    /// How long that may take; close frames are spread over the first half of it, with at most 50 ms between two of a thread.
     pub timeout: Duration,
     /// Sessions are told to come back after a time of their own, up to this.
     pub retry_after: Duration,

@@ -43,7 +43,8 @@
 //! 1. [`Exchange`] (`exchange`), with [`RequestBody`] (`body`) and [`Reply`] (`reply`): what a handler sees.
 //! 2. [`Error`] (`error`) and [`Settings`] (`settings`): what can go wrong, and what can be set.
 //! 3. [`Server`] (`serve`): accepting, shutting down. `connection`: one connection's life.
-//! 4. `wire`: reads and writes. `core`: what connections share; [`Room`] (`room`): what cores share. `counters`.
+//! 4. [`page`]: which requests pages in browsers make, for servers that take orders.
+//! 5. `wire`: reads and writes. `core`: what connections share; [`Room`] (`room`): what cores share. `counters`.
 
 mod body;
 mod connection;
@@ -51,6 +52,7 @@ mod core;
 mod counters;
 mod error;
 mod exchange;
+pub mod page;
 mod reply;
 mod room;
 mod serve;

@@ -19,6 +19,8 @@ pub(super) fn config(plan: &Plan) -> String {
         Origins::SameHostname => out.text("origins", "same-hostname"),
         Origins::List(list) => out.texts("origins", list.iter().map(String::as_str)),
     }
+    out.texts("transports", plan.transports.names());
+    out.texts("subprotocols", plan.subprotocols.iter().map(String::as_str));
     out.text("compat", if plan.compat_ekbo { "ekbo" } else { "none" });
     out.bare("echo", plan.echo);
     out.bare("access-log", plan.access_log);
