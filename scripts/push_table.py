@@ -30,26 +30,29 @@ def main():
 
 
 def tables(read):
-    """`read` gives a result by its name: `fanout`, `send`, `idle-oroshi`, ..."""
-    fanout, send = read("fanout"), read("send")
+    """`read` gives a result by its name: `fanout`, `rates`, `send`, `idle-oroshi`, ..."""
+    fanout, rates, send = read("fanout"), read("rates"), read("send")
     parts = [heading(fanout, "load", "hub")]
     for group in dict.fromkeys(cell["group"] for cell in fanout["cells"]):
-        parts.append(f"CPU of the hub, µs per delivery, {group}:\n\n{fan_out(fanout, group)}")
+        parts.append(f"CPU of the hub, µs per delivery, {group}:\n\n{fan_out(fanout, group, 'sessions')}")
+    text = "CPU of the hub, µs per delivery to 1,000 sessions, at equal rates"
+    parts.append(f"{text}:\n\n{fan_out(rates, rates['cells'][0]['group'], 'messages per second')}")
     parts.append(f"CPU, µs per `/send` to one session:\n\n{costs(send)}")
     parts.append(f"10,000 sessions get everybody's messages, ten of them their own as well:\n\n{fair(read)}")
     parts.append(f"Memory of the hub's process for an idle WebSocket session:\n\n{idle(read)}")
-    found = [f"- {left['name']} was left out: {left['why']}" for left in fanout["skipped"] + send["skipped"]]
-    for cell in fanout["cells"]:
-        for variant in cell["variants"]:
-            if variant["failed"]:
-                size = int(fanout["sweep"]["values"][cell["point"]])
-                found.append(f"- {variant['name']} failed with {cell['group']} and {size:,} sessions: {variant['failed']['why']}")
+    found = [f"- {left['name']} was left out: {left['why']}" for result in (fanout, rates, send) for left in result["skipped"]]
+    for result, where in ((fanout, lambda cell, size: f"with {cell['group']} and {size:,} sessions"), (rates, lambda cell, size: f"at {size:,} messages per second")):
+        for cell in result["cells"]:
+            for variant in cell["variants"]:
+                if variant["failed"]:
+                    size = int(result["sweep"]["values"][cell["point"]])
+                    found.append(f"- {variant['name']} failed {where(cell, size)}: {variant['failed']['why']}")
     if found:
         parts.append("\n".join(dict.fromkeys(found)))
     return "\n\n".join(parts)
 
 
-def fan_out(result, group):
+def fan_out(result, group, of):
     cells = [cell for cell in result["cells"] if cell["group"] == group]
     names = [variant["name"] for variant in cells[0]["variants"]]
     rows = []
@@ -58,7 +61,7 @@ def fan_out(result, group):
         row = [f"{size:,}", *(cost(cell, number) for number in range(len(names)))]
         row += [ratio(cell, number) for number in range(1, len(names))]
         rows.append(row)
-    return table(["sessions", *names, *(f"{names[0]} / {name}" for name in names[1:])], rows)
+    return table([of, *names, *(f"{names[0]} / {name}" for name in names[1:])], rows)
 
 
 def costs(result):

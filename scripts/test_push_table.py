@@ -53,6 +53,7 @@ class Tables(unittest.TestCase):
         skipped = [{"name": "bare sends", "why": "floor-fanout is not installed"}]
         self.results = {
             "fanout": experiment([*one, cell((1, 8), 8, "sixteen", 1)], skipped),
+            "rates": experiment([cell((6, 7.5), 1.25, "", 0)]),
             "send": experiment([cell((8, 10), 1.25)]),
             "broadcast": run(800_000),
             "one-to-one": run(1_000),
@@ -70,6 +71,13 @@ class Tables(unittest.TestCase):
         self.assertIn("| 10 | 50.00 | 100.00 | 0.50 (0.25 to 1.00) |\n| 1,000 | 5.00 | 8.00 | 0.62 (0.31 to 1.25) |\n", text)
         self.assertIn("µs per delivery, sixteen:", text)
         self.assertIn("| oroshi | nchan | nchan / oroshi |\n| ---: | ---: | ---: |\n| 8.00 | 10.00 | 1.25 (0.62 to 2.50) |", text)
+
+    def test_compares_at_equal_rates(self):
+        text = push_table.tables(self.read)
+        self.assertIn("at equal rates:\n\n| messages per second | oroshi | nchan | oroshi / nchan |\n", text)
+        self.assertIn("| 10 | 6.00 | 7.50 | 0.80 (0.40 to 1.60) |", text)
+        self.results["rates"]["cells"][0]["variants"][1]["failed"] = {"why": "it fell behind"}
+        self.assertIn("- nchan failed at 10 messages per second: it fell behind", push_table.tables(self.read))
 
     def test_has_delays_in_milliseconds_and_how_busy_the_hub_was(self):
         text = push_table.tables(self.read)

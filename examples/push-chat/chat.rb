@@ -13,6 +13,9 @@ require "tempfile"
 
 PAGE, HUB, ADMIN = [8080, 9180, 9181].zip(ARGV).map { |usual, given| Integer(given || usual) }
 
+# What whoever publishes has to show: other programs of this machine reach the hub's port, too. The hub has it from the environment.
+TOKEN = ENV["PUSH_TOKEN"] ||= SecureRandom.hex(32)
+
 # What the hub is told; docs/push.md has every key.
 CONFIG = <<~TOML
   origins = "same-hostname"        # pages of other hosts may not connect
@@ -20,6 +23,9 @@ CONFIG = <<~TOML
   [listen]
   public = ["127.0.0.1:#{HUB}"]    # for browsers
   admin = ["127.0.0.1:#{ADMIN}"]   # for this program
+
+  [auth]
+  token-env = "PUSH_TOKEN"
 
   [callbacks]
   connect = "http://127.0.0.1:#{PAGE}/connect"
@@ -59,7 +65,8 @@ end
 def publish(session, **message)
   room, name = session.split("/")
   envelope = { groups: ["room:#{room}"], json: { name: CGI.unescape(name), **message } }
-  receipt = Net::HTTP.post(URI("http://127.0.0.1:#{ADMIN}/publish"), envelope.to_json, "Content-Type" => "application/json")
+  fields = { "Content-Type" => "application/json", "Authorization" => "Bearer #{TOKEN}" }
+  receipt = Net::HTTP.post(URI("http://127.0.0.1:#{ADMIN}/publish"), envelope.to_json, fields)
   puts receipt.body
   receipt.code == "200"
 rescue SystemCallError => e # While the hub ends it takes no more.

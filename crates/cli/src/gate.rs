@@ -15,9 +15,10 @@ use std::thread;
 
 use oroshi_gate::{Bound, Door, Draft, DraftError, Gate, Plan, RunError, Serves};
 use oroshi_net::inherit::{InheritError, Inherited, inherited};
+use oroshi_net::limits::room_for;
 use oroshi_net::listen::ListenError;
 use oroshi_net::notify::Manager;
-use oroshi_net::{Peer, Shutdown, UnixAddress, ensure_descriptors};
+use oroshi_net::{Peer, Shutdown, UnixAddress};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use args::Args;
@@ -230,7 +231,7 @@ fn shown(bound: &Bound) -> String {
         Serves::Public => "public: requests are forwarded",
         Serves::Admin => "admin: status, metrics, explain, purge",
     };
-    let address = bound.listeners.first().map(|listener| listener.local_address().url()).unwrap_or_default();
+    let address = bound.listeners.first().map(|listener| listener.local_address().shown("http")).unwrap_or_default();
     format!("listening on {address} ({serves})")
 }
 
@@ -238,13 +239,11 @@ fn shown(bound: &Bound) -> String {
 /// none for what is behind.
 fn make_room(plan: &mut Plan, log: Log) {
     // Listeners, stores, logs, runtimes.
-    const OTHERS: u64 = 128;
-    let Err(error) = ensure_descriptors(2 * plan.limits.connections as u64 + OTHERS) else { return };
-    let _ = ensure_descriptors(error.hard.saturating_sub(error.open + OTHERS)); // as many as may be
-    let most = (error.hard.saturating_sub(2 * OTHERS) / 2).max(1) as usize;
-    if most < plan.limits.connections {
-        plan.limits.connections = most;
-        log.tell(Level::Warn, &format!("limits.connections is taken for {most}: {error}"));
+    const OTHERS: u64 = 256;
+    let room = room_for(plan.limits.connections as u64, 2, OTHERS);
+    if let Some(error) = room.lacking {
+        plan.limits.connections = room.connections as usize;
+        log.tell(Level::Warn, &format!("limits.connections is taken for {}: {error}", room.connections));
     }
 }
 

@@ -16,11 +16,13 @@ mod yaml;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use oroshi_net::Shutdown;
 use oroshi_net::inherit::{InheritError, inherited};
+use oroshi_net::limits::{DescriptorError, Room, open_descriptors, room_for};
 use oroshi_net::listen::ListenError;
 use oroshi_net::notify::Manager;
-use oroshi_net::{Shutdown, ensure_descriptors};
 use oroshi_push::{Limits, Plan, RunError};
+use rustix::process::{Resource, getrlimit};
 
 use crate::config::ConfigError;
 use crate::log::{Level, Log};
@@ -92,28 +94,41 @@ impl Error {
     }
 }
 
+/// Begins what `--check` says of limits that cannot be in force on this machine.
+const LESS: &str = "the limit on descriptors here allows less: ";
+
 /// Runs the hub until it is told to end.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     // First thing, as other descriptors could take the places of those that are inherited.
     let inherited = inherited().map_err(Error::Inherit)?;
-    let read::Reading { plan, level, file, listens } = read::read(args, !inherited.is_empty())?;
+    let read::Reading { mut plan, level, file, listens, overlooked } = read::read(args, !inherited.is_empty())?;
+    let log = Log { level, part: "push", own: "oroshi_push" };
+    for text in &overlooked {
+        log.tell(Level::Warn, &format!("overlooked, as kuiperbelt does: {text}"));
+    }
+    let wanted = Wanted { sessions: plan.limits.sessions, connections: plan.callbacks.connections };
+    let config = text::config(&plan);
+    let lacking = make_room(&mut plan);
     if args.check {
+        let short = lacking.as_ref().map(|_| format!("# {LESS}{}\n", in_force(&plan)));
         let mut out = io::stdout().lock();
-        let printed = out.write_all(text::config(&plan).as_bytes()).and_then(|()| out.flush());
+        let printed = out.write_all((config + &short.unwrap_or_default()).as_bytes()).and_then(|()| out.flush());
         printed.map_err(|source| Error::System { what: "cannot write to standard output", source })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let log = Log { level, part: "push", own: "oroshi_push" };
     log.listen();
     if let Some(file) = file {
         log.tell(Level::Info, &format!("configuration: {}", file.display()));
     }
-    for line in text::config(&plan).lines().filter(|line| !line.is_empty()) {
+    for line in config.lines().filter(|line| !line.is_empty()) {
         log.tell(Level::Debug, line);
     }
-    warn(&plan, log);
+    if let Some(error) = lacking {
+        tell_lack(&plan, &wanted, &error, log);
+    }
     let shutdown = Shutdown::on_signals().map_err(|source| Error::System { what: "cannot take signals", source })?;
     let doors = sockets::bind(&plan, inherited, listens)?;
+    sockets::open_to_others(&plan, &doors).iter().for_each(|text| log.tell(Level::Warn, text));
     let listening: Vec<String> = doors.iter().map(sockets::shown).collect();
     oroshi_push::run(plan, doors, &shutdown, move || {
         listening.iter().for_each(|line| log.tell(Level::Info, line));
@@ -123,26 +138,55 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is most likely not meant so.
-fn warn(plan: &Plan, log: Log) {
-    for door in sockets::open_doors(plan) {
+/// What the configuration asks for that takes descriptors.
+struct Wanted {
+    sessions: usize,
+    connections: usize,
+}
+
+/// Descriptors for as many sessions as there may be; or fewer sessions, so that clients leave enough for operators, callbacks and other
+/// nodes. Gives back what is lacking.
+fn make_room(plan: &mut Plan) -> Option<DescriptorError> {
+    // Of clients beyond the sessions: those that connect, poll, or are told that there are too many.
+    const BEYOND: u64 = 4096;
+    let threads = plan.threads as u64;
+    let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let callbacks = &mut plan.callbacks;
+    let has_callbacks = [&callbacks.connect, &callbacks.establish, &callbacks.receive, &callbacks.close]
+        .iter()
+        .any(|url| url.is_some());
+    if has_callbacks {
+        callbacks.connections = callbacks.connections.min((hard / 4 / threads).max(1) as usize);
+    }
+    let callbacks = if has_callbacks { callbacks.connections as u64 * threads } else { 0 };
+    let operators = (hard / 8).clamp(8, 64);
+    // Listeners; what a runtime has; NATS, names that are looked up, what libraries open.
+    let own = plan.doors.len() as u64 * threads + 4 * (threads + 1) + 16;
+    let others = open_descriptors() + own + operators + callbacks;
+    let sessions = plan.limits.sessions as u64;
+    let Room { connections, lacking } = room_for(sessions.saturating_add(BEYOND), 1, others);
+    let beyond = (connections / 8).clamp(8, 1024);
+    plan.connections = Some(connections as usize);
+    plan.limits.sessions = sessions.min(connections.saturating_sub(beyond).max(1)) as usize;
+    lacking.filter(|_| (plan.limits.sessions as u64) < sessions)
+}
+
+/// What the limit on descriptors leaves of a plan, in words.
+fn in_force(plan: &Plan) -> String {
+    format!("limits.sessions is taken for {}, of {} connections", plan.limits.sessions, plan.connections.unwrap_or(0))
+}
+
+/// Says that there is room for fewer sessions. Nobody has asked for the usual limit: it is news where that is really few.
+fn tell_lack(plan: &Plan, wanted: &Wanted, error: &DescriptorError, log: Log) {
+    const FEW: usize = 10_000;
+    let is_asked = wanted.sessions != Limits::default().sessions;
+    let level = if is_asked || plan.limits.sessions < FEW { Level::Warn } else { Level::Info };
+    log.tell(level, &format!("{}: {error}", in_force(plan)));
+    if plan.callbacks.connections < wanted.connections {
+        let (taken, asked) = (plan.callbacks.connections, wanted.connections);
         log.tell(
             Level::Warn,
-            &format!(
-                "whoever reaches `{}` may publish: keep it behind a proxy or a firewall, set auth.token-file, or give publishers \
-                 a listener of their own (listen.admin)",
-                door.address
-            ),
+            &format!("callbacks.connections is taken for {taken} instead of {asked}, for the same reason"),
         );
-    }
-    // Beside the sessions: listeners, callbacks, what libraries open.
-    let wanted = plan.limits.sessions as u64 + plan.threads as u64 * (plan.callbacks.connections as u64 + 16);
-    if let Err(error) = ensure_descriptors(wanted) {
-        let room =
-            [500_000, 200_000, 100_000, 50_000, 20_000].into_iter().find(|&count| ensure_descriptors(count).is_ok());
-        let room = room.map_or_else(String::new, |room| format!("; there is room for about {room} sessions"));
-        // Nobody has asked for the usual limit.
-        let level = if plan.limits.sessions == Limits::default().sessions { Level::Debug } else { Level::Warn };
-        log.tell(level, &format!("limits.sessions: {error}{room}"));
     }
 }

@@ -525,11 +525,18 @@ fn operators_ask_by_this_machine_s_names() {
     }
     let asked = |target: &str| gate::tcp(port, "localhost", target);
     assert_eq!(asked("/explain?host=a.example&key=a%00b").status, 400);
-    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(HANG)).unwrap();
-    write!(stream, "POST /purge?all=1&everywhere=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let refused = Answer::read(stream);
+    let purge = |field: &str| {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        let target = "/purge?all=1&everywhere=1";
+        write!(stream, "POST {target} HTTP/1.1\r\nHost: localhost\r\n{field}Connection: close\r\n\r\n").unwrap();
+        Answer::read(stream)
+    };
+    let refused = purge("");
     assert!(refused.status == 400 && refused.body.contains("goes with key=... alone"), "{}", refused.body);
+    for page in ["Origin: http://localhost\r\n", "Sec-Fetch-Site: cross-site\r\n", "Sec-Fetch-Site: same-site\r\n"] {
+        assert_eq!(purge(page).status, 403, "{page}");
+    }
 }
 
 #[test]

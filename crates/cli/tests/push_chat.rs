@@ -2,19 +2,22 @@
 
 #[path = "../../report/tests/support/browser.rs"]
 mod browser;
+#[path = "push/chromium.rs"]
+mod chromium;
 mod push;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::process::Command;
 
+use chromium::Browser;
 use push::{HANG, Process};
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde_json::{Value, json};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/push-chat/chat.rb");
+
+const TOKEN: &str = "s3cret";
 
 #[test]
 fn what_one_says_the_others_see() {
@@ -39,6 +42,13 @@ fn what_one_says_the_others_see() {
         assert_eq!(browser.evaluate(tab, "log.querySelectorAll('img').length"), 0);
         assert_eq!(browser.evaluate(tab, "text.value"), "");
     }
+
+    // What is larger than the hub takes is told, and stays where it was written.
+    browser.evaluate(&ann, "text.value = 'é'.repeat(35000); say.requestSubmit()");
+    browser.wait_for(&ann, "log.innerText.includes('Not sent: it has 70000 bytes, and a message at most 65536.')");
+    assert_eq!(browser.evaluate(&ann, "text.value.length"), 35000);
+    browser.evaluate(&ann, "text.value = 'é'.repeat(32768); say.requestSubmit()");
+    browser.wait_for(&bob, "log.innerText.includes('é'.repeat(32768))");
 
     // What the hub tells of a session that was too slow, and a message that the hub had to try again.
     for message in
@@ -80,7 +90,7 @@ impl Chat {
             let mut command = Command::new("ruby");
             command.arg(EXAMPLE).args(ports.iter().map(u16::to_string));
             // Their group holds the hub as well, for whoever has to end both.
-            command.env("OROSHI", env!("CARGO_BIN_EXE_oroshi")).process_group(0);
+            command.env("OROSHI", env!("CARGO_BIN_EXE_oroshi")).env("PUSH_TOKEN", TOKEN).process_group(0);
             match Process::start(&mut command) {
                 Ok(process) => return Chat { process, page: ports[0], admin: ports[2] },
                 Err(said) => assert!(tries.next().is_some() && said.contains("in use"), "{said}"),
@@ -96,7 +106,11 @@ impl Chat {
             .write_all(&push::head(
                 "POST",
                 "/publish/raw?group=room:tea",
-                &["Connection: close", &format!("Content-Length: {}", message.len())],
+                &[
+                    "Connection: close",
+                    &format!("Authorization: Bearer {TOKEN}"),
+                    &format!("Content-Length: {}", message.len()),
+                ],
             ))
             .unwrap();
         stream.write_all(message.as_bytes()).unwrap();
@@ -111,117 +125,5 @@ impl Drop for Chat {
         if let Some(group) = Pid::from_raw(self.process.id().cast_signed()) {
             let _ = kill_process_group(group, Signal::KILL);
         }
-    }
-}
-
-/// Chromium, spoken to over pipes in its DevTools protocol: JSON, with a NUL behind each.
-struct Browser {
-    child: Child,
-    input: ChildStdin,
-    messages: Receiver<Value>,
-    /// Those that nobody has waited for yet.
-    events: Vec<Value>,
-    calls: u64,
-    _profile: tempfile::TempDir,
-}
-
-impl Browser {
-    fn start(program: &str) -> Browser {
-        let profile = tempfile::tempdir().unwrap();
-        let mut command = Command::new("sh");
-        // It reads from descriptor 3, and writes to 4.
-        command.args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>&1", program]);
-        command.args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--remote-debugging-pipe",
-        ]);
-        command.args([
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--window-size=420,640",
-        ]);
-        command.arg(format!("--user-data-dir={}", profile.path().display()));
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn().unwrap();
-        let (tell, messages) = mpsc::channel();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            output.split(0).map_while(Result::ok).all(|json| tell.send(serde_json::from_slice(&json).unwrap()).is_ok())
-        });
-        let input = child.stdin.take().unwrap();
-        Browser { child, input, messages, events: Vec::new(), calls: 0, _profile: profile }
-    }
-
-    /// Opens a page in a tab of its own, and gives the tab's name.
-    fn tab(&mut self, url: &str) -> String {
-        let target = self.call("", "Target.createTarget", json!({"url": "about:blank"}));
-        let attached = self.call("", "Target.attachToTarget", json!({"targetId": target["targetId"], "flatten": true}));
-        let tab = attached["sessionId"].as_str().unwrap().to_owned();
-        self.call(&tab, "Page.enable", json!({}));
-        self.call(&tab, "Page.navigate", json!({"url": url}));
-        let loaded = |event: &Value| event["method"] == "Page.loadEventFired" && event["sessionId"] == *tab;
-        while !self.events.iter().any(loaded) {
-            let event = self.next();
-            self.events.push(event);
-        }
-        tab
-    }
-
-    /// What an expression comes to in a tab; an element stands there by its id.
-    fn evaluate(&mut self, tab: &str, expression: &str) -> Value {
-        let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
-        let result = self.call(tab, "Runtime.evaluate", params);
-        assert!(result["exceptionDetails"].is_null(), "{expression}: {result}");
-        result["result"]["value"].clone()
-    }
-
-    /// Waits until a condition holds, looking whenever the page changes.
-    fn wait_for(&mut self, tab: &str, condition: &str) {
-        let (at, log) = ("document.getElementById", "document.body.innerText");
-        let script = format!(
-            "(() => {{ const [state, log] = [{at}('state'), {at}('log')]
-               const holds = () => {condition}
-               return new Promise((done, failed) => {{
-                 if (holds()) return done()
-                 new MutationObserver(() => holds() && done()).observe(document, {{ subtree: true, childList: true, characterData: true }})
-                 setTimeout(() => failed(new Error({log})), {})
-               }}) }})()",
-            HANG.as_millis()
-        );
-        self.evaluate(tab, &script);
-    }
-
-    /// Calls a method of a tab's, or of the browser's own.
-    fn call(&mut self, tab: &str, method: &str, params: Value) -> Value {
-        self.calls += 1;
-        let mut call = json!({"id": self.calls, "method": method, "params": params});
-        if !tab.is_empty() {
-            call["sessionId"] = tab.into();
-        }
-        write!(self.input, "{call}\0").unwrap();
-        loop {
-            let answer = self.next();
-            if answer["id"] == self.calls {
-                assert!(answer["error"].is_null(), "{call}: {answer}");
-                return answer["result"].clone();
-            }
-            self.events.push(answer);
-        }
-    }
-
-    fn next(&self) -> Value {
-        self.messages.recv_timeout(HANG * 2).unwrap_or_else(|error| panic!("chromium says nothing: {error}"))
-    }
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        // Its other processes are of its group.
-        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
-        let _ = self.child.wait();
     }
 }

@@ -395,6 +395,39 @@ fn kuiperbelt_itself_does_what_the_cases_say() {
     run_all(cases().into_iter().filter(|case| !case.mended).collect(), Hub::Ekbo);
 }
 
+/// kuiperbelt has no limits on sizes; these are as large as its users were found to send.
+#[test]
+fn messages_may_be_as_large_as_with_kuiperbelt() {
+    let callbacks = ["connect", "receive"].map(String::from);
+    for (compat, received, sent) in [("ekbo", 1 << 20, 16 << 20), ("none", 64 << 10, 1 << 20)] {
+        let mut scene = Scene {
+            folder: tempfile::tempdir().unwrap(),
+            backend: Backend::start(),
+            hub: None,
+            ends: false,
+            clients: HashMap::new(),
+            streams: HashMap::new(),
+            unread: HashMap::new(),
+            names: Vec::new(),
+        };
+        scene.start(Hub::Ours, &[format!("compat: {compat}")], &callbacks).unwrap();
+        let socket = scene.socket();
+        let mut client = Client::open(&socket, "/connect?key=a", &[]).unwrap();
+        client.send(Kind::Text, &vec![b'x'; received]);
+        assert_eq!(scene.backend.next("receive").unwrap().body.len(), received, "{compat}");
+        let send = |bytes: usize| request(&socket, "POST", "/send", &["X-Kuiperbelt-Session: a"], &vec![b'y'; bytes]);
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| send(sent));
+            assert_eq!(client.text().len(), sent, "{compat}");
+            assert_eq!(sending.join().unwrap().text(), r#"{"result":"OK"}"#, "{compat}");
+        });
+        let refused = send(sent + 1);
+        assert_eq!((refused.status, refused.json()["error"].as_str()), (413, Some("too-large")), "{compat}");
+        client.send(Kind::Text, &vec![b'x'; received + 1]);
+        assert!(matches!(client.next(), Got::Close(Some(1009), _)), "{compat}");
+    }
+}
+
 /// Tells whoever runs the tests that this one was left out, and why.
 #[expect(clippy::print_stderr, reason = "it is for whoever runs the tests")]
 fn skipped(name: &str, why: &str) {

@@ -3,8 +3,8 @@
 mod push;
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::Shutdown;
+use std::io::{Read, Write as _};
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -16,9 +16,13 @@ use rustix::process::Signal;
 
 /// A hub on a unix socket in `folder`, behind a hard limit on descriptors if there is one.
 fn start(folder: &Path, descriptors: Option<u32>) -> Process {
-    let config = folder.join("push.toml");
     let socket = folder.join("hub.sock");
-    fs::write(&config, format!("[listen]\neverything = [\"unix:{}\"]\n", socket.display())).unwrap();
+    start_with(folder, descriptors, &format!("[listen]\neverything = [\"unix:{}\"]\n", socket.display()))
+}
+
+fn start_with(folder: &Path, descriptors: Option<u32>, text: &str) -> Process {
+    let config = folder.join("push.toml");
+    fs::write(&config, text).unwrap();
     let limit = descriptors.map_or(String::new(), |count| format!("ulimit -n {count} && "));
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("{limit}exec \"$0\" \"$@\""));
@@ -40,25 +44,169 @@ fn until(socket: &Path, what: &str, is: impl Fn(&serde_json::Value) -> bool) {
     }
 }
 
+/// What a client gets on a connection that the server closes; `None` if that is nothing.
+fn all_of(mut stream: impl Read) -> Option<push::Answer> {
+    let mut got = Vec::new();
+    // A reset is an end too.
+    let _ = stream.read_to_end(&mut got);
+    push::end_of_head(&got).map(|end| push::Answer::new(&got, end))
+}
+
+/// With few descriptors: clients fill the hub by sessions, by half a head and by saying nothing. Operators come in all the time, clients
+/// that are too many are told so, and those that ask for nothing do not keep others out.
 #[test]
-fn without_descriptors_it_waits_and_goes_on() {
+fn clients_leave_descriptors_for_operators() {
+    const DESCRIPTORS: u32 = 200;
+    oroshi_net::ensure_descriptors(1000).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("hub.sock");
-    let mut hub = start(folder.path(), Some(64));
-    let held: Vec<Client> = (0..40).map(|_| Client::open(&socket, "/connect", &[]).unwrap()).collect();
-    // More than there is room for: those who come later wait for their turn, which the kernel keeps for them. Who is in leaves again.
-    std::thread::scope(|scope| {
-        for _ in 0..80 {
-            scope.spawn(|| {
-                let mut client = Client::open(&socket, "/connect", &[]).unwrap();
-                assert!(matches!(client.next(), Got::Text(_)));
-            });
+    let admin = folder.path().join("admin.sock");
+    let listen = format!("[listen]\npublic = [\"127.0.0.1:0\"]\nadmin = [\"unix:{}\"]\n", admin.display());
+    let mut hub = start_with(folder.path(), Some(DESCRIPTORS), &listen);
+    let said =
+        hub.said.iter().find(|line| line.contains("limits.sessions is taken for ")).expect("a warning at the start");
+    assert!(said.contains("warn: ") && said.contains("ulimit -Hn"), "{said}");
+    let address = ("127.0.0.1", hub.port());
+    let open = |bytes: &[u8]| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    let whole = push::head("GET", "/connect", &[]);
+    let clients: Vec<TcpStream> = (0..260).map(|_| open(&whole)).collect();
+    let status =
+        || -> serde_json::Value { serde_json::from_slice(&request(&admin, "GET", "/status", &[], b"").body).unwrap() };
+    let most = status()["sessions"]["most"].as_u64().unwrap();
+    assert!((50..u64::from(DESCRIPTORS)).contains(&most), "{most}");
+    until(&admin, "it is full", |status| status["sessions"]["current"] == most);
+
+    let half: Vec<TcpStream> = (0..20).map(|_| open(&whole[..whole.len() - 2])).collect();
+    let silent: Vec<TcpStream> = (0..20).map(|_| open(b"")).collect();
+    for _ in 0..20 {
+        // Each on a connection of its own.
+        let receipt = request(&admin, "POST", "/publish/raw?all=1", &[], b"operators are heard");
+        let receipt: serde_json::Value = serde_json::from_slice(&receipt.body).unwrap();
+        assert_eq!(receipt["written"], most, "{receipt}");
+    }
+    // Whoever comes behind all these has an answer.
+    let late = all_of(open(&whole)).expect("an answer");
+    assert_eq!((late.status, late.header("Retry-After")), (503, Some("1")), "{late:?}");
+    // Nobody waits for the idle ones any more, so some of them may stay.
+    drop(silent.into_iter().chain(half).collect::<Vec<_>>());
+
+    let mut held = 0;
+    for mut client in clients {
+        let mut first = [0; 12];
+        client.read_exact(&mut first).unwrap();
+        match &first {
+            b"HTTP/1.1 200" => held += 1,
+            b"HTTP/1.1 503" => {
+                let rest = all_of((&first[..]).chain(&client)).expect("an answer");
+                assert_eq!(rest.header("Retry-After"), Some("1"), "{rest:?}");
+            }
+            other => panic!("{:?}", String::from_utf8_lossy(other)),
         }
-    });
-    drop(held);
-    until(&socket, "all have gone", |status| status["sessions"]["current"] == 0);
+    }
+    assert_eq!(held, most);
+    until(&admin, "all have gone", |status| status["sessions"]["current"] == 0);
+    hub.until_said("there is room for clients again: ");
     hub.signal(Signal::TERM);
     assert!(hub.ended().success(), "{:?}", hub.said);
+    let told = hub.said.iter().filter(|line| line.contains("no room for more clients: ")).count();
+    assert_eq!(told, 1, "{:?}", hub.said);
+}
+
+/// Where one door serves everything, whoever has asked for nothing for longest makes room.
+#[test]
+fn connections_that_ask_for_nothing_make_room_for_those_that_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("hub.sock");
+    let _hub = start(folder.path(), Some(64));
+    let silent: Vec<UnixStream> = (0..80).map(|_| push::connect(&socket)).collect();
+    let mut client = Client::open(&socket, "/connect", &[]).unwrap();
+    assert!(matches!(client.next(), Got::Text(_)));
+    // Those that came first are closed, without a word.
+    assert!(all_of(&silent[0]).is_none());
+    let receipt = request(&socket, "POST", "/publish/raw?all=1", &[], b"x");
+    assert_eq!(receipt.status, 200);
+    assert_eq!(client.next(), Got::Text("x".to_owned()));
+}
+
+/// Slow readers of one group fill all the memory that there is for queues; publishers to others do not notice.
+#[test]
+fn slow_readers_give_way_and_nobody_elses_publisher_does() {
+    const SLOW: usize = 8;
+    const MESSAGES: usize = 40;
+    const MOST: u64 = 4_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("hub.sock");
+    let groups = [("slow", "drop-oldest"), ("cut", "disconnect"), ("fast", "disconnect")];
+    let groups = groups.map(|(pattern, slow)| {
+        format!("[[group]]\npattern = \"{pattern}\"\nslow = \"{slow}\"\nclient-may-join = true\n")
+    });
+    let listen = format!("[listen]\neverything = [\"unix:{}\"]\n", socket.display());
+    let text = format!("{listen}[limits]\ntotal-queue-bytes = {MOST}\n{}", groups.concat());
+    let hub = start_with(folder.path(), None, &text);
+    let publish = |group: &str, number: usize, length: usize| -> serde_json::Value {
+        let text = format!("{number} {}", "x".repeat(length));
+        let answer = request(&socket, "POST", &format!("/publish/raw?group={group}"), &[], text.as_bytes());
+        assert_eq!(answer.status, 200, "to {group}: {}", String::from_utf8_lossy(&answer.body));
+        serde_json::from_slice(&answer.body).unwrap()
+    };
+    let join = |group: &str| {
+        let mut client = Client::open(&socket, &format!("/connect?group={group}"), &[]).unwrap();
+        assert!(matches!(client.next(), Got::Text(_)));
+        client
+    };
+    let mut slow: Vec<Client> = (0..SLOW).map(|_| join("slow")).collect();
+    let mut fast = join("fast");
+    for number in 0..MESSAGES {
+        assert_eq!(publish("slow", number, 100_000)["matched"], SLOW);
+        // Small and large ones alike.
+        let receipt = publish("fast", number, if number % 2 == 0 { 10 } else { 50_000 });
+        assert_eq!((&receipt["matched"], &receipt["closed"]), (&1.into(), &0.into()), "{receipt}");
+        let Got::Text(text) = fast.next() else { panic!("the fast one is cut off") };
+        assert!(text.starts_with(&format!("{number} ")), "{text:.20}");
+    }
+    until(&socket, "the bound holds", |status| status["queues"]["bytes"].as_u64().unwrap() <= MOST);
+
+    // Each hears of all that it was sent: a message, or how many are missing in its place.
+    let mut lost = 0;
+    for client in &mut slow {
+        let mut next = 0;
+        while next < MESSAGES {
+            let Got::Text(text) = client.next() else { panic!("it ended after {next}") };
+            match text.strip_prefix("{\"gap\":") {
+                Some(gap) => {
+                    let gap: usize = gap.trim_end_matches('}').parse().unwrap();
+                    (next, lost) = (next + gap, lost + gap);
+                }
+                None => {
+                    assert!(text.starts_with(&format!("{next} ")), "{text:.20} instead of {next}");
+                    next += 1;
+                }
+            }
+        }
+        assert!(next == MESSAGES, "the newest arrives");
+    }
+    assert!(lost > 0);
+    let written = SLOW * MESSAGES - lost + MESSAGES;
+    let all = serde_json::json!({ "matched": (SLOW + 1) * MESSAGES, "written": written, "dropped": lost, "closed": 0 });
+    until(&socket, "everything has ended once", |status| status["deliveries"] == all);
+
+    // By the other rule they end, as many as it takes.
+    let cut: Vec<Client> = (0..SLOW).map(|_| join("cut")).collect();
+    for number in 0..9 {
+        publish("cut", number, 100_000);
+        publish("fast", number, 10);
+        assert!(matches!(fast.next(), Got::Text(_)));
+    }
+    until(&socket, "some have ended", |status| {
+        let ended = status["sessions"]["ended"]["slow"].as_u64().unwrap();
+        assert!(ended < SLOW as u64, "none of their queues was full: {status}");
+        ended > 0 && status["queues"]["bytes"].as_u64().unwrap() <= MOST
+    });
+    drop((cut, hub));
 }
 
 /// The process's own memory, in bytes.

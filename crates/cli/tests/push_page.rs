@@ -61,8 +61,10 @@ fn requests_and_their_answers() {
     for (path, methods) in openapi()["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap().iter().filter(|(method, _)| *method != "parameters") {
             let mut statuses = keys(&operation["responses"]);
-            // Told below the table.
-            statuses.remove("401");
+            // Told below the table, of all that is for backends and operators.
+            if statuses.remove("401") {
+                statuses.remove("403");
+            }
             described.insert(format!("{} {path}", method.to_uppercase()), statuses);
         }
     }

@@ -79,11 +79,74 @@ fn it_says_when_it_is_ready_and_when_anybody_may_publish() {
     let mut message = [0; 64];
     let length = notify.recv(&mut message).unwrap();
     assert_eq!(&message[..length], b"READY=1\n");
-    assert_eq!(get(hub.port(), "/status"), 200);
+    let port = hub.port();
+    assert_eq!(get(port, "/status"), 200);
     hub.signal(Signal::INT);
     assert_eq!(hub.ended().code(), Some(0));
     let told = hub.said.join("\n");
-    assert!(told.contains("warn: whoever reaches `:0` may publish"), "{told}");
+    // All addresses are shown as such, and not as one of them.
+    let all = if std::net::TcpListener::bind("[::1]:0").is_ok() { "*" } else { "0.0.0.0" };
+    assert!(told.contains(&format!("warn: whoever reaches http://{all}:{port}/ may publish")), "{told}");
+    assert!(told.contains(&format!("info: listening on http://{all}:{port}/ (everything)")), "{told}");
+}
+
+#[test]
+fn publishing_without_a_token_is_warned_of_where_others_could() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, admin) = (folder.path().join("push.toml"), folder.path().join("admin.sock"));
+    let warnings = |listen: &str, rest: &str| {
+        fs::write(&config, format!("[listen]\n{listen}\n{rest}")).unwrap();
+        let mut command = oroshi(&["--config", config.to_str().unwrap()]);
+        let mut hub = Process::start(command.env("TOKEN", "s3cret")).unwrap();
+        hub.signal(Signal::TERM);
+        assert_eq!(hub.ended().code(), Some(0));
+        hub.said
+            .iter()
+            .filter(|line| line.contains(" warn: "))
+            .map(|line| line.split(" warn: ").nth(1).unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let public = "public = \"127.0.0.1:0\"";
+    let loopback = format!("{public}\nadmin = \"127.0.0.1:0\"");
+    let told = warnings(&loopback, "");
+    assert!(
+        matches!(&told[..], [one] if one.starts_with("every program on this machine may publish at http://127.0.0.1:")),
+        "{told:?}"
+    );
+    let told = warnings("everything = \"127.0.0.1:0\"", "");
+    assert!(matches!(&told[..], [one] if one.starts_with("whoever reaches http://127.0.0.1:")), "{told:?}");
+    for (listen, rest) in [
+        (loopback, "[auth]\ntoken-env = \"TOKEN\"\n"),
+        ("everything = \"127.0.0.1:0\"".into(), "[auth]\ntoken-env = \"TOKEN\"\n"),
+        (format!("{public}\nadmin = \"{}\"", admin.display()), ""),
+    ] {
+        assert_eq!(warnings(&listen, rest), [""; 0], "{listen}");
+    }
+}
+
+/// What is there is said where it may be asked for.
+#[test]
+fn clients_are_told_of_what_there_is_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("push.toml");
+    let listen = "[listen]\npublic = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n";
+    for (first, expected) in [("", "/connect, /poll or /ping"), ("transports = [\"sse\"]\n", "/connect or /ping")] {
+        fs::write(&config, format!("{first}{listen}")).unwrap();
+        let mut hub = Process::start(&mut oroshi(&["--config", config.to_str().unwrap()])).unwrap();
+        let [public, admin] = hub.ports(2)[..] else { panic!("{:?}", hub.said) };
+        let message = |port: u16, target: &str| {
+            let answer = push::request_at(port, "GET", target, &["Host: localhost"], b"");
+            assert_eq!(answer.status, 404, "{target}: {answer:?}");
+            answer.json()["message"].as_str().unwrap().to_owned()
+        };
+        for target in ["/openapi.json", "/status", "/"] {
+            assert_eq!(
+                message(public, target),
+                format!("there is nothing at `{target}` for clients: expected {expected}")
+            );
+        }
+        assert_eq!(message(admin, "/nothing"), "there is nothing at `/nothing`: /openapi.json says what there is");
+    }
 }
 
 #[test]

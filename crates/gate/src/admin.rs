@@ -7,11 +7,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use oroshi_lookup::{Explanation, Held, key};
-use oroshi_server::{Error, Exchange};
+use oroshi_server::{Error, Exchange, page};
 use oroshi_words::query;
 use serde_json::{Value, json};
 
-use crate::draft::names_this_machine;
 use crate::plan::{Action, KeyFrom};
 use crate::route::{Asked, readings};
 use crate::site::{Site, is_key};
@@ -41,10 +40,10 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
         Err(Problem(404, format!("there is nothing at `{path}`: expected one of {}", PATHS.join(", "))))
     } else if method != wanted && !(wanted == "GET" && method == "HEAD") {
         Err(Problem(405, format!("{method} is not allowed here: expected {wanted}")))
-    } else if exchange.head.headers.get("origin").is_some() {
+    } else if exchange.head.headers.get("origin").is_some() || page::is_foreign(&exchange.head) {
         // A page that a browser on this machine has open is no operator.
         Err(Problem(403, "pages of browsers are not served here: expected a request without Origin".to_owned()))
-    } else if is_tcp && !exchange.head.host.is_none_or(is_local) {
+    } else if is_tcp && !page::names_loopback(&exchange.head) {
         // Nor is one whose name was made to lead here (DNS rebinding); it asks by that name.
         Err(Problem(403, "this is for operators: expected localhost or a loopback address in Host".to_owned()))
     } else {
@@ -70,11 +69,6 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
     let mut body = value.to_string().into_bytes();
     body.push(b'\n');
     exchange.reply.send(status, fields, &body).await
-}
-
-/// Whether who asks by this name knows that it is this machine.
-fn is_local(host: &[u8]) -> bool {
-    key::host(host).is_ok_and(|host| names_this_machine(&host))
 }
 
 /// The parameters of a query that are among `known`, in their order.

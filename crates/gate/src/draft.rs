@@ -4,11 +4,11 @@
 mod parts;
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
 use std::time::Duration;
 
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
 use oroshi_net::{CpuList, available_cpus};
+use oroshi_server::page::names_this_machine;
 
 use crate::access;
 use crate::forward::{self, Rules};
@@ -497,12 +497,6 @@ fn is_local(address: &str) -> bool {
         return !address.trim_start_matches("unix:").starts_with('@');
     }
     names_this_machine(address.rsplit_once(':').map_or(address, |(host, _)| host))
-}
-
-/// Whether a host without a port is this machine, whoever asks.
-pub(crate) fn names_this_machine(host: &str) -> bool {
-    let host = host.trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Numbers for the pools of upstreams and look-ups, whose settings differ. They are made of the names, so that a reload that puts another one before

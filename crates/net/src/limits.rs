@@ -33,6 +33,32 @@ pub fn ensure_descriptors(needed: u64) -> Result<u64, DescriptorError> {
     }
 }
 
+/// Room for connections, as [`room_for`] found it.
+#[derive(Debug)]
+pub struct Room {
+    /// So many connections there may be: as many as were wanted, or less.
+    pub connections: u64,
+    /// Why there is room for less than was wanted.
+    pub lacking: Option<DescriptorError>,
+}
+
+/// Makes room for `wanted` connections that take `each` descriptors, beside `others` that the process has or will have for something else:
+/// raises the soft limit as far as that takes. Where the hard limit is lower, there is room for fewer connections, at least one: whoever
+/// accepts more would have clients take the descriptors of everything else.
+pub fn room_for(wanted: u64, each: u64, others: u64) -> Room {
+    let each = each.max(1);
+    let counted = open_descriptors() + SPARE;
+    let total = wanted.saturating_mul(each).saturating_add(others);
+    let Err(error) = ensure_descriptors(total.saturating_sub(counted)) else {
+        return Room { connections: wanted, lacking: None };
+    };
+    let hard = error.hard;
+    // As many as may be.
+    let _ = ensure_descriptors(hard.saturating_sub(open_descriptors() + SPARE));
+    let most = (hard.saturating_sub(others) / each).max(1);
+    Room { connections: wanted.min(most), lacking: (most < wanted).then_some(error) }
+}
+
 /// The process may not open as many descriptors as the work needs. Raise the hard limit where the process is started,
 /// as the message says, or ask for fewer connections.
 #[derive(Debug, Error)]
@@ -55,7 +81,7 @@ pub struct DescriptorError {
 }
 
 /// How many descriptors this process has open; 0 where /proc is not mounted.
-fn open_descriptors() -> u64 {
+pub fn open_descriptors() -> u64 {
     // One of them is the folder being read.
     fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64 - 1)
 }

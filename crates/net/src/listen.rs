@@ -217,6 +217,18 @@ impl LocalAddress<'_> {
         }
     }
 
+    /// The address for people: as [`url`](Self::url), and `http://*:8080/` where it listens on all addresses of this machine, `http://0.0.0.0:8080/`
+    /// on all of IPv4. Not to connect to. `scheme` is `http` or `https`.
+    pub fn shown(&self, scheme: &str) -> String {
+        match self.0 {
+            Peer::Tcp(SocketAddr::V6(address)) if address.ip().is_unspecified() => {
+                format!("{scheme}://*:{}/", address.port())
+            }
+            Peer::Tcp(address) => format!("{scheme}://{address}/"),
+            Peer::Unix(_) => self.to_string(),
+        }
+    }
+
     /// Where to connect to.
     pub fn peer(&self) -> Peer {
         match self.0 {

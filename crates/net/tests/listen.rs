@@ -41,11 +41,20 @@ fn addresses_are_read_in_every_form() {
         assert_ne!(bound.port(), 0);
         let text = listener.local_address().to_string();
         assert!(text.starts_with(shown) && text.ends_with(&format!(":{}", bound.port())), "{address}: {text}");
+        // For people, all addresses are not one of them.
+        let all = match address {
+            "0.0.0.0:0" => format!("https://0.0.0.0:{}/", bound.port()),
+            "[::]:0" => format!("https://*:{}/", bound.port()),
+            _ => format!("https://{text}/"),
+        };
+        assert_eq!(listener.local_address().shown("https"), all, "{address}");
     }
     let (_folder, unix) = unix_address();
     for (address, shown) in [(unix.as_str(), unix.as_str()), (&unix[5..], &unix), ("unix:@oroshi-a", "unix:@oroshi-a")]
     {
-        assert_eq!(listener(address).local_address().to_string(), shown);
+        let listener = listener(address);
+        assert_eq!(listener.local_address().to_string(), shown);
+        assert_eq!(listener.local_address().shown("http"), shown);
     }
 }
 

@@ -1,6 +1,9 @@
-//! How many clients may connect per second: a token bucket.
+//! How many clients may come in: per second, by a token bucket; and at all, of which the log tells when there are too many, and when no
+//! longer.
 
 use tokio::time::Instant;
+
+use crate::node::Node;
 
 /// Lets so many in per second, and one second's worth at once.
 #[derive(Debug)]
@@ -30,6 +33,39 @@ impl Admission {
             self.tokens -= 1.0;
         }
         may
+    }
+}
+
+/// Whether clients are turned away, as the log has it.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd {
+    is_told: bool,
+    turned_away: usize,
+}
+
+impl Crowd {
+    /// Looks whether there is room for more clients, and tells the log if that has changed.
+    pub(crate) fn look_at(&mut self, node: &Node) {
+        let (sessions, most_sessions) = (node.sessions(), node.plan.limits.sessions);
+        let (held, most) = node.room.as_ref().map_or((0, usize::MAX), |room| (room.held(), room.most()));
+        let turned_away = node.turned_away();
+        let were = std::mem::replace(&mut self.turned_away, turned_away);
+        let is_full = sessions >= most_sessions || held >= most || turned_away > were;
+        let has_room = sessions < most_sessions - most_sessions / 8 && held < most - most / 8 && turned_away == were;
+        if is_full && !self.is_told {
+            self.is_told = true;
+            let connections =
+                if most == usize::MAX { String::new() } else { format!(", {held} of {most} connections") };
+            tracing::warn!(
+                "no room for more clients: {sessions} of {most_sessions} sessions{connections}. They wait, or are answered 503: raise the \
+                 limit on descriptors (LimitNOFILE=, ulimit -Hn) or limits.sessions, or run more hubs"
+            );
+        } else if has_room && self.is_told {
+            self.is_told = false;
+            tracing::info!(
+                "there is room for clients again: {sessions} of {most_sessions} sessions; {turned_away} were turned away since the start"
+            );
+        }
     }
 }
 

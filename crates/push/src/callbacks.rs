@@ -13,6 +13,8 @@ use oroshi_client::{Deadlines, Error, Headers, RequestBuilder};
 use oroshi_http1::RequestHead;
 use oroshi_net::Endpoint;
 use oroshi_websocket::Kind;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::plan::Plan;
 use crate::random;
@@ -21,6 +23,8 @@ use crate::random;
 const ENDPOINT: &str = "X-Kuiperbelt-Endpoint";
 /// In the answer to the connect callback: the groups that the session belongs to, with commas.
 const GROUPS: &str = "X-Oroshi-Groups";
+/// To the connect callback: the subprotocols that the client offers. In its answer: the one that is spoken.
+const PROTOCOL: &str = "Sec-WebSocket-Protocol";
 /// Names a message from a session: the same on every try.
 const MESSAGE: &str = "X-Oroshi-Message";
 
@@ -32,11 +36,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The callbacks of one core.
 pub(crate) struct Callbacks {
     client: Client,
+    /// Requests that may be under way: as many as there may be connections, so that none waits for one once its time runs.
+    turns: Semaphore,
+    /// How long a client waits for its turn.
+    queue: Duration,
     connect: Option<Endpoint>,
     establish: Option<Endpoint>,
     receive: Option<Endpoint>,
     close: Option<Endpoint>,
     session_header: String,
+    /// Whether the backend hears which subprotocols a client offers.
+    passes_protocols: bool,
     /// The value of [`ENDPOINT`].
     endpoint: String,
     /// Set, or taken away, on the way to the backend.
@@ -57,6 +67,8 @@ pub(crate) struct Welcome {
     pub(crate) groups: Vec<String>,
     /// The first message to it.
     pub(crate) hello: Option<(Kind, Bytes)>,
+    /// The subprotocol that the backend has chosen.
+    pub(crate) protocol: Option<String>,
 }
 
 /// A session that may not open: what its client is answered.
@@ -67,6 +79,8 @@ pub(crate) struct Refusal {
     /// The type of `body`.
     pub(crate) content_type: String,
     pub(crate) body: Bytes,
+    /// Whether the backend was not even asked, as it is asked about too many others: the client may come again soon.
+    pub(crate) is_busy: bool,
 }
 
 /// What became of the callbacks so far.
@@ -90,6 +104,8 @@ pub(crate) struct CallbackCount {
     pub(crate) failed: u64,
     /// Tries after the first.
     pub(crate) retried: u64,
+    /// Those that the backend was never asked: it was asked about as many as may be, for too long. Only connect has any.
+    pub(crate) crowded: u64,
 }
 
 impl Callbacks {
@@ -111,7 +127,7 @@ impl Callbacks {
         let client = oroshi_client::Client::builder()
             .connections(callbacks.connections.max(1))
             .connections_per_host(callbacks.connections.max(1))
-            // A session waits for one callback at a time, so the limit on sessions is one on these too.
+            // Whoever has a turn has a connection.
             .waiting(usize::MAX)
             .deadlines(deadlines)
             .collect_bytes(callbacks.answer_bytes as u64)
@@ -121,11 +137,15 @@ impl Callbacks {
         Callbacks {
             // With at least one connection and no headers there is nothing to refuse.
             client: client.unwrap_or_default(),
+            turns: Semaphore::new(callbacks.connections.clamp(1, Semaphore::MAX_PERMITS)),
+            queue: callbacks.queue,
             connect: endpoint(&callbacks.connect),
             establish: endpoint(&callbacks.establish),
             receive: endpoint(&callbacks.receive),
             close: endpoint(&callbacks.close),
             session_header: plan.session_header.clone(),
+            // kuiperbelt knows of none.
+            passes_protocols: !plan.compat_ekbo || !plan.subprotocols.is_empty(),
             endpoint: plan.endpoint.clone(),
             headers: callbacks.headers.clone(),
             retries: callbacks.retries,
@@ -140,7 +160,12 @@ impl Callbacks {
     /// It is tried once: the client waits, and can ask again itself.
     pub(crate) async fn connect(&self, head: &RequestHead<'_>) -> Result<Welcome, Refusal> {
         let Some(url) = &self.connect else {
-            return Ok(Welcome { key: random::key(), groups: Vec::new(), hello: None });
+            return Ok(Welcome { key: random::key(), groups: Vec::new(), hello: None, protocol: None });
+        };
+        let Ok(Ok(_turn)) = timeout(self.queue, self.turns.acquire()).await else {
+            self.counts.borrow_mut().connect.crowded += 1;
+            let text = "the backend is asked about as many clients as it may be: connect again in a second";
+            return Err(Refusal { is_busy: true, ..Refusal::text(503, text.to_owned()) });
         };
         let request = self.connect_request(url, head);
         let answer = async {
@@ -156,7 +181,7 @@ impl Callbacks {
             }
             Ok((status, headers, body)) => {
                 let content_type = headers.get_str("Content-Type").unwrap_or("application/octet-stream").to_owned();
-                let refusal = Refusal { status, content_type, body: body.into() };
+                let refusal = Refusal { status, content_type, body: body.into(), is_busy: false };
                 (Err(refusal), (status < 500).then_some(false))
             }
             Err(error) => {
@@ -219,7 +244,9 @@ impl Callbacks {
         }
         let is_set = |name: &str| self.headers.iter().any(|(set, _)| set.eq_ignore_ascii_case(name));
         let mut request = self.client.get(url);
-        for field in head.headers.iter().filter(|field| is_passed_on(field.name) && !is_set(field.name)) {
+        let is_for_it =
+            |name: &str| is_passed_on(name) || (self.passes_protocols && name.eq_ignore_ascii_case(PROTOCOL));
+        for field in head.headers.iter().filter(|field| is_for_it(field.name) && !is_set(field.name)) {
             request = request.header(field.name, field.value);
         }
         self.set_headers(request).header(ENDPOINT, &self.endpoint)
@@ -249,6 +276,8 @@ impl Callbacks {
     ) -> (Option<u16>, u64) {
         let mut retried = 0;
         loop {
+            // It is never closed.
+            let turn = self.turns.acquire().await;
             let why = match request().send().await {
                 Ok(response) => {
                     let status = response.status();
@@ -263,6 +292,7 @@ impl Callbacks {
                 }
                 Err(error) => error.to_string(),
             };
+            drop(turn);
             if retried >= u64::from(self.retries) {
                 tracing::warn!(callback, session, tries = retried + 1, "given up: {why}");
                 return (None, retried);
@@ -296,7 +326,12 @@ impl Callbacks {
             let why = "the backend's first message is a text that is not UTF-8 (bytes are application/octet-stream)";
             return Err(Refusal::text(502, why.into()));
         }
-        Ok(Welcome { key, groups, hello: (!body.is_empty()).then(|| (kind, body.into())) })
+        let protocol = match headers.get(PROTOCOL).map(str::from_utf8) {
+            Some(Err(_)) => return Err(Refusal::text(502, format!("the backend's {PROTOCOL} is not UTF-8"))),
+            Some(Ok(name)) => Some(name.trim()).filter(|name| !name.is_empty()).map(str::to_owned),
+            None => None,
+        };
+        Ok(Welcome { key, groups, hello: (!body.is_empty()).then(|| (kind, body.into())), protocol })
     }
 
     fn message_name(&self) -> String {
@@ -306,8 +341,9 @@ impl Callbacks {
 }
 
 impl Refusal {
-    fn text(status: u16, text: String) -> Self {
-        Refusal { status, content_type: "text/plain; charset=utf-8".into(), body: text.into() }
+    pub(crate) fn text(status: u16, text: String) -> Self {
+        let content_type = "text/plain; charset=utf-8".into();
+        Refusal { status, content_type, body: text.into(), is_busy: false }
     }
 }
 
@@ -335,6 +371,7 @@ impl std::ops::AddAssign for CallbackCounts {
             mine.refused += others.refused;
             mine.failed += others.failed;
             mine.retried += others.retried;
+            mine.crowded += others.crowded;
         }
     }
 }
@@ -362,7 +399,7 @@ fn count(counts: &mut CallbackCount, agreed: Option<bool>, retried: u64) -> bool
     agreed == Some(true)
 }
 
-/// Whether a header of the client's is for the backend too. Those of the handshake and of the connection are not, nor is the Host. The
+/// Whether a header of the client's is for the backend too. Those of the handshake (but for the subprotocols) and of the connection are not, nor is the Host. The
 /// content codings are the callback's own matter: what a browser takes need not be what we can unpack. And only the hub says who it is.
 fn is_passed_on(name: &str) -> bool {
     const KEPT_BACK: [&str; 13] = [

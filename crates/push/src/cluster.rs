@@ -4,6 +4,9 @@
 //! close one, to join or leave. Each replies to who asked. What is published reaches a node once or not at all: NATS keeps nothing
 //! for later here, and neither do nodes.
 //!
+//! Who may have missed something is told. Each node says with everything that it says how much it has published to all and to groups, be it
+//! that nobody could be reached: so the others see what they did not get, and tell their sessions of it before anything that comes after.
+//!
 //! - This module is the cores' end. They speak to one thread (`carrier`) that holds the connection, and never wait for it.
 //! - `wire` is what nodes say, as bytes; `peers` who is there and what is to be believed: no I/O in either.
 //! - `serve` is what this node does for others. `address`: where NATS is.
@@ -25,7 +28,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 
-use crate::cluster::wire::{Body, Head, Reply, Request};
+use crate::cluster::wire::{Body, Head, Reply, Request, Wide};
 use crate::control::{Closed, SessionInfo};
 use crate::hub::Hub;
 use crate::message::Message;
@@ -59,6 +62,11 @@ struct Shared {
     connected: AtomicBool,
     /// The other nodes that are there, or were when the link was lost.
     known: AtomicU32,
+    /// Those that were there, have gone silent, and have not left.
+    absent: AtomicU32,
+    /// What was published that went to nobody, and whose turn to be told of has not come.
+    unsent_all: AtomicU64,
+    unsent_groups: AtomicU64,
     /// The largest message that NATS takes, bytes.
     max_payload: AtomicUsize,
     counters: Counters,
@@ -96,6 +104,8 @@ pub(crate) struct LinkCounts {
     pub(crate) connected: bool,
     /// The other nodes that are there, or were when the link was lost.
     pub(crate) nodes: u32,
+    /// Those that have gone silent and have not left: a receipt counts them among the known for a minute.
+    pub(crate) absent: u32,
     /// How often the link came about.
     pub(crate) connects: u64,
     /// Requests to the other nodes.
@@ -124,7 +134,13 @@ pub(crate) struct LinkCounts {
 #[derive(Debug)]
 enum Order {
     /// To be asked of all, until when it makes sense, and where the replies go.
-    Request { frame: Vec<u8>, until: Instant, replies: UnboundedSender<Progress>, _room: OwnedSemaphorePermit },
+    Request {
+        frame: Vec<u8>,
+        wide: Wide,
+        until: Instant,
+        replies: UnboundedSender<Progress>,
+        _room: OwnedSemaphorePermit,
+    },
     /// To be told to all.
     Claim { key: Arc<str> },
     /// To be told to one.
@@ -148,6 +164,9 @@ impl Link {
             began: Instant::now(),
             connected: AtomicBool::new(false),
             known: AtomicU32::new(0),
+            absent: AtomicU32::new(0),
+            unsent_all: AtomicU64::new(0),
+            unsent_groups: AtomicU64::new(0),
             max_payload: AtomicUsize::new(usize::MAX),
             counters: Counters::default(),
             trouble: Mutex::default(),
@@ -172,7 +191,7 @@ impl Link {
             let nodes = Nodes { known: 1, answered: 1, connected };
             return Receipt { nodes, ..hub.publish_here(publish).await };
         }
-        let known = self.shared.known.load(Ordering::Relaxed);
+        let known = self.shared.known.load(Ordering::Relaxed) + self.shared.absent.load(Ordering::Relaxed);
         let to = Targets { sessions: elsewhere.clone(), ..to.clone() };
         // Who does not wait for readers still waits for queues with room.
         let mut replies = self.request(Request::Publish(Publish { to, ..Publish::clone(publish) }), publish.deadline);
@@ -250,11 +269,12 @@ impl Link {
     }
 
     pub(crate) fn counts(&self) -> LinkCounts {
-        let Shared { connected, known, counters, .. } = &*self.shared;
+        let Shared { connected, known, absent, counters, .. } = &*self.shared;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         LinkCounts {
             connected: connected.load(Ordering::Relaxed),
             nodes: known.load(Ordering::Relaxed),
+            absent: absent.load(Ordering::Relaxed),
             connects: read(&counters.connects),
             sent: read(&counters.sent),
             received: read(&counters.received),
@@ -274,13 +294,18 @@ impl Link {
         let now = Instant::now();
         let until = now + self.receipt_timeout;
         let mut replies = Replies { progress: None, until, longest: until + longer };
+        let wide = match &request {
+            Request::Publish(Publish { to, .. }) => Wide::of(to),
+            _ => Wide::default(),
+        };
         if !self.shared.reaches_somebody() {
+            self.shared.unsent(wide);
             if self.shared.known.load(Ordering::Relaxed) > 0 {
                 count(&self.shared.counters.unsent, 1);
             }
             return replies;
         }
-        let head = Head { sender: self.shared.me, number: 0, sent_ms: self.shared.now_ms() };
+        let head = Head { sender: self.shared.me, sent_ms: self.shared.now_ms(), ..Head::default() };
         let frame = Body::Request { patience: self.receipt_timeout, request }.encode(head);
         let most = self.shared.max_payload.load(Ordering::Relaxed);
         if frame.len() > most {
@@ -289,15 +314,17 @@ impl Link {
                 "a message of {size} bytes went to no other node: NATS takes {most} (its max_payload)"
             ));
             count(&self.shared.counters.unsent, 1);
+            self.shared.unsent(wide);
             return replies;
         }
         let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned((frame.len() / 1024 + 1) as u32) else {
             self.shared.trouble(format!("more than {} MiB wait to be handed to NATS", WAITING_KIB / 1024));
             count(&self.shared.counters.unsent, 1);
+            self.shared.unsent(wide);
             return replies;
         };
         let (sender, progress) = mpsc::unbounded_channel();
-        if self.orders.send(Order::Request { frame, until, replies: sender, _room: room }).is_ok() {
+        if self.orders.send(Order::Request { frame, wide, until, replies: sender, _room: room }).is_ok() {
             replies.progress = Some(progress);
         }
         replies
@@ -316,6 +343,20 @@ impl Shared {
 
     fn reaches_somebody(&self) -> bool {
         self.connected.load(Ordering::Relaxed) && self.known.load(Ordering::Relaxed) > 0
+    }
+
+    /// Something was published that went to nobody: the others are to know, once they can.
+    fn unsent(&self, wide: Wide) {
+        if !wide.is_none() {
+            self.unsent_all.fetch_add(wide.all, Ordering::Relaxed);
+            self.unsent_groups.fetch_add(wide.groups, Ordering::Relaxed);
+        }
+    }
+
+    /// What has gone to nobody since this was last asked.
+    fn take_unsent(&self) -> Wide {
+        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
+        Wide { all: take(&self.unsent_all), groups: take(&self.unsent_groups) }
     }
 
     /// Something goes wrong: `/status` says it, and the log if it has not yet.

@@ -124,6 +124,7 @@ impl Hub {
             }
             session.tells_close.set(false);
             if let Some(last) = last {
+                hub.counters.word();
                 hub.send_last(session, last);
             }
             hub.end(session, Reason::Closed, code, &reason);

@@ -29,13 +29,16 @@ pub(crate) struct Counters {
     pub(crate) connecting: Cell<u64>,
     /// Close callbacks under way.
     pub(crate) closing: Cell<u64>,
+    /// First and last words to single sessions: the connect callback's, and those of `/close`.
+    words: Cell<u64>,
 }
 
 /// The transports, as [`Framing::name`] calls them.
 pub(crate) const TRANSPORTS: [&str; 4] = ["websocket", "sse", "stream", "poll"];
 
 /// Why sessions ended, as metrics call it.
-pub(crate) const REASONS: [&str; 7] = ["client", "violation", "slow", "silent", "closed", "replaced", "drain"];
+pub(crate) const REASONS: [&str; 8] =
+    ["client", "violation", "slow", "silent", "closed", "replaced", "drain", "missed"];
 
 /// What was counted, added up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,6 +65,8 @@ pub(crate) struct Counts {
     pub(crate) connect_refused: u64,
     pub(crate) connecting: u64,
     pub(crate) closing: u64,
+    /// First and last words to single sessions, which kuiperbelt counts among the messages.
+    pub(crate) words: u64,
     pub(crate) callbacks: CallbackCounts,
 }
 
@@ -81,6 +86,10 @@ impl Counters {
     pub(crate) fn published(&self, bytes: usize) {
         add(&self.published, 1);
         add(&self.published_bytes, bytes as u64);
+    }
+
+    pub(crate) fn word(&self) {
+        add(&self.words, 1);
     }
 
     pub(crate) fn overloaded(&self) {
@@ -114,6 +123,7 @@ impl Counters {
             connect_refused: self.connect_refused.get(),
             connecting: self.connecting.get(),
             closing: self.closing.get(),
+            words: self.words.get(),
             callbacks: CallbackCounts::default(),
         }
     }
@@ -142,6 +152,7 @@ impl Sum for Counts {
             sum.connect_refused += one.connect_refused;
             sum.connecting += one.connecting;
             sum.closing += one.closing;
+            sum.words += one.words;
             sum.callbacks += one.callbacks;
             sum
         })

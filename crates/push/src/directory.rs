@@ -17,7 +17,13 @@ pub(crate) struct Place {
     pub(crate) slot: u32,
     /// Which of those who had that number.
     pub(crate) generation: u32,
+    /// A page in a browser has opened it, whose origin was looked at. Only another such page takes its key.
+    pub(crate) of_page: bool,
 }
+
+/// A page's session has the key, and what wants it is no page's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OfPage;
 
 /// Sessions by key.
 #[derive(Debug)]
@@ -37,12 +43,16 @@ impl Directory {
     }
 
     /// Puts a session in. Whoever had the key before has lost it, and is returned.
-    pub(crate) fn insert(&self, key: &Arc<str>, place: Place) -> Option<Place> {
+    ///
+    /// # Errors
+    /// To take a key takes what it took to get it first: nothing has changed then.
+    pub(crate) fn insert(&self, key: &Arc<str>, place: Place) -> Result<Option<Place>, OfPage> {
         match self.part(key).entry(Arc::clone(key)) {
-            Entry::Occupied(mut held) => Some(std::mem::replace(held.get_mut(), place)),
+            Entry::Occupied(held) if held.get().of_page && !place.of_page => Err(OfPage),
+            Entry::Occupied(mut held) => Ok(Some(std::mem::replace(held.get_mut(), place))),
             Entry::Vacant(free) => {
                 free.insert(place);
-                None
+                Ok(None)
             }
         }
     }
@@ -74,12 +84,27 @@ mod tests {
     fn the_later_of_two_has_the_key_and_the_earlier_one_leaves_it_alone() {
         let directory = Directory::new();
         let key: Arc<str> = "k".into();
-        let [first, second] = [0, 1].map(|core| Place { core, slot: 7, generation: 1 });
-        assert_eq!(directory.insert(&key, first), None);
-        assert_eq!(directory.insert(&key, second), Some(first));
+        let [first, second] = [0, 1].map(|core| Place { core, slot: 7, generation: 1, of_page: false });
+        assert_eq!(directory.insert(&key, first), Ok(None));
+        assert_eq!(directory.insert(&key, second), Ok(Some(first)));
         directory.remove(&key, first);
         assert_eq!(directory.find("k"), Some(second));
         directory.remove(&key, second);
         assert_eq!(directory.find("k"), None);
+    }
+
+    #[test]
+    fn a_pages_key_goes_to_another_page_alone() {
+        let directory = Directory::new();
+        let key: Arc<str> = "k".into();
+        let [page, program, other] =
+            [(1, true), (2, false), (3, true)].map(|(slot, of_page)| Place { core: 0, slot, generation: 1, of_page });
+        assert_eq!(directory.insert(&key, program), Ok(None));
+        assert_eq!(directory.insert(&key, page), Ok(Some(program)));
+        assert_eq!(directory.insert(&key, program), Err(OfPage));
+        assert_eq!(directory.find("k"), Some(page));
+        assert_eq!(directory.insert(&key, other), Ok(Some(page)));
+        directory.remove(&key, other);
+        assert_eq!(directory.insert(&key, program), Ok(None));
     }
 }

@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use oroshi_net::endpoint::EndpointError;
 use oroshi_net::{CpuList, available_cpus};
 
-use crate::plan::{Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves};
+use crate::plan::{
+    Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves, Transports,
+};
 
 /// A hub as somebody described it. `Default` is a hub that listens nowhere.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +32,10 @@ pub struct Draft {
     pub callbacks: Callbacks,
     /// Whose pages may connect; `None`: everybody's.
     pub origins: Option<Origins>,
+    /// How clients may connect; `None`: in every way.
+    pub transports: Option<Transports>,
+    /// The subprotocols of WebSocket that are agreed to.
+    pub subprotocols: Vec<String>,
     /// Sizes, counts and times.
     pub limits: Limits,
     /// What `/send` does about sessions it does not know.
@@ -159,7 +165,10 @@ impl Draft {
             session_header: self.session_header.unwrap_or(usual.session_header),
             endpoint,
             callbacks: self.callbacks,
+            connections: usual.connections,
             origins: self.origins.unwrap_or(usual.origins),
+            transports: self.transports.unwrap_or(usual.transports),
+            subprotocols: self.subprotocols,
             limits: self.limits,
             send: self.send,
             groups: self.groups,

@@ -109,7 +109,7 @@ mod tests {
     use crate::message::Framing;
 
     fn session(slot: u32) -> Rc<Session> {
-        let place = Place { core: 0, slot, generation: 0 };
+        let place = Place { core: 0, slot, generation: 0, of_page: false };
         Rc::new(Session::new(slot.to_string().into(), place, Framing::WebSocket, 1))
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oroshi_net::Stream;
+use oroshi_server::Room;
 use oroshi_websocket::{CloseCode, Kind};
 use slab::Slab;
 use tokio::sync::Notify;
@@ -15,12 +16,13 @@ use tokio::sync::Notify;
 use crate::admission::Admission;
 use crate::callbacks::Callbacks;
 use crate::counts::{Counters, Counts};
-use crate::directory::Place;
+use crate::directory::{OfPage, Place};
 use crate::group::Groups;
 use crate::message::{Framing, Message};
 use crate::node::Node;
 use crate::outbox::{Bounds, Pushed};
 use crate::plan::{Plan, Slow};
+use crate::pressure::Pressure;
 use crate::session::{Reason, Serving, Session, State, enqueue_upstream, next_upstream};
 use crate::tally::{Delivery, Outcome};
 
@@ -56,6 +58,9 @@ pub(crate) struct Hub {
     stamp: Cell<u32>,
     /// The bytes that wait for sessions.
     queued: Cell<usize>,
+    /// For so many sessions something waits.
+    waiting: Cell<usize>,
+    pub(crate) pressure: Pressure,
     urgent: RefCell<Vec<Rc<Session>>>,
     bulk: RefCell<VecDeque<Rc<Session>>>,
     /// Rung when one of these is no longer empty.
@@ -72,6 +77,8 @@ pub(crate) enum NoSession {
     Draining,
     /// There are as many as there may be.
     Full,
+    /// A page's session has the key, and this is no page's.
+    OfPage,
 }
 
 impl Hub {
@@ -94,6 +101,8 @@ impl Hub {
             generation: Cell::new(0),
             stamp: Cell::new(0),
             queued: Cell::new(0),
+            waiting: Cell::new(0),
+            pressure: Pressure::default(),
             urgent: RefCell::default(),
             bulk: RefCell::default(),
             work: Notify::new(),
@@ -113,35 +122,48 @@ impl Hub {
         self.admission.borrow_mut().as_mut().is_none_or(Admission::admit)
     }
 
+    /// Whether there are as many sessions as there may be. Whoever asks is turned away for it.
+    pub(crate) fn is_full(&self) -> bool {
+        let is_full = self.node.sessions() >= self.plan().limits.sessions;
+        if is_full {
+            self.node.turn_away();
+        }
+        is_full
+    }
+
     /// Opens a session under this key, with its first messages; whoever had the key before is replaced. What is published from here on
-    /// reaches it, once it has a stream.
+    /// reaches it, once it has a stream. `of_page`: a page has asked for it, whose origin was looked at.
     pub(crate) fn open(
         self: &Rc<Self>,
         key: &str,
         framing: Framing,
+        of_page: bool,
         hello: impl FnOnce(&Arc<str>) -> Vec<Message>,
         groups: &[String],
     ) -> Result<Rc<Session>, NoSession> {
         if self.draining.get() {
             return Err(NoSession::Draining);
         }
-        if self.node.sessions() >= self.plan().limits.sessions {
+        if self.is_full() {
             return Err(NoSession::Full);
         }
         self.generation.set(self.generation.get().wrapping_add(1));
-        let session = {
+        let (session, old) = {
             let mut sessions = self.sessions.borrow_mut();
             let entry = sessions.vacant_entry();
-            let place = Place { core: self.core, slot: entry.key() as u32, generation: self.generation.get() };
+            let (slot, generation) = (entry.key() as u32, self.generation.get());
+            let place = Place { core: self.core, slot, generation, of_page };
             let session = Rc::new(Session::new(key.into(), place, framing, self.now.get()));
+            let old = self.node.directory.insert(&session.key, place).map_err(|OfPage| NoSession::OfPage)?;
             entry.insert(Rc::clone(&session));
-            session
+            (session, old)
         };
         self.counters.opened(framing);
+        // What other cores publish to it from now on comes to this one's turn after these.
         for message in hello(&session.key) {
             self.say(&session, message);
         }
-        if let Some(old) = self.node.directory.insert(&session.key, session.place) {
+        if let Some(old) = old {
             self.node.tell(old.core, Box::new(move |hub| hub.replace(old)));
         }
         if let Some(link) = &self.node.cluster {
@@ -159,7 +181,9 @@ impl Hub {
         *session.stream.borrow_mut() = Some(stream);
         session.flush(self);
         let (hub, session) = (Rc::clone(self), Rc::clone(session));
+        let place = self.node.room.as_ref().map(Room::enter);
         tokio::task::spawn_local(async move {
+            let _place = place;
             let reason = Serving::new(Rc::clone(&hub), Rc::clone(&session), ahead).await;
             hub.remove(&session, reason);
         });
@@ -321,15 +345,14 @@ impl Hub {
         let limits = &self.plan().limits;
         let mut outbox = session.outbox.borrow_mut();
         let before = outbox.bytes();
-        // Where memory is short, those who do not keep up get none of it.
-        let short = before > 0 && self.node.queued_bytes() >= limits.total_queue_bytes;
-        let bounds = match (always, short) {
-            (true, _) => Bounds { bytes: usize::MAX, messages: usize::MAX },
-            (false, true) => Bounds { bytes: 0, messages: 0 },
-            (false, false) => Bounds { bytes: limits.session_queue_bytes, messages: limits.session_queue_messages },
+        let bounds = if always {
+            Bounds { bytes: usize::MAX, messages: usize::MAX }
+        } else {
+            let bytes = self.bound_of(before, delivery.message.frame(session.framing).len());
+            Bounds { bytes, messages: limits.session_queue_messages }
         };
         let pushed = outbox.push(delivery, session.framing, slow, bounds);
-        self.set_queued(self.queued.get() + outbox.bytes() - before);
+        self.requeue(before, outbox.bytes());
         if session.listed.get().blocked || session.framing == Framing::Poll || session.stream.borrow().is_none() {
             outbox.tried();
             if session.framing == Framing::Poll {
@@ -388,9 +411,9 @@ impl Hub {
         }
     }
 
-    /// A session's queue went from `before` bytes to `after`.
+    /// A session's queue went from `before` bytes to `after`, as something was taken from it.
     pub(crate) fn unqueue(&self, before: usize, after: usize) {
-        self.set_queued((self.queued.get() + after).saturating_sub(before));
+        self.requeue(before, after);
         if after < before {
             self.made_room();
         }
@@ -467,10 +490,16 @@ impl Hub {
         self.now.set(self.now.get().saturating_add(1));
     }
 
-    /// Tells the other cores at once: all of them share what may wait.
-    fn set_queued(&self, bytes: usize) {
-        self.queued.set(bytes);
-        self.node.set_queued_bytes(self.core, bytes);
+    /// A session's queue went from `before` bytes to `after`. The other cores are told at once: all of them share what may wait.
+    fn requeue(&self, before: usize, after: usize) {
+        let queued = (self.queued.get() + after).saturating_sub(before);
+        self.queued.set(queued);
+        self.node.set_queued_bytes(self.core, queued);
+        if (before == 0) != (after == 0) {
+            let waiting = self.waiting.get();
+            self.waiting.set(if after > 0 { waiting + 1 } else { waiting.saturating_sub(1) });
+            self.node.set_waiting(self.core, self.waiting.get());
+        }
     }
 
     fn tell_load(&self) {

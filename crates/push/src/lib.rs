@@ -21,7 +21,8 @@
 //! 2. `message`, `tally`, `outbox`: a message, what became of it, what waits for a session. No I/O.
 //! 3. `session`: a connection and the task that reads it. `hub`: a core's sessions, and who is written to when.
 //! 4. `publish` and `control`: what can be asked of a hub. `group`, `directory`, `node`: how what is asked finds sessions.
-//! 5. `sweep`, `admission`, `drain`: time. `counts`: numbers.
+//! 5. `missed`: what other nodes published and did not come. `pressure`: publishers that are faster than readers, and what gives way where memory is short. `sweep`, `admission`, `drain`: time.
+//!    `counts`: numbers.
 //! 6. `http`: the requests. `origin`. `callbacks`: the backend. `cluster`: the other nodes.
 
 mod admission;
@@ -36,10 +37,12 @@ mod group;
 mod http;
 mod hub;
 mod message;
+mod missed;
 mod node;
 mod origin;
 mod outbox;
 mod plan;
+mod pressure;
 mod publish;
 mod random;
 mod run;
@@ -48,5 +51,7 @@ mod sweep;
 mod tally;
 
 pub use draft::{Draft, Key, PlanError};
-pub use plan::{Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves, Slow};
+pub use plan::{
+    Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves, Slow, Transports,
+};
 pub use run::{Bound, RunError, run};

@@ -60,8 +60,8 @@ pub(crate) struct Message {
 enum Body {
     /// From a publisher.
     Data { kind: Kind, data: Bytes },
-    /// So many messages are missing here.
-    Gap(u64),
+    /// So many messages are missing here; `None`: nobody knows how many, or whether any are.
+    Gap(Option<u64>),
     /// What the hub itself has to say at the beginning: the session's key.
     Session { key: Arc<str>, retry_ms: Option<u64> },
     /// Bytes that are no message: pings, pongs, ends. As they are, whatever the framing.
@@ -84,8 +84,8 @@ impl Message {
         self
     }
 
-    /// Tells of `lost` messages that would have stood here.
-    pub(crate) fn gap(lost: u64) -> Self {
+    /// Tells of `lost` messages that would have stood here; `None` where their number is not known.
+    pub(crate) fn gap(lost: Option<u64>) -> Self {
         Self::new(Body::Gap(lost))
     }
 
@@ -131,6 +131,11 @@ impl Message {
     /// Whether this is somebody's message, which may be dropped and is then counted.
     pub(crate) fn is_data(&self) -> bool {
         matches!(self.body, Body::Data { .. })
+    }
+
+    /// Whether it tells of messages that are missing, nobody knows how many.
+    pub(crate) fn is_unknown_gap(&self) -> bool {
+        matches!(self.body, Body::Gap(None))
     }
 
     pub(crate) fn key(&self) -> Option<&str> {
@@ -269,7 +274,10 @@ mod tests {
 
     #[test]
     fn what_the_hub_says_itself() {
-        let gap = Message::gap(3);
+        let unknown = Message::gap(None);
+        assert_eq!(frame(&unknown, Framing::Poll), r#"{"gap":null}"#);
+        assert!(unknown.is_unknown_gap() && !unknown.is_data());
+        let gap = Message::gap(Some(3));
         assert_eq!(&gap.frame(Framing::WebSocket)[2..], br#"{"gap":3}"#);
         assert_eq!(frame(&gap, Framing::Events { chunked: false }), "event: gap\ndata: {\"gap\":3}\n\n");
         let session = Message::session(&"k".into(), Some(1500));

@@ -1,8 +1,10 @@
 //! What the cores of a process share: the plan, the directory, and the way to each other.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use oroshi_server::Room;
 use tokio::sync::{Barrier, mpsc, oneshot};
 
 use crate::directory::Directory;
@@ -18,6 +20,10 @@ pub(crate) struct Node {
     pub(crate) plan: Plan,
     pub(crate) directory: Directory,
     pub(crate) cluster: Option<crate::cluster::Link>,
+    /// Room for clients' connections, if it is bounded.
+    pub(crate) room: Option<Arc<Room>>,
+    /// Clients that were answered that there are too many sessions.
+    turned_away: AtomicUsize,
     /// Tells this run of this process from all others.
     pub(crate) name: String,
     /// Where a core waits, once all its requests are answered, for the others to have come as far.
@@ -32,6 +38,8 @@ pub(crate) struct Node {
 #[repr(align(64))]
 struct Load {
     queued_bytes: AtomicUsize,
+    /// Sessions that something waits for.
+    waiting: AtomicUsize,
     sessions: AtomicUsize,
 }
 
@@ -44,6 +52,8 @@ impl Node {
         let name = crate::random::key()[..12].to_owned();
         let node = Node {
             all_answered: Barrier::new(plan.threads),
+            room: plan.connections.map(Room::new),
+            turned_away: AtomicUsize::new(0),
             plan,
             directory: Directory::new(),
             cluster,
@@ -89,6 +99,11 @@ impl Node {
         self.loads[usize::from(core)].queued_bytes.store(bytes, Ordering::Relaxed);
     }
 
+    /// Writes down for how many of a core's sessions something waits.
+    pub(crate) fn set_waiting(&self, core: u16, sessions: usize) {
+        self.loads[usize::from(core)].waiting.store(sessions, Ordering::Relaxed);
+    }
+
     /// Writes down how many sessions a core has.
     pub(crate) fn set_sessions(&self, core: u16, sessions: usize) {
         self.loads[usize::from(core)].sessions.store(sessions, Ordering::Relaxed);
@@ -99,9 +114,25 @@ impl Node {
         self.loads.iter().map(|load| load.queued_bytes.load(Ordering::Relaxed)).sum()
     }
 
+    /// The bytes that each session could have waiting if those that something waits for shared `bytes` alike.
+    pub(crate) fn share_of(&self, bytes: usize) -> usize {
+        let waiting: usize = self.loads.iter().map(|load| load.waiting.load(Ordering::Relaxed)).sum();
+        bytes / waiting.max(1)
+    }
+
     /// The sessions of all cores.
     pub(crate) fn sessions(&self) -> usize {
         self.loads.iter().map(|load| load.sessions.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Counts a client that was answered that there are too many sessions.
+    pub(crate) fn turn_away(&self) {
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many clients were.
+    pub(crate) fn turned_away(&self) -> usize {
+        self.turned_away.load(Ordering::Relaxed)
     }
 
     /// A number that no other publish of this process has.

@@ -30,6 +30,8 @@ pub(crate) struct Outbox {
     untried: u32,
     /// Messages dropped since the last gap was told.
     lost: u64,
+    /// Whether something came here under a rule that has older messages make room.
+    may_drop: bool,
 }
 
 /// What may wait.
@@ -81,6 +83,7 @@ impl Outbox {
                 }
             }
         }
+        self.may_drop |= message.is_data() && matches!(slow, Slow::DropOldest | Slow::KeepLatest);
         self.bytes += length;
         self.untried += 1;
         delivery.queued();
@@ -133,6 +136,33 @@ impl Outbox {
             }
         }
         self.queue.iter().take(self.begun).map(|delivery| &*delivery.message)
+    }
+
+    /// Drops the oldest messages until at most `most` bytes wait, or only the newest and what cannot be taken back. False if no rule of this
+    /// session allows that.
+    pub(crate) fn shed(&mut self, framing: Framing, most: usize) -> bool {
+        if self.may_drop {
+            let fixed = self.fixed(framing);
+            let mut left = self.queue.iter().skip(fixed).filter(|waiting| waiting.message.is_data()).count();
+            let mut excess = self.bytes.saturating_sub(most);
+            self.drop_where(framing, |message| {
+                left = left.saturating_sub(1);
+                let goes = excess > 0 && left > 0;
+                excess = excess.saturating_sub(if goes { message.frame(framing).len() } else { 0 });
+                goes
+            });
+        }
+        self.may_drop
+    }
+
+    /// Whether the last thing that waits tells of messages that are missing, nobody knows how many.
+    pub(crate) fn ends_with_gap(&self) -> bool {
+        self.queue.back().is_some_and(|last| last.message.is_unknown_gap())
+    }
+
+    /// Whether messages were dropped that the session was not told of yet.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lost > 0
     }
 
     /// The session ends: none of this will be written.
@@ -188,7 +218,7 @@ impl Outbox {
     /// Puts the word of what was lost where it would have stood: behind what is on its way.
     fn tell_gap(&mut self, framing: Framing) {
         if self.lost > 0 {
-            let gap = Rc::new(Delivery::new(Arc::new(Message::gap(std::mem::take(&mut self.lost)))));
+            let gap = Rc::new(Delivery::new(Arc::new(Message::gap(Some(std::mem::take(&mut self.lost))))));
             self.bytes += gap.message.frame(framing).len();
             self.queue.insert(self.fixed(framing), gap);
         }
@@ -237,6 +267,7 @@ impl Outbox {
     }
 
     fn give_back(&mut self) {
+        self.may_drop = false;
         if self.queue.capacity() > KEPT_ROOM {
             self.queue = VecDeque::new();
         }
@@ -405,24 +436,47 @@ mod tests {
         assert_eq!(second.tally().closed, 1);
     }
 
+    #[test]
+    fn where_memory_is_short_the_oldest_go_and_the_newest_stays() {
+        for framing in [LINES, Framing::Poll] {
+            let mut outbox = Outbox::default();
+            let all = ["1", "2", "3", "4", "5"].map(|text| delivery(text, None));
+            for one in &all[..4] {
+                outbox.push(one, framing, Slow::DropOldest, WIDE);
+            }
+            outbox.push(&all[4], framing, Slow::Refuse, WIDE);
+            let each = outbox.bytes() / 5;
+            assert!(outbox.shed(framing, 3 * each) && outbox.bytes() == 3 * each && outbox.has_lost());
+            assert!(outbox.shed(framing, 0) && outbox.bytes() == each);
+            let dropped: Vec<u32> = all.iter().map(|one| one.tally().dropped).collect();
+            assert_eq!(dropped, [1, 1, 1, 1, 0]);
+        }
+        let mut outbox = Outbox::default();
+        outbox.push(&delivery("1", None), LINES, Slow::Disconnect, WIDE);
+        assert!(!outbox.shed(LINES, 0) && outbox.len() == 1, "no rule lets it lose anything");
+    }
+
     proptest! {
         /// Whatever is pushed and however the socket takes it, each message ends once, what comes out is in order, and the gaps
         /// account for all that is missing.
         #[test]
         fn every_message_ends_exactly_once(
-            steps in prop::collection::vec((1..30usize, 0..3u8, 0..40usize), 1..60),
+            steps in prop::collection::vec((1..30usize, 0..3u8, 0..40usize, prop::option::weighted(0.1, 0..100usize)), 1..60),
             bytes in 10..120usize,
             messages in 1..8usize,
         ) {
             let bounds = Bounds { bytes, messages };
             let (mut outbox, mut all, mut out) = (Outbox::default(), Vec::new(), Vec::new());
-            for (number, (length, how, room)) in steps.into_iter().enumerate() {
+            for (number, (length, how, room, shed)) in steps.into_iter().enumerate() {
                 let one = delivery(&format!("{number} {}", "x".repeat(length)), (how == 1).then_some("key"));
                 let slow = [Slow::DropOldest, Slow::KeepLatest, Slow::Refuse][usize::from(how)];
                 if outbox.push(&one, LINES, slow, bounds) == Pushed::Full {
                     one.settle(Outcome::Dropped);
                 } else {
                     all.push(one);
+                }
+                if let Some(most) = shed {
+                    outbox.shed(LINES, most);
                 }
                 let mut left = room;
                 outbox.flush(LINES, |slices| {

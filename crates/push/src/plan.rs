@@ -22,8 +22,16 @@ pub struct Plan {
     pub endpoint: String,
     /// What the backend is asked and told.
     pub callbacks: Callbacks,
+    /// Connections that clients may have together through doors that are not for operators alone; `None`: no bound. The rest of the
+    /// process's descriptors is for operators, callbacks and other nodes. More than `limits.sessions`, so that those can be answered who are
+    /// too many.
+    pub connections: Option<usize>,
     /// Whose pages may connect.
     pub origins: Origins,
+    /// How clients may connect.
+    pub transports: Transports,
+    /// The subprotocols of WebSocket that are agreed to (RFC 6455 section 1.9), unless the backend chooses one.
+    pub subprotocols: Vec<String>,
     /// Sizes, counts and times.
     pub limits: Limits,
     /// What `/send` does about sessions it does not know.
@@ -37,7 +45,8 @@ pub struct Plan {
     /// The other nodes, if there are any.
     pub cluster: Option<Cluster>,
     /// Restores habits of kuiperbelt's that are mended by default: no close frame after a failed establish callback or at
-    /// `/close`, the idle limit or the end; an empty message at the end.
+    /// `/close`, the idle limit or the end; an empty message at the end; nothing sent before the establish callback has agreed; a key that
+    /// `/send` names twice gets the message twice; 400 to what asks for no WebSocket.
     pub compat_ekbo: bool,
     /// Whether every request to the API is told (by `tracing`, target `oroshi_push::access`), but for connecting, polling and `/stats`.
     pub access_log: bool,
@@ -56,7 +65,10 @@ impl Default for Plan {
             session_header: String::from("X-Kuiperbelt-Session"),
             endpoint: String::from("localhost:9180"),
             callbacks: Callbacks::default(),
+            connections: None,
             origins: Origins::Any,
+            transports: Transports::ALL,
+            subprotocols: Vec::new(),
             limits: Limits::default(),
             send: Send::default(),
             groups: Vec::new(),
@@ -142,8 +154,10 @@ pub struct Callbacks {
     pub receive: Option<String>,
     /// Told when a session has ended by itself.
     pub close: Option<String>,
-    /// How long one try may take.
+    /// How long one try may take, from the moment when there is a connection for it.
     pub timeout: Duration,
+    /// How long a client waits until the backend is asked about it, because it is asked about as many as it may. Then it is answered 503.
+    pub queue: Duration,
     /// How often what failed is tried again: establish, receive, close.
     pub retries: u32,
     /// How many connections a core keeps to the backend at most.
@@ -162,6 +176,7 @@ impl Default for Callbacks {
             receive: None,
             close: None,
             timeout: Duration::from_secs(10),
+            queue: Duration::from_secs(5),
             retries: 3,
             connections: 64,
             answer_bytes: 1024 * 1024,
@@ -183,6 +198,48 @@ pub enum Origins {
     List(Vec<String>),
 }
 
+/// The transports that a hub offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transports {
+    /// WebSocket.
+    pub websocket: bool,
+    /// Server-sent events.
+    pub sse: bool,
+    /// A stream of lines.
+    pub stream: bool,
+    /// Polling.
+    pub poll: bool,
+}
+
+impl Transports {
+    /// Each of them.
+    pub const ALL: Transports = Transports { websocket: true, sse: true, stream: true, poll: true };
+    /// None of them.
+    pub const NONE: Transports = Transports { websocket: false, sse: false, stream: false, poll: false };
+    /// What kuiperbelt offers.
+    pub const WEBSOCKET: Transports = Transports { websocket: true, ..Transports::NONE };
+
+    /// Those that are offered, as configurations and metrics call them.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let Transports { websocket, sse, stream, poll } = self;
+        let all = [("websocket", websocket), ("sse", sse), ("stream", stream), ("poll", poll)];
+        all.into_iter().filter(|(_, offered)| *offered).map(|(name, _)| name)
+    }
+
+    /// Adds one by its name. False: there is none of this name.
+    pub fn add(&mut self, name: &str) -> bool {
+        let place = match name {
+            "websocket" => &mut self.websocket,
+            "sse" => &mut self.sse,
+            "stream" => &mut self.stream,
+            "poll" => &mut self.poll,
+            _ => return false,
+        };
+        *place = true;
+        true
+    }
+}
+
 /// Sizes, counts and times. A time of `None` is no limit.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -199,7 +256,8 @@ pub struct Limits {
     pub session_queue_bytes: usize,
     /// What may wait for one session, messages.
     pub session_queue_messages: usize,
-    /// What may wait for all sessions together, bytes. Publishing beyond that is answered 429.
+    /// What may wait for all sessions together, bytes. Beyond that those give way that queue most: by their rule they lose their oldest
+    /// messages, or end.
     pub total_queue_bytes: usize,
     /// How long a session may be silent in both directions. Pings count as life.
     pub idle: Option<Duration>,
@@ -292,7 +350,7 @@ pub enum Slow {
 /// How the hub ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drain {
-    /// How long that may take; close frames are spread over the first half of it.
+    /// How long that may take; close frames are spread over the first half of it, with at most 50 ms between two of a thread.
     pub timeout: Duration,
     /// Sessions are told to come back after a time of their own, up to this.
     pub retry_after: Duration,

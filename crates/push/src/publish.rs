@@ -83,10 +83,24 @@ struct Part {
     refused: Vec<Box<str>>,
 }
 
+/// The sessions of a publish that are no more than others ready for the next.
+#[derive(Debug, Default)]
+struct Queued {
+    /// They have no room for now.
+    full: Vec<Rc<Session>>,
+    /// They have taken it, and much waits for them.
+    behind: Vec<Rc<Session>>,
+}
+
 impl Hub {
     /// Publishes on all cores of this node, and on the others.
     pub(crate) async fn publish(self: &Rc<Self>, publish: Publish) -> Result<Receipt, Overloaded> {
-        let (queued, most) = (self.node.queued_bytes(), self.plan().limits.total_queue_bytes);
+        let most = self.plan().limits.total_queue_bytes;
+        if self.node.queued_bytes() > most {
+            self.relieve_all().await;
+        }
+        let queued = self.node.queued_bytes();
+        // Others have published meanwhile, and faster than room could be made.
         if queued > most {
             self.counters.overloaded();
             return Err(Overloaded { queued, most });
@@ -147,8 +161,9 @@ impl Hub {
     async fn deliver(self: &Rc<Self>, publish: &Publish, sessions: &[Place]) -> Part {
         let delivery = Rc::new(Delivery::counted(Arc::clone(&publish.message), &self.counters.deliveries));
         let until = Instant::now() + publish.deadline;
-        let full = self.queue_all(publish, sessions, &delivery);
+        let Queued { full, behind } = self.queue_all(publish, sessions, &delivery);
         let refused = if full.is_empty() { Vec::new() } else { self.insist(full, &delivery, until).await };
+        self.hold_back(behind, publish.message.len(), until).await;
         if publish.wait != Wait::Queued {
             // Trying takes no time to speak of; only readers do.
             let _ = timeout_at(until, delivery.wait(publish.wait)).await;
@@ -157,10 +172,10 @@ impl Hub {
         Part { tally, refused }
     }
 
-    /// Puts a message into every queue that it is for. Returns the sessions that have no room for now.
-    fn queue_all(&self, publish: &Publish, sessions: &[Place], delivery: &Rc<Delivery>) -> Vec<Rc<Session>> {
+    /// Puts a message into every queue that it is for.
+    fn queue_all(&self, publish: &Publish, sessions: &[Place], delivery: &Rc<Delivery>) -> Queued {
         let (to, stamp) = (&publish.to, self.next_stamp());
-        let (mut full, few) = (Vec::new(), Self::is_small(sessions.len()));
+        let (mut queued, few) = (Queued::default(), Self::is_small(sessions.len()));
         for key in &publish.except {
             if let Some(session) = self.node.directory.find(key).and_then(|place| self.at(place)) {
                 session.stamp.set(stamp);
@@ -175,31 +190,44 @@ impl Hub {
                 }
                 continue;
             };
-            if self.offer(&session, delivery, Slow::Refuse, stamp) {
-                if few { self.list_urgent(&session) } else { self.list_bulk(&session) }
-            } else {
-                full.push(session);
-            }
+            self.queue_one(&session, delivery, Slow::Refuse, stamp, few, &mut queued);
         }
-        let mut one_of_many = |session: &Rc<Session>, slow, small| {
-            if !self.offer(session, delivery, slow, stamp) {
-                full.push(Rc::clone(session));
-            } else if small {
-                self.list_urgent(session);
-            } else {
-                self.list_bulk(session);
-            }
-        };
+        let mut one_of_many =
+            |session: &Rc<Session>, slow, small| self.queue_one(session, delivery, slow, stamp, small, &mut queued);
         for group in to.groups.iter().filter_map(|group| self.groups.find(group)) {
             let small = Self::is_small(group.len());
             group.each(|session| one_of_many(session, group.slow, small));
         }
         if to.all {
-            let slow = self.plan().group_rule("").map_or(Slow::default(), |rule| rule.slow);
+            let slow = self.rule_of_all();
             let small = Self::is_small(self.len());
             self.each(|session| one_of_many(session, slow, small));
         }
-        full
+        self.relieve();
+        queued
+    }
+
+    /// The rule for what is published to everybody.
+    pub(crate) fn rule_of_all(&self) -> Slow {
+        self.plan().group_rule("").map_or(Slow::default(), |rule| rule.slow)
+    }
+
+    fn queue_one(
+        &self,
+        session: &Rc<Session>,
+        delivery: &Rc<Delivery>,
+        slow: Slow,
+        stamp: u32,
+        is_urgent: bool,
+        queued: &mut Queued,
+    ) {
+        if !self.offer(session, delivery, slow, stamp) {
+            return queued.full.push(Rc::clone(session));
+        }
+        if self.is_behind(session) {
+            queued.behind.push(Rc::clone(session));
+        }
+        if is_urgent { self.list_urgent(session) } else { self.list_bulk(session) }
     }
 
     /// Offers a message again whenever there is room, until it is queued everywhere or the time is over. Returns the keys of those
@@ -225,10 +253,10 @@ impl Hub {
 }
 
 /// Counts a publish among those that are told of room, for as long as this lives.
-struct WaitingForRoom<'h>(&'h Hub);
+pub(crate) struct WaitingForRoom<'h>(&'h Hub);
 
 impl<'h> WaitingForRoom<'h> {
-    fn new(hub: &'h Hub) -> Self {
+    pub(crate) fn new(hub: &'h Hub) -> Self {
         hub.waiting_for_room.set(hub.waiting_for_room.get() + 1);
         WaitingForRoom(hub)
     }

@@ -164,7 +164,7 @@ async fn serve(hub: Rc<Hub>, place: Place, shutdown: Shutdown) {
     for (serves, listeners) in by_use {
         let (mine, shutdown) = (Rc::clone(&hub), shutdown.clone());
         serving.spawn_local(async move {
-            let settings = settings(mine.plan(), serves);
+            let settings = settings(&mine.node, serves);
             let handler = async move |exchange: &mut Exchange<'_>| http::answer(&mine, serves, exchange).await;
             let doors = listeners.into_iter().filter_map(|bound| bound.into_listener().ok()).map(Into::into);
             Server::new(handler, settings).serve(doors, shutdown.reached(1)).await;
@@ -188,10 +188,15 @@ async fn serve(hub: Rc<Hub>, place: Place, shutdown: Shutdown) {
     .await;
 }
 
-fn settings(plan: &Plan, serves: Serves) -> Settings {
+fn settings(node: &Node, serves: Serves) -> Settings {
+    let plan = &node.plan;
     let mut settings = Settings { drain_timeout: plan.drain.timeout, ..Settings::default() };
-    // As JSON a character can take six bytes.
-    settings.limits.body_bytes = plan.limits.publish_bytes.saturating_mul(6).saturating_add(1 << 20);
+    // Whoever reads a body bounds it, and answers what is too large in the API's form.
+    settings.limits.body_bytes = u64::MAX;
+    if serves != Serves::Admin {
+        // What clients leave is the operators'.
+        settings.room.clone_from(&node.room);
+    }
     if serves != Serves::Sessions {
         // Each session that a message is for is a header of its own in kuiperbelt's API, which takes a megabyte of them.
         settings.limits.head_bytes = 1 << 20;

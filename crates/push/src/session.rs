@@ -2,8 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -78,6 +79,8 @@ pub(crate) enum Reason {
     Replaced,
     /// The hub is going.
     Drain,
+    /// What other nodes published for it may not have come, and its rule is to begin afresh.
+    Missed,
 }
 
 /// The hub's lists that a session can stand in.
@@ -138,6 +141,11 @@ impl Session {
         self.state.get() == State::Open
     }
 
+    /// Whether a client waits for the answer to a poll.
+    pub(crate) fn is_polled(&self) -> bool {
+        self.rare.borrow().as_ref().is_some_and(|rare| rare.poll.as_ref().is_some_and(|polling| polling.waits))
+    }
+
     /// Changes what seldom is.
     pub(crate) fn rare<T>(&self, change: impl FnOnce(&mut Rare) -> T) -> T {
         change(self.rare.borrow_mut().get_or_insert_default())
@@ -177,6 +185,19 @@ impl Session {
             State::Over(reason) => reason,
             _ => self.rare.borrow().as_ref().and_then(|rare| rare.reason).unwrap_or(reason),
         }
+    }
+
+    /// Does something, unless the session ends before that. `Err`: why it has. For a session that has no task of its own yet.
+    pub(crate) async fn unless_over<T>(&self, work: impl Future<Output = T>) -> Result<T, Reason> {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            self.wake_by(context.waker());
+            match self.state.get() {
+                State::Over(reason) => Poll::Ready(Err(reason)),
+                _ => work.as_mut().poll(context).map(Ok),
+            }
+        })
+        .await
     }
 
     /// Writes what waits, as far as the socket takes it now.

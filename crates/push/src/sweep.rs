@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use oroshi_websocket::CloseCode;
 
+use crate::admission::Crowd;
 use crate::hub::Hub;
 use crate::message::{Framing, Message};
 use crate::plan::Limits;
@@ -32,9 +33,13 @@ impl Hub {
     pub(crate) async fn sweep(self: &Rc<Self>) {
         let mut ticks = tokio::time::interval(self.tick());
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut crowd = Crowd::default();
         loop {
             ticks.tick().await;
             self.advance();
+            if self.core == 0 {
+                crowd.look_at(&self.node);
+            }
             let mut from = Some(0);
             while let Some(slot) = from {
                 let (sessions, next) = self.some(slot, SLICE);

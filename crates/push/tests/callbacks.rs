@@ -3,8 +3,9 @@
 mod hub;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -173,7 +174,10 @@ fn what_the_backend_could_not_take_comes_again_and_nothing_overtakes_it() {
     // Who keeps these knows what it has seen before.
     assert!(tries[0].message.is_some() && tries[0].message == tries[2].message && tries[2].message != tries[3].message);
     let counted = hub.until("the callbacks end", |status| status["callbacks"]["receive"]["accepted"] == 2);
-    assert_eq!(counted["callbacks"]["receive"], json!({ "accepted": 2, "refused": 0, "failed": 0, "retried": 2 }));
+    assert_eq!(
+        counted["callbacks"]["receive"],
+        json!({ "accepted": 2, "refused": 0, "failed": 0, "retried": 2, "crowded": 0 })
+    );
     assert_eq!(counted["dead_letters"], 0);
 }
 
@@ -198,7 +202,10 @@ fn what_the_backend_never_takes_is_a_dead_letter_and_the_next_one_goes_on() {
         assert_eq!(backend.next("/close").session, "a");
     }
     let status = hub.until("both are given up", |status| status["dead_letters"] == 2);
-    assert_eq!(status["callbacks"]["close"], json!({ "accepted": 0, "refused": 0, "failed": 1, "retried": 1 }));
+    assert_eq!(
+        status["callbacks"]["close"],
+        json!({ "accepted": 0, "refused": 0, "failed": 1, "retried": 1, "crowded": 0 })
+    );
     let metrics = hub.request("GET", "/metrics", &[], b"").text();
     assert!(metrics.contains("\noroshi_push_dead_letters_total 2\n"), "{metrics}");
     assert!(metrics.contains("oroshi_push_callbacks_total{callback=\"receive\",result=\"failed\"} 1\n"), "{metrics}");
@@ -228,7 +235,10 @@ fn a_refusal_is_an_answer_and_is_not_tried_again() {
     let status = hub.until("all are answered", |status| {
         status["callbacks"]["establish"]["refused"] == 1 && status["callbacks"]["receive"]["refused"] == 1
     });
-    assert_eq!(status["callbacks"]["establish"], json!({ "accepted": 1, "refused": 1, "failed": 0, "retried": 1 }));
+    assert_eq!(
+        status["callbacks"]["establish"],
+        json!({ "accepted": 1, "refused": 1, "failed": 0, "retried": 1, "crowded": 0 })
+    );
     assert_eq!(status["callbacks"]["receive"]["retried"], 0);
     assert_eq!(hub.request("GET", "/sessions/wanted", &[], b"").status, 200);
 }
@@ -350,6 +360,76 @@ fn answers_that_make_no_session_are_told_apart() {
     assert_eq!(hub.websocket("/connect?bytes").next(), Got::Binary(vec![255]));
     let status = hub.status();
     // Of the backend's own words only the 201 is a no.
-    assert_eq!(status["callbacks"]["connect"], json!({ "accepted": 1, "refused": 1, "failed": 6, "retried": 0 }));
+    assert_eq!(
+        status["callbacks"]["connect"],
+        json!({ "accepted": 1, "refused": 1, "failed": 6, "retried": 0, "crowded": 0 })
+    );
     assert_eq!(status["sessions"]["opened"]["websocket"], 1);
+}
+
+/// Gives each client a key of its own.
+fn agreed(number: usize) -> hub::Said {
+    (200, format!("X-Kuiperbelt-Session: k{number}\r\n"), String::new())
+}
+
+#[test]
+fn a_storm_of_clients_costs_the_backend_only_those_that_it_is_asked_about() {
+    const ASKED: usize = 4;
+    const CLIENTS: usize = 20;
+    let (asked, may_answer) = (Arc::new(AtomicUsize::new(0)), Arc::new((Mutex::new(false), Condvar::new())));
+    let (counted, held) = (Arc::clone(&asked), Arc::clone(&may_answer));
+    let backend = hub::Backend::start(move |_| {
+        let number = counted.fetch_add(1, Ordering::SeqCst);
+        let open = held.1.wait_timeout_while(held.0.lock().unwrap(), PATIENCE, |open| !*open).unwrap();
+        drop(open);
+        agreed(number)
+    });
+    let hub = Hub::start(|plan| {
+        plan.callbacks.connect = backend.url("/connect");
+        plan.callbacks.connections = ASKED;
+        plan.callbacks.queue = Duration::from_millis(100);
+        plan.callbacks.timeout = PATIENCE;
+    });
+    let (tell, opened) = mpsc::channel();
+    for _ in 0..CLIENTS {
+        let (tell, address) = (tell.clone(), hub.address);
+        std::thread::spawn(move || tell.send(WebSocket::open(address, "/connect", &[])));
+    }
+    // They wait for their turn, and are told to come again, while the backend still thinks about the first.
+    for _ in ASKED..CLIENTS {
+        let answer = opened.recv_timeout(PATIENCE).unwrap().err().expect("nobody is in yet");
+        assert_eq!((answer.status, answer.header("Retry-After")), (503, Some("1")), "{answer:?}");
+        assert!(answer.text().contains("asked about as many clients"), "{}", answer.text());
+    }
+    *may_answer.0.lock().unwrap() = true;
+    may_answer.1.notify_all();
+    let sessions: Vec<WebSocket> = (0..ASKED)
+        .map(|_| opened.recv_timeout(PATIENCE).unwrap().unwrap_or_else(|answer| panic!("{answer:?}")))
+        .collect();
+    assert_eq!(asked.load(Ordering::SeqCst), ASKED);
+    let connect = hub.status()["callbacks"]["connect"].clone();
+    assert_eq!((&connect["accepted"], &connect["crowded"], &connect["failed"]), (&json!(4), &json!(16), &json!(0)));
+    drop(sessions);
+}
+
+#[test]
+fn the_time_for_a_callback_begins_when_it_is_sent() {
+    let number = AtomicUsize::new(0);
+    let backend = hub::Backend::start(move |_| {
+        std::thread::sleep(Duration::from_millis(800));
+        agreed(number.fetch_add(1, Ordering::SeqCst))
+    });
+    let hub = Hub::start(|plan| {
+        plan.callbacks.connect = backend.url("/connect");
+        plan.callbacks.connections = 1;
+        plan.callbacks.queue = PATIENCE;
+        // Too short for all of them one after the other.
+        plan.callbacks.timeout = Duration::from_secs(2);
+    });
+    let address = hub.address;
+    let opening: Vec<_> =
+        (0..4).map(|_| std::thread::spawn(move || WebSocket::open(address, "/connect", &[]).map(drop))).collect();
+    for opening in opening {
+        opening.join().unwrap().unwrap_or_else(|answer| panic!("{answer:?}"));
+    }
 }

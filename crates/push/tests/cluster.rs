@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use hub::{Backend, Got, Hub, PATIENCE, WebSocket};
 use nats::{Nats, knows, nodes};
-use oroshi_push::Plan;
+use oroshi_push::{GroupRule, Plan, Slow};
 use serde_json::{Value, json};
 
 #[test]
@@ -188,7 +188,10 @@ fn a_node_with_slow_readers_is_waited_for() {
 #[test]
 fn messages_that_nats_does_not_take_stay_here() {
     let Some(nats) = Nats::start("messages_that_nats_does_not_take_stay_here", &[]) else { return };
-    let roomy = |plan: &mut Plan| plan.limits.session_queue_bytes = 8 << 20;
+    let roomy = |plan: &mut Plan| {
+        plan.limits.session_queue_bytes = 8 << 20;
+        plan.groups = vec![GroupRule { pattern: "*".into(), slow: Slow::DropOldest, client_may_join: false }];
+    };
     let hubs = [nats.node(1, roomy), nats.node(1, roomy)];
     hubs.iter().for_each(|hub| knows(hub, 1));
     let [(mut here, _), (mut there, _)] = [hubs[0].session(), hubs[1].session()];
@@ -202,7 +205,7 @@ fn messages_that_nats_does_not_take_stay_here() {
     assert!(status["cluster"]["trouble"].as_str().unwrap().contains("max_payload"), "{status}");
     let receipt = hubs[0].publish(json!({ "all": true, "text": "small" }));
     assert_eq!((&receipt["matched"], nodes(&receipt)), (&json!(2), (2, 2)), "{receipt}");
-    assert_eq!((here.text(), there.text()), ("small".to_owned(), "small".to_owned()));
+    assert_eq!([there.text(), there.text(), here.text()], ["{\"gap\":null}", "small", "small"]);
 }
 
 #[test]
@@ -211,10 +214,10 @@ fn what_is_no_nodes_is_refused() {
     let hubs = nats.nodes(2);
     nats.say("oroshi.push.test.all", b"hello");
     nats.say("oroshi.push.test.all", &[]);
-    // A stranger's publish: version 1, a request.
-    let mut stranger = vec![1, 1];
+    // A stranger's question: version 2, a request.
+    let mut stranger = vec![2, 1];
     stranger.extend_from_slice(&[9; 16]);
-    stranger.extend_from_slice(&[0; 8]);
+    stranger.extend_from_slice(&[0; 24]);
     stranger.extend_from_slice(&[100, 5, 1, b'g']);
     nats.say("oroshi.push.test.all", &stranger);
     for hub in &hubs {

@@ -12,9 +12,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use hub::{Hub, PATIENCE, WebSocket};
+use hub::{Got, Hub, PATIENCE, WebSocket};
 use nats::{Nats, counter, freeze, knows, nodes, signal};
-use oroshi_push::Plan;
+use oroshi_push::{GroupRule, Plan, Slow};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -29,20 +29,34 @@ fn broadcast(hub: &Hub, text: &str) -> Value {
     hub.publish(json!({ "all": true, "text": text, "wait": "written", "deadline": "30s" }))
 }
 
+/// What a session gets where it may have missed messages, and nobody knows how many.
+const GAP: &str = "{\"gap\":null}";
+
+/// Sessions are told what they missed, and stay.
+fn gaps(plan: &mut Plan) {
+    plan.groups = vec![GroupRule { pattern: "*".into(), slow: Slow::DropOldest, client_may_join: true }];
+}
+
 /// A receipt timeout that a test does not wait long for.
 fn quick(plan: &mut Plan) {
+    gaps(plan);
     plan.cluster.as_mut().unwrap().receipt_timeout = Duration::from_millis(500);
 }
 
 /// Publishes `what` and a number until all of `known` nodes have answered, and returns the text that reached them.
 fn until_all_answer(hub: &Hub, what: &str, known: u64) -> String {
+    until_answered(hub, what, (known, known))
+}
+
+/// Publishes `what` and a number until a receipt says so many known and answered nodes, and returns the text.
+fn until_answered(hub: &Hub, what: &str, expected: (u64, u64)) -> String {
     let start = Instant::now();
     for number in 0.. {
         let text = format!("{what} {number}");
-        if nodes(&broadcast(hub, &text)) == (known, known) {
+        if nodes(&broadcast(hub, &text)) == expected {
             return text;
         }
-        assert!(start.elapsed() < PATIENCE, "never {known} nodes");
+        assert!(start.elapsed() < PATIENCE, "never {expected:?} nodes");
     }
     unreachable!()
 }
@@ -63,7 +77,8 @@ fn up_to(session: &mut WebSocket, last: &str) -> Vec<String> {
 fn nats_is_killed_and_comes_back() {
     const MESSAGES: usize = 20;
     let Some(mut nats) = Nats::start("nats_is_killed_and_comes_back", &[]) else { return };
-    let mut hubs = nats.nodes(2);
+    let mut hubs = vec![nats.node(2, gaps), nats.node(2, gaps)];
+    hubs.iter().for_each(|hub| knows(hub, 1));
     let mut sessions: Vec<(WebSocket, String)> = hubs.iter().map(Hub::session).collect();
     for number in 0..MESSAGES {
         assert_eq!(nodes(&broadcast(&hubs[0], &format!("before {number}"))), (2, 2));
@@ -83,7 +98,7 @@ fn nats_is_killed_and_comes_back() {
     assert_eq!(counter(&hubs[0], "incomplete"), MESSAGES as u64 + 1);
 
     // A node that never saw NATS serves what it has, and does not claim to know of all.
-    hubs.push(nats.node(2, |_| {}));
+    hubs.push(nats.node(2, gaps));
     sessions.push(hubs[2].session());
     let receipt = broadcast(&hubs[2], "alone");
     assert_eq!((&receipt["written"], nodes(&receipt)), (&json!(1), (1, 1)), "{receipt}");
@@ -106,13 +121,56 @@ fn nats_is_killed_and_comes_back() {
         [numbered("before"), after().collect()].concat(),
         [vec!["alone".to_owned()], after().collect()].concat(),
     ];
-    for ((session, _), expected) in sessions.iter_mut().zip(expected) {
-        assert_eq!(up_to(session, "end"), expected);
+    for (node, ((session, _), expected)) in sessions.iter_mut().zip(expected).enumerate() {
+        let got = up_to(session, "end");
+        let place = |text: &str| got.iter().position(|got| got == text).unwrap_or_else(|| panic!("no {text}: {got:?}"));
+        // The first node missed what was published on the third, the others what was on the first.
+        let (behind, before) = [("during 19", "2 after 0"), ("before 19", "0 after 0"), ("alone", "0 after 0")][node];
+        assert!((place(behind)..place(before)).contains(&place(GAP)), "{got:?}");
+        assert_eq!(got.into_iter().filter(|text| text != GAP).collect::<Vec<_>>(), expected);
     }
     for hub in &hubs {
         let status = hub.status();
         assert!(status["cluster"]["stale"] == 0 && status["cluster"]["repeated"] == 0, "{status}");
     }
+}
+
+/// What is lost is told by the rule of those it was for: here their sessions end, unless nothing was for them.
+#[test]
+fn sessions_whose_rule_is_to_disconnect_end_if_they_missed_something_and_only_then() {
+    let Some(mut nats) = Nats::start("sessions_whose_rule_is_to_disconnect_end", &[]) else { return };
+    let grouped = |plan: &mut Plan| {
+        plan.groups = vec![GroupRule { pattern: "g".into(), slow: Slow::Disconnect, client_may_join: true }];
+    };
+    let hubs = [nats.node(2, grouped), nats.node(2, grouped)];
+    hubs.iter().for_each(|hub| knows(hub, 1));
+    let (mut here, _) = hubs[0].session();
+    let mut member = hubs[1].websocket("/connect?group=g");
+    let (mut alone, key) = (hubs[1].websocket("/connect"), hub::key_of(&member.text()));
+    alone.text();
+    let mut outage = |envelope: Value| {
+        nats.kill();
+        hubs.iter().for_each(|hub| drop(hub.until("no NATS", |status| status["cluster"]["connected"] == false)));
+        assert_eq!(nodes(&hubs[0].publish(envelope)), (2, 1));
+        nats.restart();
+        hubs.iter().for_each(|hub| knows(hub, 1));
+    };
+    // Of a message to one session its publisher was told.
+    outage(json!({ "sessions": [key], "text": "nowhere" }));
+    assert_eq!(nodes(&broadcast(&hubs[0], "first")), (2, 2));
+    [&mut here, &mut member, &mut alone].into_iter().for_each(|session| assert_eq!(session.text(), "first"));
+
+    outage(json!({ "groups": ["g"], "text": "lost" }));
+    let Got::Close(Some(4001), why) = member.next() else { panic!("it goes on") };
+    assert!(why.starts_with("messages were missed; connect again in "), "{why}");
+    assert_eq!(nodes(&broadcast(&hubs[0], "second")), (2, 2));
+    [&mut here, &mut alone].into_iter().for_each(|session| assert_eq!(session.text(), "second"));
+    drop(member);
+    hubs[1].until("it has ended", |status| status["sessions"]["ended"]["missed"] == 1);
+
+    outage(json!({ "all": true, "text": "for all" }));
+    assert_eq!(here.text(), "for all");
+    assert!(matches!(alone.next(), Got::Close(Some(4001), _)));
 }
 
 /// What was under way when NATS froze is not delivered once it goes on, whether it goes on soon...
@@ -154,6 +212,8 @@ fn nats_freezes(test: &str, what: &str, thaw_when: impl Fn(&Value) -> bool) {
     let last = until_all_answer(&hubs[0], "after", 2);
     let got = up_to(&mut there, &last);
     assert!(!got.iter().any(|text| text.starts_with("frozen")), "{got:?}");
+    let first_after = got.iter().position(|text| text.starts_with("after")).unwrap_or(got.len());
+    assert!(got[..first_after].contains(&GAP.to_owned()), "nobody told it: {got:?}");
     let got = up_to(&mut here, &last);
     assert_eq!(
         got.iter().filter(|text| text.starts_with("frozen")).collect::<Vec<_>>(),
@@ -220,13 +280,15 @@ fn a_node_is_killed_and_another_takes_its_place() {
     // On a machine that is slow enough it is forgotten already.
     assert!(matches!(nodes(&receipt), (2, 1) | (1, 1)), "{receipt}");
     knows(&hub, 0);
-    assert_eq!(nodes(&broadcast(&hub, "alone")), (1, 1));
+    // It may be frozen for all that is known, with its clients.
+    assert_eq!(nodes(&broadcast(&hub, "alone")), (2, 1));
+    assert_eq!(counter(&hub, "absent"), 1);
 
     let other = FarNode::start(&nats);
     knows(&hub, 1);
     let mut there = WebSocket::open(other.address, "/connect", &[]).unwrap();
     there.text();
-    let last = until_all_answer(&hub, "after", 2);
+    let last = until_answered(&hub, "after", (3, 2));
     assert!(!up_to(&mut there, &last).contains(&"alone".to_owned()));
     assert!(up_to(&mut here, &last).contains(&"alone".to_owned()));
 }
@@ -242,16 +304,21 @@ fn a_node_freezes() {
     there.text();
     until_all_answer(&hub, "before", 2);
     freeze(&far.child);
-    // It is waited for, unless this machine is so slow that it is forgotten already, and then it is not any more.
-    let receipt = broadcast(&hub, "frozen 0");
-    assert!(matches!(nodes(&receipt), (2, 1) | (1, 1)), "{receipt}");
-    knows(&hub, 0);
-    assert_eq!(nodes(&broadcast(&hub, "frozen 1")), (1, 1));
+    // It is waited for at first, and counted all the time: its clients are still there.
+    for number in 0.. {
+        let receipt = broadcast(&hub, &format!("frozen {number}"));
+        assert_eq!(nodes(&receipt), (2, 1), "{receipt}");
+        if counter(&hub, "nodes") == 0 && number > 10 {
+            break;
+        }
+    }
     signal(&far.child, Signal::CONT);
     knows(&hub, 1);
     let last = until_all_answer(&hub, "after", 2);
     let got = up_to(&mut there, &last);
     assert!(!got.iter().any(|text| text.starts_with("frozen")), "{got:?}");
+    let first_after = got.iter().position(|text| text.starts_with("after")).unwrap_or(got.len());
+    assert!(got[..first_after].contains(&GAP.to_owned()), "nobody told it: {got:?}");
 }
 
 /// The log has each trouble once and not at each try, and has it again after NATS was reached.

@@ -184,3 +184,22 @@ fn a_publish_that_waits_for_room_hears_that_there_will_be_none() {
     });
     hub.stop();
 }
+
+/// Each of them may come back at once, so that a hub which ended all together would have all of them at the next one's door.
+#[test]
+fn sessions_end_one_after_the_other_over_the_first_half_of_the_time() {
+    const SESSIONS: u32 = 60;
+    let hub = hub(1, Duration::from_secs(3));
+    let transports = [Transport::WebSocket, Transport::Lines, Transport::Events].into_iter().cycle();
+    let sessions: Vec<Subscriber> =
+        transports.take(SESSIONS as usize).map(|transport| Subscriber::open(&hub, transport, "")).collect();
+    let began = Instant::now();
+    hub.shutdown.request();
+    for (place, mut session) in (0..SESSIONS).zip(sessions) {
+        assert!(matches!(session.next(), Heard::End(End::Clean { .. })));
+        // A busy machine has them later, and none earlier.
+        let (passed, due) = (began.elapsed(), Duration::from_millis(1500) / SESSIONS * place);
+        assert!(passed >= due, "session {place} of {SESSIONS} ended after {passed:?}, not {due:?}");
+    }
+    hub.stop();
+}

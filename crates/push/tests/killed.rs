@@ -181,8 +181,8 @@ fn what_a_backend_misses_for_too_long_is_counted_and_then_all_goes_on() {
     }
     leaves.close(1000);
     let status = hub.until("all are given up", |status| status["dead_letters"] == 4);
-    let receive = json!({ "accepted": 1, "refused": 0, "failed": 3, "retried": 3 });
-    let close = json!({ "accepted": 0, "refused": 0, "failed": 1, "retried": 1 });
+    let receive = json!({ "accepted": 1, "refused": 0, "failed": 3, "retried": 3, "crowded": 0 });
+    let close = json!({ "accepted": 0, "refused": 0, "failed": 1, "retried": 1, "crowded": 0 });
     assert_eq!((&status["callbacks"]["receive"], &status["callbacks"]["close"]), (&receive, &close));
 
     backend.restart();

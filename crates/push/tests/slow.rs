@@ -210,3 +210,49 @@ fn with_disconnect_a_slow_session_ends_and_begins_afresh() {
         assert_eq!(number_of(&scene.slow.text()), scene.published - 1, "{transport:?}");
     }
 }
+
+/// Readers that are slower than the publishers, but keep reading: publishers wait for them, and nobody loses anything.
+#[test]
+fn publishers_go_no_faster_than_readers_that_keep_reading() {
+    const PUBLISHERS: u64 = 4;
+    const EACH: u64 = 300;
+    let hub = Hub::start(|plan| {
+        plan.threads = 2;
+        // However little of this machine a reader has, it takes half of that in a second.
+        plan.limits.session_queue_messages = 16;
+    });
+    let readers: Vec<Subscriber> = (0..4).map(|_| Subscriber::open(&hub, Transport::WebSocket, "")).collect();
+    let padding = "x".repeat(2000);
+    std::thread::scope(|scope| {
+        for publisher in 0..PUBLISHERS {
+            let (hub, padding) = (&hub, &padding);
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    let receipt =
+                        hub.publish(json!({ "all": true, "text": format!("{publisher} {number} {padding}") }));
+                    assert_eq!((&receipt["matched"], &receipt["closed"]), (&json!(4), &json!(0)), "{receipt}");
+                }
+            });
+        }
+        for mut reader in readers {
+            scope.spawn(move || {
+                let mut next = [0; PUBLISHERS as usize];
+                while next.iter().sum::<u64>() < PUBLISHERS * EACH {
+                    let text = reader.text();
+                    let mut words = text.split(' ').map_while(|word| word.parse::<u64>().ok());
+                    let (publisher, number) = (words.next().unwrap() as usize, words.next().unwrap());
+                    assert_eq!(number, next[publisher], "of publisher {publisher}");
+                    next[publisher] += 1;
+                    // What it does with a message.
+                    let begun = std::time::Instant::now();
+                    while begun.elapsed() < std::time::Duration::from_micros(200) {
+                        std::hint::spin_loop();
+                    }
+                }
+            });
+        }
+    });
+    let status = hub.status();
+    assert_eq!(status["sessions"]["ended"]["slow"], 0, "{status}");
+    assert_eq!(status["deliveries"]["written"], 4 * PUBLISHERS * EACH, "{status}");
+}

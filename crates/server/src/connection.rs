@@ -96,7 +96,10 @@ async fn serve<H: Handler>(wire: &Wire, handler: &H) -> Result<(), Error> {
                     }
                     continue;
                 }
-                let due = *head_due.get_or_insert(core.now().saturating_add(core.ticks.head));
+                let due = *head_due.get_or_insert_with(|| {
+                    wire.seat().waits(core.now());
+                    core.now().saturating_add(core.ticks.head)
+                });
                 match wire.read(&mut input, Wait::Head, due).await {
                     Ok(0) => match decoder.eof() {
                         Err(error) => return refuse(wire, Error::Request(error)).await,
@@ -114,6 +117,7 @@ async fn serve<H: Handler>(wire: &Wire, handler: &H) -> Result<(), Error> {
 /// Waits for the first bytes of a request. False when none will come, or the wait is over.
 async fn wait_for_request(wire: &Wire, input: &mut Vec<u8>) -> Result<bool, Error> {
     let core = wire.core();
+    wire.seat().waits(core.now());
     match wire.read_idle(input, core.now().saturating_add(core.ticks.idle)).await {
         Ok(Some(count)) => Ok(count > 0),
         Ok(None) => Ok(false),
@@ -131,6 +135,7 @@ fn next<'a>(
     let core = wire.core();
     // Any other event belongs to a body, and comes within its exchange.
     let Some(RequestEvent::Head(head)) = decoder.decode(&core.settings.limits, input)? else { return Ok(None) };
+    wire.seat().works();
     core.counters.count_request();
     let due = core.now().saturating_add(core.ticks.request);
     Ok(Some(Exchange::new(wire, decoder, head, input, due)))

@@ -14,7 +14,8 @@ use oroshi_words::date::{HTTP_DATE_BYTES, http_date};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::counters::Counters;
+use crate::counters::{Counters, ErrorKind};
+use crate::room::{Place, Room};
 use crate::settings::{Settings, Ticks};
 
 /// How much one read takes in at most, in bytes.
@@ -73,14 +74,43 @@ impl Core {
         self.seats.borrow().len()
     }
 
+    /// Whether there are as many connections as there may be.
+    pub(crate) fn is_full(&self) -> bool {
+        self.connections() >= self.settings.connections
+            || self.settings.room.as_ref().is_some_and(|room| room.is_full())
+    }
+
+    /// Ends connections that have waited without a request for too long, as others wait for their places: an eighth of them, those that have
+    /// waited for longest. Returns how many; their places are free once their tasks have ended.
+    pub(crate) fn make_room(&self) -> usize {
+        let now = self.now.get();
+        let is_long = |seat: &&Rc<Seat>| seat.waits_since.get().saturating_add(self.ticks.crowded) <= now;
+        let seats = self.seats.borrow();
+        let mut waiting: Vec<&Rc<Seat>> = seats.iter().filter(is_long).collect();
+        let count = waiting.len().div_ceil(8);
+        if count > 0 {
+            waiting.select_nth_unstable_by_key(count - 1, |seat| seat.waits_since.get());
+        }
+        for seat in &waiting[..count] {
+            seat.works();
+            if let Some(task) = seat.task.take() {
+                task.abort();
+            }
+            self.counters.count_error(ErrorKind::Crowded);
+        }
+        count
+    }
+
     /// Takes a connection in; it leaves when the guard is dropped.
     pub(crate) fn seat(self: &Rc<Self>) -> Seated {
         let seat = Rc::new(Seat::default());
+        seat.waits(self.now.get());
         let mut seats = self.seats.borrow_mut();
         seat.place.set(seats.len());
         seats.push(Rc::clone(&seat));
         self.counters.count_accepted();
-        Seated { core: Rc::clone(self), seat }
+        let place = self.settings.room.as_ref().map(Room::enter);
+        Seated { core: Rc::clone(self), seat, _place: place }
     }
 
     /// Resolves once a shutdown has begun.
@@ -130,6 +160,10 @@ impl Core {
                 seat.read.wake_if_due(now);
                 seat.write.wake_if_due(now);
             }
+            // It may be another core's listener that waits.
+            if self.settings.room.as_ref().is_some_and(|room| room.is_wanted() && room.is_full()) {
+                self.make_room();
+            }
         }
     }
 
@@ -152,18 +186,42 @@ impl fmt::Debug for Core {
 }
 
 /// A connection's place among its core's connections: what the sweep needs to know of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Seat {
     /// The wait for bytes from the peer.
     pub(crate) read: Limit,
     /// The wait for the peer to take bytes.
     pub(crate) write: Limit,
+    /// Since which tick it has waited for a request, or for the rest of its head.
+    waits_since: Cell<u64>,
     /// The connection's task, to cut it off.
     task: RefCell<Option<AbortHandle>>,
     place: Cell<usize>,
 }
 
+impl Default for Seat {
+    fn default() -> Self {
+        Seat {
+            read: Limit::default(),
+            write: Limit::default(),
+            waits_since: Cell::new(u64::MAX),
+            task: RefCell::default(),
+            place: Cell::default(),
+        }
+    }
+}
+
 impl Seat {
+    /// From this tick on it waits for a request.
+    pub(crate) fn waits(&self, now: u64) {
+        self.waits_since.set(now);
+    }
+
+    /// It has a request, and is not ended for being without one.
+    pub(crate) fn works(&self) {
+        self.waits_since.set(u64::MAX);
+    }
+
     pub(crate) fn set_task(&self, task: AbortHandle) {
         *self.task.borrow_mut() = Some(task);
     }
@@ -229,6 +287,7 @@ impl Limit {
 pub(crate) struct Seated {
     pub(crate) core: Rc<Core>,
     pub(crate) seat: Rc<Seat>,
+    _place: Option<Place>,
 }
 
 impl Drop for Seated {
@@ -286,6 +345,22 @@ mod tests {
         assert_eq!(core.connections(), 0);
         let counts = core.counters.counts();
         assert_eq!((counts.accepted, counts.alive), (3, 0));
+    }
+
+    #[test]
+    fn who_has_waited_for_longest_makes_room_and_who_works_does_not() {
+        let core = Rc::new(Core::new(Settings { crowded_timeout: Duration::ZERO, ..Settings::default() }));
+        let seats: Vec<Seated> = (0..20).map(|_| core.seat()).collect();
+        for (at, seated) in seats.iter().enumerate() {
+            // The first have waited for the shortest time.
+            seated.seat.waits(100 - at as u64);
+        }
+        seats[19].seat.works();
+        core.now.set(90 + core.ticks.crowded);
+        assert_eq!(core.make_room(), 2, "an eighth of those that have waited since tick 90 or before, 9");
+        let left: Vec<usize> = (0..20).filter(|&at| seats[at].seat.waits_since.get() == u64::MAX).collect();
+        assert_eq!(left, [17, 18, 19]);
+        assert_eq!(core.counters.counts().error(ErrorKind::Crowded), 2);
     }
 
     #[test]

@@ -25,11 +25,13 @@ pub enum ErrorKind {
     Shutdown,
     /// Descriptors or memory ran out, and accepting paused; or the listener was closed by someone else.
     Accept,
+    /// The connection waited without a whole request head while others waited for its place, and was ended.
+    Crowded,
 }
 
 impl ErrorKind {
     /// Every kind, in the order of [`Counts::errors`].
-    pub const ALL: [ErrorKind; 9] = [
+    pub const ALL: [ErrorKind; 10] = [
         ErrorKind::Refused,
         ErrorKind::Disconnected,
         ErrorKind::HeadTimeout,
@@ -39,6 +41,7 @@ impl ErrorKind {
         ErrorKind::Handler,
         ErrorKind::Shutdown,
         ErrorKind::Accept,
+        ErrorKind::Crowded,
     ];
 
     /// A stable kebab-case name, for metrics and logs.
@@ -53,6 +56,7 @@ impl ErrorKind {
             ErrorKind::Handler => "handler",
             ErrorKind::Shutdown => "shutdown",
             ErrorKind::Accept => "accept",
+            ErrorKind::Crowded => "crowded",
         }
     }
 }

@@ -43,7 +43,8 @@
 //! 1. [`Exchange`] (`exchange`), with [`RequestBody`] (`body`) and [`Reply`] (`reply`): what a handler sees.
 //! 2. [`Error`] (`error`) and [`Settings`] (`settings`): what can go wrong, and what can be set.
 //! 3. [`Server`] (`serve`): accepting, shutting down. `connection`: one connection's life.
-//! 4. `wire`: reads and writes. `core`: what connections share. `counters`.
+//! 4. [`page`]: which requests pages in browsers make, for servers that take orders.
+//! 5. `wire`: reads and writes. `core`: what connections share; [`Room`] (`room`): what cores share. `counters`.
 
 mod body;
 mod connection;
@@ -51,7 +52,9 @@ mod core;
 mod counters;
 mod error;
 mod exchange;
+pub mod page;
 mod reply;
+mod room;
 mod serve;
 mod settings;
 mod wire;
@@ -61,5 +64,6 @@ pub use counters::{Counters, Counts, ErrorKind};
 pub use error::{Error, Wait};
 pub use exchange::{Closing, Exchange, Handler};
 pub use reply::Reply;
+pub use room::{Place, Room};
 pub use serve::{Door, Server};
 pub use settings::Settings;

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use oroshi_net::{Listener, ServerTls, Stream};
 use tokio::task::JoinSet;
@@ -106,8 +107,8 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
         seat.set_task(tokio::task::spawn_local(task).abort_handle());
     };
     while !core.closing.get() {
-        if core.connections() >= core.settings.connections {
-            core.seat_freed.notified().await; // or the shutdown began
+        if core.is_full() {
+            until_room(&core, &door.listener).await;
             continue;
         }
         match until(door.listener.accept(), core.until_closing()).await {
@@ -138,6 +139,21 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
         }
     }
 }
+
+/// Waits until there may be room, or the shutdown has begun. Where a client waits for it, those make room that have no request.
+async fn until_room(core: &Core, listener: &Listener) {
+    let freed = core.seat_freed.notified();
+    let is_wanted = listener.has_waiting();
+    let _wanted = core.settings.room.as_ref().filter(|_| is_wanted).map(|room| room.want());
+    if is_wanted {
+        core.make_room();
+    }
+    // Another core's connections ring no bell here, and some become old enough meanwhile.
+    let _ = tokio::time::timeout(core.ticks.length.min(LOOK_AGAIN), freed).await;
+}
+
+/// How long a listener that has no room waits until it looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// How many connections a listener's backlog is emptied of at the shutdown, at most: an end for clients who never stop
 /// coming. Backlogs are shorter (`net.core.somaxconn` is 4096 by default).

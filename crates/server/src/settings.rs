@@ -1,8 +1,11 @@
 //! What a user of this crate may set: time limits by phase, sizes, and the cap on connections.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_http1::Limits;
+
+use crate::room::Room;
 
 /// The settings of one core's server. `Default` gives values that suit a public service.
 ///
@@ -39,8 +42,13 @@ pub struct Settings {
     /// How much of a body that the handler left unread is read and thrown away to keep the connection, in bytes.
     /// With more to come, the connection closes instead.
     pub drain_bytes: u64,
-    /// How many connections a core holds at most. At the cap it stops accepting; others wait in the listener's backlog.
+    /// How many connections a core holds at most. At the cap it stops accepting; others wait in the listener's backlog. Those that have waited
+    /// for longest, and for `crowded_timeout` at least, without a whole request head are ended to make room, silently.
     pub connections: usize,
+    /// A bound on the connections of several cores together, as `connections` is one for each.
+    pub room: Option<Arc<Room>>,
+    /// For how long a connection may be without a whole request head where others wait for its place.
+    pub crowded_timeout: Duration,
     /// Whether answers get a `Date` header (unless the handler gives one), as RFC 9110 section 6.6.1 asks of an origin
     /// server. A gateway that forwards its upstream's `Date` may switch it off.
     pub date: bool,
@@ -60,6 +68,8 @@ impl Default for Settings {
             last_request_timeout: Duration::ZERO,
             drain_bytes: 64 * 1024,
             connections: 100_000,
+            room: None,
+            crowded_timeout: Duration::from_secs(1),
             date: true,
         }
     }
@@ -77,6 +87,7 @@ pub(crate) struct Ticks {
     pub(crate) write: u64,
     pub(crate) linger: u64,
     pub(crate) last_request: u64,
+    pub(crate) crowded: u64,
 }
 
 impl Ticks {
@@ -104,7 +115,8 @@ impl Ticks {
             request: ticks(settings.request_timeout),
             write: ticks(settings.write_timeout),
             linger: ticks(settings.linger_timeout),
-            // It does not make the sweep any faster: it matters once in a server's life.
+            // Neither of these makes the sweep any faster: one matters where others wait, the other once in a server's life.
+            crowded: ticks(settings.crowded_timeout),
             last_request: if settings.last_request_timeout.is_zero() {
                 0
             } else {

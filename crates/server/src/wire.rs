@@ -95,7 +95,7 @@ impl Wire {
         &self.seated.core
     }
 
-    fn seat(&self) -> &Seat {
+    pub(crate) fn seat(&self) -> &Seat {
         &self.seated.seat
     }
 
@@ -399,6 +399,8 @@ impl Wire {
     /// swallows what comes until the peer closes too, or its time is over.
     pub(crate) async fn linger(&self) -> Result<(), Error> {
         let due = self.core().now().saturating_add(self.core().ticks.linger);
+        // The answer is written, and no request will come.
+        self.seat().waits(self.core().now());
         self.flush().await?;
         self.end_sending().await?;
         let mut swallowed = self.core().spares.take();

@@ -58,6 +58,16 @@ pub(crate) struct Entry {
     pub(crate) node: Node,
 }
 
+/// How the text of a mistake begins that is an unknown key.
+const UNKNOWN: &str = "there is no such key: ";
+
+impl Mistake {
+    /// Whether it is a key that nobody asked for.
+    pub(crate) fn is_unknown_key(&self) -> bool {
+        self.text.starts_with(UNKNOWN)
+    }
+}
+
 /// What has been found wrong so far.
 pub(crate) type Mistakes = RefCell<Vec<Mistake>>;
 
@@ -151,7 +161,7 @@ impl<'d> Table<'d> {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("expected one of {}", asked.join(", ")),
             };
-            self.field(entry).wrong(format!("there is no such key: {hint}"));
+            self.field(entry).wrong(format!("{UNKNOWN}{hint}"));
         }
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use oroshi_words::nearest;
 
 /// The project's own questions.
-const BUILT_IN: [(&str, &str); 13] = [
+const BUILT_IN: [(&str, &str); 14] = [
     ("concurrency", include_str!("../../../../experiments/concurrency.toml")),
     ("gate-bodies", include_str!("../../../../experiments/gate-bodies.toml")),
     ("gate-static", include_str!("../../../../experiments/gate-static.toml")),
@@ -15,6 +15,7 @@ const BUILT_IN: [(&str, &str); 13] = [
     ("http-clients", include_str!("../../../../experiments/http-clients.toml")),
     ("keepalive", include_str!("../../../../experiments/keepalive.toml")),
     ("push-fanout", include_str!("../../../../experiments/push-fanout.toml")),
+    ("push-rates", include_str!("../../../../experiments/push-rates.toml")),
     ("push-send", include_str!("../../../../experiments/push-send.toml")),
     ("rack-behind-nginx", include_str!("../../../../experiments/rack-behind-nginx.toml")),
     ("rack-requests", include_str!("../../../../experiments/rack-requests.toml")),

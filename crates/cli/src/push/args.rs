@@ -42,11 +42,14 @@ pub(crate) struct Args {
     /// Check the configuration, and print what is in force
     #[arg(long)]
     pub(super) check: bool,
+    /// kuiperbelt's: overlooked with `compat: ekbo`, and refused without it
+    #[arg(long, value_name = "ADDRESS", hide = true)]
+    pub(super) gops_addr: Option<String>,
 }
 
 /// Go's flags have one dash or two. Behind `push`, those that exist get their second one.
 pub(crate) fn two_dashes(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    const FLAGS: [&str; 7] = ["config", "port", "sock", "log-level", "check", "version", "help"];
+    const FLAGS: [&str; 8] = ["config", "port", "sock", "log-level", "check", "gops-addr", "version", "help"];
     let mut is_push = false;
     let mut words: Vec<OsString> = words.into_iter().collect();
     for (at, word) in words.iter_mut().enumerate() {

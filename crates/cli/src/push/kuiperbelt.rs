@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oroshi_push::{Door, Draft, Origins, Serves};
+use oroshi_push::{Door, Draft, Origins, Serves, Transports};
 use oroshi_words::units::parse_time;
 
 use super::native;
@@ -14,6 +14,10 @@ const PORT: &str = "9180";
 
 /// With `compat: ekbo`, what kuiperbelt waits for without end.
 const WITHOUT_END: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// With `compat: ekbo`, the largest messages from and to clients. kuiperbelt has no limit, and its users none of these sizes.
+const MESSAGE_BYTES: usize = 1 << 20;
+const PUBLISH_BYTES: u64 = 16 << 20;
 
 /// Our keys by kuiperbelt's names for them; the first that a key begins with holds.
 const NAMES: [(&str, &str); 9] = [
@@ -40,17 +44,23 @@ pub(super) fn name_of(key: &str) -> String {
     }
 }
 
+/// What `compat: ekbo` has in the place of our defaults. What the file says goes before it.
+pub(super) fn habits(draft: &mut Draft) {
+    draft.callbacks.timeout = WITHOUT_END;
+    draft.callbacks.queue = WITHOUT_END;
+    draft.callbacks.retries = 0;
+    draft.send.timeout = WITHOUT_END;
+    draft.limits.ping = None;
+    draft.limits.message_bytes = MESSAGE_BYTES;
+    draft.limits.publish_bytes = PUBLISH_BYTES;
+    draft.limits.session_queue_bytes = PUBLISH_BYTES as usize;
+}
+
 /// Reads a configuration.
 pub(super) fn read(root: Table<'_>) -> Draft {
     let mut draft = Draft::default();
     native::shared(&root, &mut draft);
-    let ekbo = draft.compat_ekbo;
-    if ekbo {
-        draft.callbacks.timeout = WITHOUT_END;
-        draft.callbacks.retries = 0;
-        draft.send.timeout = WITHOUT_END;
-        draft.limits.ping = None;
-    }
+    draft.transports.get_or_insert(Transports::WEBSOCKET);
     let port = root.read("port", port).unwrap_or_else(|| PORT.to_owned());
     // The socket wins.
     let address = root.text("sock").map_or_else(|| format!(":{port}"), |path| format!("unix:{path}"));
@@ -79,6 +89,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
         callbacks.receive = table.text("receive");
         callbacks.close = table.text("close");
         limit(table.read("timeout", duration), &mut callbacks.timeout);
+        limit(table.read("queue", duration), &mut callbacks.queue);
         table.set("retries", &mut callbacks.retries, number);
         table.finish();
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oroshi_push::{Cluster, Door, Draft, GroupRule, Origins, Secret, Serves, Slow};
+use oroshi_push::{Cluster, Door, Draft, GroupRule, Origins, Secret, Serves, Slow, Transports};
 use oroshi_words::units::parse_time;
 
 use crate::config::document::{Field, Table};
@@ -49,6 +49,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
         callbacks.receive = table.text("receive");
         callbacks.close = table.text("close");
         table.set("timeout", &mut callbacks.timeout, parse_time);
+        table.set("queue", &mut callbacks.queue, parse_time);
         table.set("retries", &mut callbacks.retries, number);
         table.set("connections", &mut callbacks.connections, number);
         table.set("answer-bytes", &mut callbacks.answer_bytes, number);
@@ -72,6 +73,11 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
     draft.threads = root.read("threads", number);
     draft.cpus = root.read("cpus", cpus);
     root.set("compat", &mut draft.compat_ekbo, compat);
+    if draft.compat_ekbo {
+        super::kuiperbelt::habits(draft);
+    }
+    draft.transports = root.get("transports").and_then(|field| transports(&field));
+    draft.subprotocols = root.get("subprotocols").and_then(|field| field.texts()).unwrap_or_default();
     root.set("echo", &mut draft.echo, switch);
     if let Some(table) = root.table("limits") {
         let limits = &mut draft.limits;
@@ -163,6 +169,17 @@ fn slow(text: &str) -> Result<Slow, String> {
             "`{text}` is nothing to do about slow sessions: expected disconnect, drop-oldest, keep-latest or refuse"
         )),
     }
+}
+
+fn transports(field: &Field<'_>) -> Option<Transports> {
+    let mut transports = Transports::NONE;
+    for name in field.texts()? {
+        if !transports.add(&name) {
+            field.wrong(format!("`{name}` is no transport: expected some of websocket, sse, stream and poll"));
+            return None;
+        }
+    }
+    Some(transports)
 }
 
 fn origins(field: &Field<'_>) -> Option<Origins> {

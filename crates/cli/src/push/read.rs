@@ -21,6 +21,8 @@ pub(super) struct Reading {
     pub(super) file: Option<PathBuf>,
     /// Whether the file or the command line says where to listen.
     pub(super) listens: bool,
+    /// What is not understood, and was overlooked as kuiperbelt does.
+    pub(super) overlooked: Vec<String>,
 }
 
 /// The two languages of a configuration.
@@ -48,8 +50,8 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
         return Err(Error::Usage(usage));
     }
     let nothing = Node { line: 0, value: Value::Nothing };
-    let node = match &file {
-        None => nothing,
+    let (node, odd) = match &file {
+        None => (nothing, Vec::new()),
         Some(file) => {
             let text = config::text_of(file)?;
             parse(&text, language).map_err(|mistakes| ConfigError::mistakes(file, mistakes))?
@@ -62,6 +64,28 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
         Language::Kuiperbelt => kuiperbelt::read(root),
     };
     let mut mistakes = mistakes.into_inner();
+    // kuiperbelt starts all the same with keys that it does not know, and with those that stand twice or are no texts.
+    let mut overlooked = Vec::new();
+    if draft.compat_ekbo && language == Language::Kuiperbelt {
+        (overlooked, mistakes) = mistakes.into_iter().partition(Mistake::is_unknown_key);
+        overlooked.extend(odd);
+        overlooked.sort();
+    } else {
+        mistakes.extend(odd);
+    }
+    let mut overlooked: Vec<String> = overlooked.iter().map(Mistake::to_string).collect();
+    match &args.gops_addr {
+        None => {}
+        Some(_) if draft.compat_ekbo => {
+            overlooked.push("-gops-addr: there is no such agent here: /metrics and /status say more".to_owned());
+        }
+        Some(address) => {
+            return Err(Error::Usage(vec![format!(
+                "--gops-addr {address}: there is no such agent here, /metrics and /status say more: leave it out, or set `compat: ekbo` in \
+                 kuiperbelt's configuration, which overlooks it"
+            )]));
+        }
+    }
     let named = |key: &str| node.line_of(key) > 0;
     let listens = door.is_some() || ["listen", "port", "sock"].into_iter().any(named);
     if let Some(door) = door {
@@ -71,7 +95,7 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
         draft.doors.clear();
     }
     match planned(draft, inherits, &node, language, &mut mistakes) {
-        Some(plan) => Ok(Reading { plan, level, file, listens }),
+        Some(plan) => Ok(Reading { plan, level, file, listens, overlooked }),
         None => match file {
             Some(file) => Err(ConfigError::mistakes(&file, mistakes).into()),
             None => Err(Error::Usage(mistakes.iter().map(in_flags).collect())),
@@ -171,9 +195,10 @@ fn language(file: &Path) -> Result<Language, String> {
     }
 }
 
-fn parse(text: &str, language: Language) -> Result<Node, Vec<Mistake>> {
+/// What stands in a file, and which of its keys are odd.
+fn parse(text: &str, language: Language) -> Result<(Node, Vec<Mistake>), Vec<Mistake>> {
     match language {
-        Language::Native => toml::parse(text),
+        Language::Native => toml::parse(text).map(|node| (node, Vec::new())),
         Language::Kuiperbelt => {
             let filled = template::fill(text, |name| std::env::var(name).ok())?;
             yaml::parse(&filled).map_err(|mistake| vec![mistake])

@@ -3,7 +3,7 @@
 use std::io;
 
 use oroshi_net::inherit::Inherited;
-use oroshi_push::{Bound, Door, Plan, Serves};
+use oroshi_push::{Bound, Plan, Serves};
 
 use super::Error;
 
@@ -43,13 +43,31 @@ pub(super) fn shown(bound: &Bound) -> String {
         Serves::Sessions => "public: connecting and polling",
         Serves::Admin => "admin: publishing and status",
     };
-    let address = bound.listeners.first().map(|listener| listener.local_address().url()).unwrap_or_default();
-    format!("listening on {address} ({serves})")
+    format!("listening on {} ({serves})", address(bound))
 }
 
-/// The doors through which anybody on the network can publish.
-pub(super) fn open_doors(plan: &Plan) -> impl Iterator<Item = &Door> {
-    let is_local = |door: &&Door| door.address.starts_with("unix:") || door.address.starts_with(['/', '@']);
-    let open = plan.doors.iter().filter(|door| door.serves == Serves::Everything && plan.token.is_none());
-    open.filter(move |door| !is_local(door))
+/// What to say of sockets at which others than the operator can publish: without a token, by TCP.
+pub(super) fn open_to_others(plan: &Plan, all: &[Bound]) -> Vec<String> {
+    let is_tcp = |bound: &&Bound| {
+        bound.listeners.first().is_some_and(|listener| matches!(listener.address(), oroshi_net::Peer::Tcp(_)))
+    };
+    let warning = |bound: &Bound| {
+        let address = address(bound);
+        match bound.serves {
+            Serves::Sessions => None,
+            Serves::Everything => Some(format!(
+                "whoever reaches {address} may publish: keep it behind a proxy or a firewall, set auth.token-file, or give publishers a \
+                 listener of their own (listen.admin)"
+            )),
+            Serves::Admin => Some(format!(
+                "every program on this machine may publish at {address}: set auth.token-file, or listen on a unix socket"
+            )),
+        }
+    };
+    let open = all.iter().filter(|_| plan.token.is_none()).filter(is_tcp);
+    open.filter_map(warning).collect()
+}
+
+fn address(bound: &Bound) -> String {
+    bound.listeners.first().map(|listener| listener.local_address().shown("http")).unwrap_or_default()
 }

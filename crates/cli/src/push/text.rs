@@ -19,6 +19,8 @@ pub(super) fn config(plan: &Plan) -> String {
         Origins::SameHostname => out.text("origins", "same-hostname"),
         Origins::List(list) => out.texts("origins", list.iter().map(String::as_str)),
     }
+    out.texts("transports", plan.transports.names());
+    out.texts("subprotocols", plan.subprotocols.iter().map(String::as_str));
     out.text("compat", if plan.compat_ekbo { "ekbo" } else { "none" });
     out.bare("echo", plan.echo);
     out.bare("access-log", plan.access_log);
@@ -97,6 +99,7 @@ fn callbacks(out: &mut Toml, plan: &Plan) {
         }
     }
     out.time("timeout", callbacks.timeout);
+    out.time("queue", callbacks.queue);
     out.bare("retries", callbacks.retries);
     out.bare("connections", callbacks.connections);
     out.bare("answer-bytes", callbacks.answer_bytes);

@@ -8,15 +8,16 @@ use crate::config::document::{Entry, Mistake, Node, Value};
 /// Deeper than this no configuration is.
 const DEEPEST: usize = 32;
 
-/// Reads a file.
+/// Reads a file: what stands in it, and which keys are odd. Of one that stands twice the later counts, as for kuiperbelt; what is no text is
+/// left out.
 ///
 /// # Errors
 /// Where it is no YAML, or has more in it than a configuration.
-pub(super) fn parse(text: &str) -> Result<Node, Mistake> {
-    let mut events = Events(Parser::new_from_str(text));
+pub(super) fn parse(text: &str) -> Result<(Node, Vec<Mistake>), Mistake> {
+    let mut events = Events { parser: Parser::new_from_str(text), odd: Vec::new() };
     loop {
         match events.next()? {
-            (Event::StreamEnd, line) => return Ok(Node { line, value: Value::Nothing }),
+            (Event::StreamEnd, line) => return Ok((Node { line, value: Value::Nothing }, events.odd)),
             (Event::DocumentStart(_), _) => break,
             _ => {}
         }
@@ -25,19 +26,23 @@ pub(super) fn parse(text: &str) -> Result<Node, Mistake> {
     let root = events.node(first, 0)?;
     loop {
         match events.next()? {
-            (Event::StreamEnd, _) => return Ok(root),
+            (Event::StreamEnd, _) => return Ok((root, events.odd)),
             (Event::DocumentStart(_), line) => return Err(mistake(line, "another document begins: expected one")),
             _ => {}
         }
     }
 }
 
-struct Events<'t, I: saphyr_parser::Input>(Parser<'t, I>);
+struct Events<'t, I: saphyr_parser::Input> {
+    parser: Parser<'t, I>,
+    /// What is wrong with keys, and could be overlooked.
+    odd: Vec<Mistake>,
+}
 
 impl<'t, I: saphyr_parser::Input> Events<'t, I> {
     /// The next event, and its line.
     fn next(&mut self) -> Result<(Event<'t>, usize), Mistake> {
-        match self.0.next() {
+        match self.parser.next() {
             Some(Ok((event, Span { start, .. }))) => Ok((event, start.line())),
             Some(Err(error)) => Err(mistake(error.marker().line(), error.info())),
             None => Ok((Event::StreamEnd, 0)),
@@ -78,14 +83,47 @@ impl<'t, I: saphyr_parser::Input> Events<'t, I> {
             let (key, line) = match self.next()? {
                 (Event::MappingEnd, _) => return Ok(entries),
                 (Event::Scalar(key, ..), line) => (key.into_owned(), line),
+                (event @ (Event::SequenceStart(..) | Event::MappingStart(..)), line) => {
+                    self.odd.push(mistake(line, "expected a key that is a text"));
+                    // The key and its value are read past.
+                    self.node((event, line), depth + 1)?;
+                    let event = self.next()?;
+                    self.node(event, depth + 1)?;
+                    continue;
+                }
                 (_, line) => return Err(mistake(line, "expected a key that is a text")),
             };
-            if entries.iter().any(|entry| entry.key == key) {
-                return Err(Mistake { line, key, text: "it stands here twice: expected each key once".into() });
-            }
             let event = self.next()?;
-            entries.push(Entry { key, line, node: self.node(event, depth + 1)? });
+            let node = self.node(event, depth + 1)?;
+            match entries.iter().position(|entry| entry.key == key) {
+                None => entries.push(Entry { key, line, node }),
+                Some(at) => {
+                    let text = "it stands here twice: expected each key once".into();
+                    self.odd.push(Mistake { line, key: key.clone(), text });
+                    let earlier = entries.remove(at).node;
+                    entries.push(Entry { key, line, node: later(earlier, node) });
+                }
+            }
         }
+    }
+}
+
+/// What of two values of one key counts: the later one; of two tables each key.
+fn later(earlier: Node, later: Node) -> Node {
+    match (earlier.value, later.value) {
+        (Value::Table(mut all), Value::Table(later_ones)) => {
+            for entry in later_ones {
+                match all.iter().position(|known| known.key == entry.key) {
+                    None => all.push(entry),
+                    Some(at) => {
+                        let node = self::later(all.remove(at).node, entry.node);
+                        all.push(Entry { node, ..entry });
+                    }
+                }
+            }
+            Node { line: later.line, value: Value::Table(all) }
+        }
+        (_, value) => Node { line: later.line, value },
     }
 }
 
@@ -96,6 +134,14 @@ fn mistake(line: usize, text: &str) -> Mistake {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A file without odd keys.
+    fn parse(text: &str) -> Result<Node, Mistake> {
+        match super::parse(text)? {
+            (node, odd) if odd.is_empty() => Ok(node),
+            (_, mut odd) => Err(odd.remove(0)),
+        }
+    }
 
     #[test]
     fn what_a_configuration_has_is_read() {
@@ -128,5 +174,25 @@ mod tests {
             assert!(error.text.contains(words), "{text}: {error}");
             assert!((line..=line + 1).contains(&error.line), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn odd_keys_are_told_and_the_later_of_two_counts() {
+        let text = "a: 1\nb:\n  c: 1\n  d: 2\n? [x]\n: y\na: 2\nb:\n  d: 3\n  e: 4\n";
+        let (root, odd) = super::parse(text).unwrap();
+        let told: Vec<_> = odd.iter().map(|mistake| (mistake.line, mistake.key.as_str())).collect();
+        assert_eq!(told, [(5, ""), (7, "a"), (8, "b")]);
+        let texts = |node: &Node| match &node.value {
+            Value::Table(entries) => {
+                entries.iter().map(|entry| (entry.key.clone(), entry.node.value.clone())).collect::<Vec<_>>()
+            }
+            other => panic!("{other:?}"),
+        };
+        let root = texts(&root);
+        let text = |text: &str| Value::Text(text.into());
+        assert_eq!(root[0], ("a".into(), text("2")));
+        let Value::Table(inner) = &root[1].1 else { panic!("{root:?}") };
+        let inner: Vec<_> = inner.iter().map(|entry| (entry.key.as_str(), entry.node.value.clone())).collect();
+        assert_eq!(inner, [("c", text("1")), ("d", text("3")), ("e", text("4"))]);
     }
 }

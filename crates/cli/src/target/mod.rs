@@ -174,8 +174,7 @@ fn bind(place: &Place, threads: usize) -> Result<Vec<BoundListener>, Error> {
 }
 
 fn line(bound: &BoundListener, https: bool) -> String {
-    let address = bound.local_address();
-    if https { format!("listening on https://{address}/\n") } else { format!("listening on {}\n", address.url()) }
+    format!("listening on {}\n", bound.local_address().shown(if https { "https" } else { "http" }))
 }
 
 /// Prints, and sees to it that it is out: whoever started this may be waiting for it.

@@ -5,7 +5,7 @@
 mod websocket;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,7 +18,7 @@ use oroshi_server::{Error, Exchange, Server, Settings};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::Notify;
 use websocket::WebSocket;
-pub use websocket::{Answer, Got};
+pub use websocket::{Answer, Got, end_of_head};
 
 /// A test that hangs fails by this, and no other test depends on it.
 pub const HANG: Duration = Duration::from_secs(30);
@@ -58,6 +58,26 @@ impl Process {
             self.said.iter().find_map(|line| line.split_once("http://")).unwrap_or_else(|| panic!("{:?}", self.said)).1;
         let port = line.split('/').next().unwrap().rsplit(':').next().unwrap();
         port.parse().unwrap()
+    }
+
+    /// Waits until it has said this.
+    pub fn until_said(&mut self, what: &str) {
+        while !self.said.iter().any(|line| line.contains(what)) {
+            match self.lines.recv_timeout(HANG) {
+                Ok(line) => self.said.push(line),
+                Err(error) => panic!("{error}: nothing of `{what}`: {}", self.said.join("\n")),
+            }
+        }
+    }
+
+    /// The ports of its TCP listeners, in the order in which it said them; it says so many lines about where it listens.
+    pub fn ports(&mut self, lines: usize) -> Vec<u16> {
+        while self.said.iter().filter(|line| line.contains("listening on ")).count() < lines {
+            let line = self.lines.recv_timeout(HANG).unwrap_or_else(|error| panic!("{error}: {:?}", self.said));
+            self.said.push(line);
+        }
+        let urls = self.said.iter().filter_map(|line| line.split_once("listening on http://"));
+        urls.map(|(_, url)| url.split('/').next().unwrap().rsplit(':').next().unwrap().parse().unwrap()).collect()
     }
 
     pub fn id(&self) -> u32 {
@@ -217,7 +237,8 @@ async fn answer(exchange: &mut Exchange<'_>, tell: &Sender<Called>, held: &Notif
     }
     let status = value("status").map_or(200, |status| status.parse().unwrap());
     let mut fields = vec![("Content-Type", value("type").unwrap_or("text/plain").as_bytes())];
-    if let Some(key) = value("key") {
+    let cookie = head.headers.get("Cookie").and_then(|cookie| str::from_utf8(cookie).ok()?.strip_prefix("key="));
+    if let Some(key) = value("key").or(cookie) {
         let header = if exchange.head.headers.get("X-Wants-My-Session").is_some() {
             "X-My-Session"
         } else {
@@ -227,6 +248,9 @@ async fn answer(exchange: &mut Exchange<'_>, tell: &Sender<Called>, held: &Notif
     }
     if let Some(groups) = value("groups") {
         fields.push(("X-Oroshi-Groups", groups.as_bytes()));
+    }
+    if let Some(protocol) = value("protocol") {
+        fields.push(("Sec-WebSocket-Protocol", protocol.as_bytes()));
     }
     exchange.reply.send(status, fields, value("hello").unwrap_or_default().as_bytes()).await
 }
@@ -240,6 +264,45 @@ pub fn request(socket: &Path, method: &str, target: &str, headers: &[&str], body
     stream.write_all(&head(method, target, &all)).unwrap();
     stream.write_all(body).unwrap();
     Answer::read(stream)
+}
+
+/// One request over TCP, on a connection of its own. `headers` are whole lines.
+pub fn request_at(port: u16, method: &str, target: &str, headers: &[&str], body: &[u8]) -> Answer {
+    let length = format!("Content-Length: {}", body.len());
+    let mut all = vec!["Connection: close"];
+    if !body.is_empty() {
+        all.push(&length);
+    }
+    all.extend(headers);
+    let mut stream = connect_to(port);
+    stream.write_all(&head(method, target, &all)).unwrap();
+    stream.write_all(body).unwrap();
+    Answer::read(stream)
+}
+
+pub fn connect_to(port: u16) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(HANG)).unwrap();
+    stream
+}
+
+/// Asks for a session by GET: the head of the answer, and its connection, which stays open where there is a stream.
+pub fn opening(port: u16, target: &str, headers: &[&str]) -> (Answer, TcpStream) {
+    let mut stream = connect_to(port);
+    stream.write_all(&head("GET", target, headers)).unwrap();
+    let mut got = Vec::new();
+    loop {
+        if let Some(end) = end_of_head(&got) {
+            return (Answer::new(&got, end), stream);
+        }
+        assert!(websocket::read_more(&mut stream, &mut got), "{:?}", String::from_utf8_lossy(&got));
+    }
+}
+
+/// A WebSocket over TCP, without Origin unless `headers` have one; or the answer that refuses it.
+pub fn websocket_at(port: u16, target: &str, headers: &[&str]) -> Result<WebSocket<TcpStream>, Answer> {
+    let all = [&UPGRADE[..], headers].concat();
+    WebSocket::handshake(connect_to(port), &head("GET", target, &all))
 }
 
 pub fn connect(socket: &Path) -> UnixStream {

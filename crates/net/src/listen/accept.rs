@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use thiserror::Error;
@@ -91,6 +92,13 @@ impl Listener {
     /// How many connections failed before they were accepted.
     pub fn aborted(&self) -> u64 {
         self.aborted.get()
+    }
+
+    /// Whether a connection waits to be accepted, by the system's word. Of several sockets that listen at one address, this one's alone.
+    pub fn has_waiting(&self) -> bool {
+        let mut polled = [PollFd::new(self, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut polled, Some(&at_once)).is_ok_and(|ready| ready > 0)
     }
 
     /// Where it listens, with the port that port 0 has become.

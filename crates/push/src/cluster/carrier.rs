@@ -25,10 +25,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::cluster::peers::{HEARTBEAT_MS, LetBe, Peers, SILENCE_MS};
 use crate::cluster::serve::{self, Claim};
-use crate::cluster::wire::{self, Body, Head, Request};
+use crate::cluster::wire::{self, Body, Head, Request, Wide};
 use crate::cluster::{Order, Progress, Shared, address, count};
+use crate::missed::Missed;
 use crate::node::Node;
 use crate::plan::{Cluster, Secret};
+use crate::publish::Targets;
 
 /// How long making a connection may take.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -37,7 +39,7 @@ const CONNECT: Duration = Duration::from_secs(2);
 const LEAVE: Duration = Duration::from_millis(500);
 
 /// The pause before a connection is tried again: it doubles from the one to the other, and a random half of it is left out.
-const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
 
 /// So many orders are handed to the client before it has to be done with them.
 const BATCH: usize = 64;
@@ -110,10 +112,13 @@ impl Carrier {
             peers: RefCell::new(Peers::new(shared.me)),
             waiting: RefCell::default(),
             number: Cell::new(0),
+            wide: Cell::default(),
             came_back_ms: Cell::new(0),
             beat_now: Notify::new(),
             under_way: Arc::new(Semaphore::new(UNDER_WAY_KIB)),
             pause: Cell::new(Duration::ZERO),
+            is_late: Cell::new(false),
+            was_away: Cell::new(false),
             node,
             shared,
         });
@@ -154,6 +159,8 @@ struct Work {
     waiting: RefCell<HashMap<u64, Waiting>>,
     /// The last request that was handed over.
     number: Cell<u64>,
+    /// What this node has published, with that request.
+    wide: Cell<Wide>,
     /// When a heartbeat of this node came back last.
     came_back_ms: Cell<u64>,
     /// Rung when a node came that should hear from this one at once.
@@ -161,6 +168,10 @@ struct Work {
     under_way: Arc<Semaphore>,
     /// Before the next connection.
     pause: Cell<Duration>,
+    /// Whether NATS was away when this node started, and it has not met another since.
+    is_late: Cell<bool>,
+    /// Whether the link was lost before.
+    was_away: Cell<bool>,
 }
 
 /// A request whose replies are due.
@@ -183,6 +194,8 @@ impl Work {
             match select(connect, stopped.as_mut()).await {
                 Either::Left((Ok(client), _)) => client,
                 Either::Left((Err(why), _)) => {
+                    let never = self.shared.counters.connects.load(Ordering::Relaxed) == 0;
+                    self.is_late.set(self.is_late.get() || never);
                     self.shared.trouble(format!("cannot connect to NATS: {why}"));
                     return End::Lost;
                 }
@@ -258,10 +271,20 @@ impl Work {
             Body::Heartbeat { leaving: false, .. } if is_own => self.came_back(),
             _ if is_own => {}
             Body::Heartbeat { leaving, heard } => {
+                let is_new = !leaving && self.peers.borrow().is_new(head.sender);
                 let heard = self.peers.borrow_mut().heard(head, leaving, &heard, self.shared.now_ms());
                 count(&self.shared.counters.missed, heard.missed);
+                self.tell_lost(&head, Wide::default());
+                if is_new && !head.wide.is_none() && self.was_away.get() {
+                    // It came while this node could hear nobody, and has published since.
+                    self.tell(Missed { all: head.wide.all > 0, any_group: head.wide.groups > 0, ..Missed::default() });
+                }
                 if heard.came {
                     self.beat_now.notify_one();
+                    if self.is_late.take() {
+                        // What the others published while this one could not be told, nobody knows.
+                        self.tell(Missed { all: true, any_group: true, ..Missed::default() });
+                    }
                 }
                 if heard.left {
                     self.wait_no_more(&[head.sender]);
@@ -289,12 +312,22 @@ impl Work {
     fn asked(self: &Rc<Self>, head: Head, patience: Duration, request: Request, bytes: usize) {
         let counters = &self.shared.counters;
         let now = self.shared.now_ms();
+        let to = match &request {
+            Request::Publish(publish) => Some(&publish.to),
+            _ => None,
+        };
+        // Before it is carried out: whoever missed something is to know it before what comes after.
+        self.tell_lost(&head, to.map(Wide::of).unwrap_or_default());
         let taken = match self.peers.borrow_mut().take(head, patience.as_millis() as u64, now) {
             Ok(taken) => taken,
-            Err(LetBe::Stranger) => return count(&counters.refused, 1),
+            Err(LetBe::Stranger) => {
+                self.tell_missed(to.cloned());
+                return count(&counters.refused, 1);
+            }
             Err(LetBe::Repeated) => return count(&counters.repeated, 1),
             Err(LetBe::Stale { missed }) => {
                 count(&counters.missed, missed);
+                self.tell_missed(to.cloned());
                 return count(&counters.stale, 1);
             }
         };
@@ -310,12 +343,14 @@ impl Work {
         }
         let Ok(under_way) = Arc::clone(&self.under_way).try_acquire_many_owned((bytes / 1024 + 1) as u32) else {
             self.shared.trouble(format!("other nodes ask for more than {} MiB at a time", UNDER_WAY_KIB / 1024));
+            self.tell_missed(to.cloned());
             return count(&counters.refused, 1);
         };
         count(&counters.received, 1);
         let (orders, shared) = (self.orders.clone(), Arc::clone(&self.shared));
         let say = move |body: Body| {
-            let frame = body.encode(Head { sender: shared.me, number: head.number, sent_ms: shared.now_ms() });
+            let (sender, sent_ms) = (shared.me, shared.now_ms());
+            let frame = body.encode(Head { sender, number: head.number, sent_ms, ..Head::default() });
             // Without its thread there is no link.
             let _ = orders.send(Order::Reply { to: head.sender, frame });
         };
@@ -333,6 +368,33 @@ impl Work {
                 });
             }),
         );
+    }
+
+    /// Has this node's sessions told of what another node has published and this one did not hear, but for `own`, which has just come.
+    fn tell_lost(&self, head: &Head, own: Wide) {
+        let lost = self.peers.borrow_mut().lost(head, own);
+        if !lost.is_none() {
+            self.tell(Missed { all: lost.all > 0, any_group: lost.groups > 0, ..Missed::default() });
+        }
+    }
+
+    /// Has sessions told that a publish for these was let be.
+    fn tell_missed(&self, to: Option<Targets>) {
+        if let Some(Targets { all, groups, .. }) = to
+            && (all || !groups.is_empty())
+        {
+            self.tell(Missed { all, any_group: false, groups });
+        }
+    }
+
+    fn tell(&self, missed: Missed) {
+        self.shared
+            .trouble("what other nodes published did not come: sessions that may have missed it are told".to_owned());
+        let missed = Arc::new(missed);
+        for core in 0..self.node.cores() {
+            let missed = Arc::clone(&missed);
+            self.node.tell(core, Box::new(move |hub| hub.tell_missed(&missed)));
+        }
     }
 
     /// Another node has answered.
@@ -363,7 +425,9 @@ impl Work {
     }
 
     fn tell_known(&self) {
-        self.shared.known.store(self.peers.borrow().known().len() as u32, Ordering::Relaxed);
+        let peers = self.peers.borrow();
+        self.shared.known.store(peers.known().len() as u32, Ordering::Relaxed);
+        self.shared.absent.store(peers.absent() as u32, Ordering::Relaxed);
     }
 
     /// Hands to NATS what the cores want to be told.
@@ -392,18 +456,26 @@ impl Work {
     /// False if the client has ended.
     async fn hand_over(&self, client: &Client, order: Order) -> bool {
         match order {
-            Order::Request { mut frame, until, replies, _room } => {
+            Order::Request { mut frame, wide, until, replies, _room } => {
                 if Instant::now() >= until || !self.shared.connected.load(Ordering::Relaxed) {
                     count(&self.shared.counters.unsent, 1);
+                    self.shared.unsent(wide);
                     return true;
                 }
                 let number = self.number.get() + 1;
-                wire::set_number(&mut frame, number);
+                let mut said = self.told_unsent();
+                said += wide;
+                wire::set_number(&mut frame, number, said);
                 let nodes = self.peers.borrow().known();
                 if !nodes.is_empty() {
                     self.waiting.borrow_mut().insert(number, Waiting { nodes, replies });
                 }
-                self.ask_all(client, number, frame).await
+                let handed_over = self.ask_all(client, number, frame).await;
+                // Not before either: who heard of it from a heartbeat first would take it for lost.
+                let mut said = self.wide.get();
+                said += wide;
+                self.wide.set(said);
+                handed_over
             }
             Order::Reply { to, frame } => {
                 client.publish(format!("oroshi.push.{}.node.{to:016x}", self.name), frame.into()).await.is_ok()
@@ -414,7 +486,7 @@ impl Work {
 
     async fn say_claim(&self, client: &Client, keys: Vec<Box<str>>) -> bool {
         let number = self.number.get() + 1;
-        let head = Head { sender: self.shared.me, number, sent_ms: self.shared.now_ms() };
+        let head = Head { number, ..self.head() };
         let patience = Duration::from_millis(SILENCE_MS);
         self.ask_all(client, number, Body::Request { patience, request: Request::Claim { keys } }.encode(head)).await
     }
@@ -449,6 +521,9 @@ impl Work {
                 let gone = self.peers.borrow_mut().forget_silent(now);
                 self.wait_no_more(&gone);
                 self.tell_known();
+                if self.peers.borrow_mut().take_vanished() {
+                    self.tell(Missed { all: true, any_group: true, ..Missed::default() });
+                }
             }
             self.waiting.borrow_mut().retain(|_, waiting| !waiting.replies.is_closed());
         }
@@ -456,19 +531,38 @@ impl Work {
 
     async fn say_heartbeat(&self, client: &Client, leaving: bool) {
         let heard = self.peers.borrow_mut().echoes();
-        let head = Head { sender: self.shared.me, number: self.number.get(), sent_ms: self.shared.now_ms() };
+        // Not with the first on a connection: a node that hears of this one for the first time would take it for what was always so.
+        if self.shared.connected.load(Ordering::Relaxed) {
+            self.told_unsent();
+        }
+        let head = self.head();
         // If the client has ended, nothing comes back either.
         let _ = client.publish(self.all.clone(), Body::Heartbeat { leaving, heard }.encode(head).into()).await;
         self.tell_known();
     }
 
+    /// Takes what went to nobody among what this node says that it has published, as it is told from here on.
+    fn told_unsent(&self) -> Wide {
+        let mut wide = self.wide.get();
+        wide += self.shared.take_unsent();
+        self.wide.set(wide);
+        wide
+    }
+
+    fn head(&self) -> Head {
+        let (number, wide) = (self.number.get(), self.wide.get());
+        Head { sender: self.shared.me, number, sent_ms: self.shared.now_ms(), wide }
+    }
+
     /// The link is lost: nobody waits for what would have come over it, and what was to go over it goes nowhere.
     fn lose(&self, orders: &mut UnboundedReceiver<Order>) {
         self.shared.connected.store(false, Ordering::Relaxed);
+        self.was_away.set(self.shared.counters.connects.load(Ordering::Relaxed) > 0);
         self.waiting.borrow_mut().clear();
         while let Ok(order) = orders.try_recv() {
-            if matches!(order, Order::Request { .. }) {
+            if let Order::Request { wide, .. } = order {
                 count(&self.shared.counters.unsent, 1);
+                self.shared.unsent(wide);
             }
         }
     }

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use crate::cluster::wire::{Echo, Head};
+use crate::cluster::wire::{Echo, Head, Wide};
 
 /// How often a node says that it is there, milliseconds.
 pub(super) const HEARTBEAT_MS: u64 = 1000;
@@ -29,6 +29,8 @@ const DRIFT_MS: i64 = 1;
 pub(super) struct Peers {
     me: u64,
     peers: HashMap<u64, Peer>,
+    /// Whether a node has not come back since nobody could be heard: what it published meanwhile nobody knows.
+    vanished: bool,
 }
 
 #[derive(Debug)]
@@ -40,8 +42,14 @@ struct Peer {
     known: bool,
     /// Whether a heartbeat of this node's has answered it, so that it will believe what comes behind.
     told: bool,
+    /// Whether it was ever told, so that it counts among the nodes until it leaves or is forgotten.
+    met: bool,
+    /// Whether it was not heard since nobody could be.
+    unsure: bool,
     /// The last request of its that was heard.
     number: u64,
+    /// What it has published that was heard of.
+    wide: Wide,
     /// This node's clock less its clock, at the least; `None` until it has answered a heartbeat.
     offset_ms: Option<i64>,
     /// Whether `offset_ms` is from before a time when nobody could be heard, in which one of the machines may have stood still.
@@ -51,7 +59,7 @@ struct Peer {
 /// What a heartbeat changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
-    /// The node was not known: it should hear from this one at once.
+    /// The node was not known, or not heard since nobody could be: it should hear from this one at once.
     pub(super) came: bool,
     /// It has left.
     pub(super) left: bool,
@@ -82,7 +90,7 @@ pub(super) enum LetBe {
 impl Peers {
     /// `me` is this node.
     pub(super) fn new(me: u64) -> Self {
-        Peers { me, peers: HashMap::new() }
+        Peers { me, peers: HashMap::new(), vanished: false }
     }
 
     /// A heartbeat of another node.
@@ -99,16 +107,20 @@ impl Peers {
             heard_ms: 0,
             known: false,
             told: false,
+            met: false,
+            unsure: false,
             number: head.number,
+            wide: head.wide,
             offset_ms: None,
             is_old: false,
         };
         let peer = self.peers.entry(head.sender).or_insert(fresh);
-        let came = !std::mem::replace(&mut peer.known, true);
+        let came = !std::mem::replace(&mut peer.known, true) || peer.unsure;
         let missed = head.number.saturating_sub(peer.number);
         peer.number = peer.number.max(head.number);
         peer.sent_ms = head.sent_ms;
         peer.heard_ms = now;
+        peer.unsure = false;
         // What it has heard was sent before, or at best just then: that is the least that this clock is ahead.
         if let Some(echo) = echoes.iter().find(|echo| echo.node == self.me && echo.sent_ms <= now) {
             let least = echo.sent_ms as i64 - echo.heard_ms as i64;
@@ -116,6 +128,24 @@ impl Peers {
             peer.offset_ms = Some(known.map_or(least, |offset| least.max(offset - DRIFT_MS)));
         }
         Heard { came, left: false, missed }
+    }
+
+    /// Whether nothing is remembered of a node.
+    pub(super) fn is_new(&self, node: u64) -> bool {
+        !self.peers.contains_key(&node)
+    }
+
+    /// What a node has published, but for `own` that has just come, of which nothing was heard. It is so once.
+    pub(super) fn lost(&mut self, head: &Head, own: Wide) -> Wide {
+        let Some(peer) = self.peers.get_mut(&head.sender) else { return Wide::default() };
+        let beyond = |said: u64, heard: u64, own: u64| said.saturating_sub(heard.saturating_add(own));
+        let lost = Wide {
+            all: beyond(head.wide.all, peer.wide.all, own.all),
+            groups: beyond(head.wide.groups, peer.wide.groups, own.groups),
+        };
+        peer.wide.all = peer.wide.all.max(head.wide.all);
+        peer.wide.groups = peer.wide.groups.max(head.wide.groups);
+        lost
     }
 
     /// Whether a request is to be carried out, whose sender waits for `patience` milliseconds.
@@ -139,6 +169,7 @@ impl Peers {
             let silent = now.saturating_sub(peer.heard_ms);
             if peer.known && silent > SILENCE_MS {
                 (peer.known, peer.told) = (false, false);
+                self.vanished |= peer.unsure;
                 gone.push(node);
             }
             silent <= MEMORY_MS
@@ -150,22 +181,33 @@ impl Peers {
     pub(super) fn resume(&mut self, now: u64) {
         for peer in self.peers.values_mut() {
             peer.is_old = true;
+            peer.unsure = true;
             if peer.known {
                 peer.heard_ms = now;
             }
         }
     }
 
-    /// Those that are taken to be there, and will reply.
+    /// Those that are taken to be there, and will reply. One that was not heard since nobody could be may not have come back yet.
     pub(super) fn known(&self) -> Vec<u64> {
-        self.peers.iter().filter(|(_, peer)| peer.told).map(|(&node, _)| node).collect()
+        self.peers.iter().filter(|(_, peer)| peer.told && !peer.unsure).map(|(&node, _)| node).collect()
+    }
+
+    /// How many have gone silent that were there, and have not left: they may come back.
+    pub(super) fn absent(&self) -> usize {
+        self.peers.values().filter(|peer| peer.met && (!peer.told || peer.unsure)).count()
+    }
+
+    /// Whether a node that was there before nobody could be heard has not come back. It is told once.
+    pub(super) fn take_vanished(&mut self) -> bool {
+        std::mem::take(&mut self.vanished)
     }
 
     /// What a heartbeat of this node, which goes out now, says of the others.
     pub(super) fn echoes(&mut self) -> Vec<Echo> {
         let known = self.peers.iter_mut().filter(|(_, peer)| peer.known);
         let echo = |(&node, peer): (&u64, &mut Peer)| {
-            peer.told = true;
+            (peer.told, peer.met) = (true, true);
             Echo { node, sent_ms: peer.sent_ms, heard_ms: peer.heard_ms }
         };
         known.map(echo).collect()
@@ -186,7 +228,7 @@ mod tests {
     use super::*;
 
     fn head(sender: u64, number: u64, sent_ms: u64) -> Head {
-        Head { sender, number, sent_ms }
+        Head { sender, number, sent_ms, wide: Wide::default() }
     }
 
     /// Node 1, and node 2 whose clock is 500 ms behind; a message takes 10 ms.
@@ -231,6 +273,45 @@ mod tests {
         assert_eq!(peers.heard(head(2, 3, 600), false, &[], 1100).missed, 3);
         assert_eq!(peers.heard(head(2, 3, 700), false, &[], 1200).missed, 0);
         assert_eq!(peers.take(head(2, 5, 700), 1000, 1210).map(|taken| taken.missed), Ok(1));
+    }
+
+    #[test]
+    fn what_was_published_and_not_heard_is_known_once() {
+        let said = |all, groups| Head { wide: Wide { all, groups }, ..head(2, 9, 600) };
+        let one = |all, groups| Wide { all, groups };
+        assert_eq!(Peers::new(1).lost(&said(5, 5), one(0, 0)), one(0, 0), "of a stranger nothing is known");
+        let mut peers = met();
+        assert_eq!(peers.lost(&said(1, 0), one(1, 0)), one(0, 0), "it has come");
+        assert_eq!(peers.lost(&said(3, 2), one(1, 0)), one(1, 2));
+        assert_eq!(peers.lost(&said(3, 2), one(0, 0)), one(0, 0), "once");
+        assert_eq!(peers.lost(&said(1, 1), one(1, 0)), one(0, 0), "out of order");
+        // A node that was met later is believed what it says of itself.
+        peers.heard(Head { wide: one(7, 7), ..head(3, 9, 0) }, false, &[], 700);
+        assert_eq!(peers.lost(&Head { wide: one(7, 8), ..head(3, 10, 0) }, one(0, 0)), one(0, 1));
+    }
+
+    #[test]
+    fn who_went_silent_counts_until_it_leaves_and_who_does_not_come_back_is_told() {
+        let mut peers = met();
+        assert_eq!(peers.absent(), 0, "it does not believe this node yet");
+        peers.echoes();
+        assert_eq!(peers.forget_silent(1011 + SILENCE_MS), [2]);
+        assert_eq!((peers.absent(), peers.known().len(), peers.take_vanished()), (1, 0, false), "it just went silent");
+        peers.heard(head(2, 0, 4500), false, &[], 5000);
+        peers.echoes();
+        assert_eq!((peers.absent(), peers.known().len()), (0, 1));
+        peers.resume(6000);
+        assert_eq!((peers.absent(), peers.known().len()), (1, 0), "nobody waits for one that may not be back");
+        assert!(peers.heard(head(2, 0, 5500), false, &[], 6500).came && peers.known() == [2]);
+        peers.resume(7000);
+        peers.forget_silent(7001 + SILENCE_MS);
+        assert!(peers.take_vanished() && !peers.take_vanished() && peers.absent() == 1);
+        peers.heard(head(2, 0, 0), true, &[], 11_000);
+        assert_eq!(peers.absent(), 0, "it has left");
+        peers.heard(head(2, 0, 0), false, &[], 12_000);
+        peers.echoes();
+        peers.forget_silent(12_001 + MEMORY_MS);
+        assert_eq!(peers.absent(), 0, "it is forgotten");
     }
 
     #[test]

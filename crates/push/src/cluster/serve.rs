@@ -94,7 +94,7 @@ mod tests {
     fn the_younger_session_keeps_its_key_and_one_of_twins_does() {
         let wins = |age, claim_age, is_greater| {
             let claim = Claim {
-                place: Place { core: 0, slot: 0, generation: 0 },
+                place: Place { core: 0, slot: 0, generation: 0, of_page: false },
                 age: Duration::from_millis(claim_age),
                 is_greater,
             };

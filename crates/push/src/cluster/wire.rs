@@ -17,13 +17,16 @@ use crate::publish::{Publish, Targets};
 use crate::tally::Wait;
 
 /// Nodes of another version refuse what they read, and are refused.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Where in a frame its number stands.
 const NUMBER_AT: usize = 10;
 
+/// Where in a frame it stands what its sender has published.
+const WIDE_AT: usize = 26;
+
 /// The length of a head, bytes.
-const HEAD: usize = 26;
+const HEAD: usize = 42;
 
 /// The most that a time or a stamp can be: nine thousand years in milliseconds, which leave room to calculate.
 const MOST_MS: u64 = 1 << 48;
@@ -37,6 +40,33 @@ pub(super) struct Head {
     pub(super) number: u64,
     /// The sender's clock, which counts milliseconds from a moment of its own.
     pub(super) sent_ms: u64,
+    /// What the sender has published so far to more than single sessions, with this request, whether that went out or not.
+    pub(super) wide: Wide,
+}
+
+/// How many publishes of a node were for sessions that it does not name: those to all, and those to groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wide {
+    pub(crate) all: u64,
+    pub(crate) groups: u64,
+}
+
+impl Wide {
+    /// What one publish to these adds.
+    pub(crate) fn of(to: &Targets) -> Self {
+        Wide { all: to.all.into(), groups: (!to.groups.is_empty()).into() }
+    }
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Wide::default()
+    }
+}
+
+impl std::ops::AddAssign for Wide {
+    fn add_assign(&mut self, other: Wide) {
+        self.all = self.all.saturating_add(other.all);
+        self.groups = self.groups.saturating_add(other.groups);
+    }
 }
 
 /// What is said.
@@ -134,7 +164,7 @@ impl Body {
     pub(super) fn encode(&self, head: Head) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
         out.extend_from_slice(&[VERSION, self.kind()]);
-        for field in [head.sender, head.number, head.sent_ms] {
+        for field in [head.sender, head.number, head.sent_ms, head.wide.all, head.wide.groups] {
             out.extend_from_slice(&field.to_le_bytes());
         }
         match self {
@@ -167,10 +197,12 @@ impl Body {
     }
 }
 
-/// Gives a frame its number, which is known last.
-pub(super) fn set_number(frame: &mut [u8], number: u64) {
-    if let Some(place) = frame.get_mut(NUMBER_AT..NUMBER_AT + 8) {
-        place.copy_from_slice(&number.to_le_bytes());
+/// Gives a frame its number and what was published until then, which are known last.
+pub(super) fn set_number(frame: &mut [u8], number: u64, wide: Wide) {
+    for (at, value) in [(NUMBER_AT, number), (WIDE_AT, wide.all), (WIDE_AT + 8, wide.groups)] {
+        if let Some(place) = frame.get_mut(at..at + 8) {
+            place.copy_from_slice(&value.to_le_bytes());
+        }
     }
 }
 
@@ -185,7 +217,8 @@ pub(super) fn decode(frame: &[u8], most: u64) -> Result<(Head, Body), Refused> {
         return Err(Refused::Malformed("a head that is cut off"));
     }
     let kind = reader.byte()?;
-    let head = Head { sender: reader.fixed()?, number: reader.fixed()?, sent_ms: stamp(reader.fixed()?)? };
+    let (sender, number, sent_ms) = (reader.fixed()?, reader.fixed()?, stamp(reader.fixed()?)?);
+    let head = Head { sender, number, sent_ms, wide: Wide { all: reader.fixed()?, groups: reader.fixed()? } };
     let body = match kind {
         0 => {
             let leaving = reader.flag()?;

@@ -7,7 +7,7 @@ use oroshi_net::Endpoint;
 
 use super::{Draft, Key, PlanError, is_unix};
 use crate::cluster::address;
-use crate::plan::{Cluster, GroupRule, Limits, Origins, Paths, Secret, Serves};
+use crate::plan::{Cluster, GroupRule, Limits, Origins, Paths, Secret, Serves, Transports};
 
 /// More threads than this are a slip of the finger.
 const MOST_THREADS: usize = 1024;
@@ -56,6 +56,10 @@ pub(super) fn all(draft: &Draft) -> Vec<PlanError> {
     }
     callbacks(draft, &mut problems);
     origins(draft.origins.as_ref(), &mut problems);
+    if draft.transports == Some(Transports::NONE) {
+        problems.push(value("transports", "[]", "lets nobody connect", "some of websocket, sse, stream and poll"));
+    }
+    subprotocols(&draft.subprotocols, &mut problems);
     limits(&draft.limits, &mut problems);
     least_time("send.timeout", draft.send.timeout, &mut problems);
     groups(&draft.groups, &mut problems);
@@ -147,6 +151,7 @@ fn callbacks(draft: &Draft, problems: &mut Vec<PlanError>) {
         }
     }
     least_time("callbacks.timeout", callbacks.timeout, problems);
+    least_time("callbacks.queue", callbacks.queue, problems);
     if callbacks.retries > 100 {
         problems.push(value("callbacks.retries", callbacks.retries, "would go on for hours", "0 to 100"));
     }
@@ -163,9 +168,25 @@ fn callbacks(draft: &Draft, problems: &mut Vec<PlanError>) {
     }
 }
 
+fn subprotocols(names: &[String], problems: &mut Vec<PlanError>) {
+    for (at, name) in names.iter().enumerate() {
+        if !is_token(name) {
+            let expected = "letters, digits and signs such as . and -, as in chat.v1";
+            problems.push(value("subprotocols", name.escape_default(), "is no name of a subprotocol", expected));
+        } else if names[..at].contains(name) {
+            problems.push(PlanError::Twice { key: "subprotocols".into(), value: name.clone() });
+        }
+    }
+}
+
+/// A token (RFC 9110 section 5.6.2).
+fn is_token(text: &str) -> bool {
+    let is_of_one = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_of_one)
+}
+
 fn wrong_header_name(name: &str) -> Option<&'static str> {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if name.is_empty() || !name.bytes().all(is_token) {
+    if !is_token(name) {
         Some("is no header's name")
     } else if OF_THE_CLIENT.iter().any(|own| name.eq_ignore_ascii_case(own)) {
         Some("says how a message is sent, which is not to be set")
@@ -344,6 +365,8 @@ mod tests {
                 ..Callbacks::default()
             },
             origins: Some(Origins::List(vec!["example.org".into(), "https://a/b".into(), "https://a.b:1".into()])),
+            transports: Some(Transports::NONE),
+            subprotocols: vec!["chat.v1".into(), "a b".into(), String::new(), "chat.v1".into()],
             limits: Limits { sessions: 0, publish_bytes: 1 << 40, pong: Duration::ZERO, ..Limits::default() },
             groups: vec![group("a*"), group("ab"), group(""), group("*c")],
             token: Some(Secret("hid den".into())),
@@ -368,6 +391,10 @@ mod tests {
             "callbacks.headers.X-A",
             "origins",
             "origins",
+            "transports",
+            "subprotocols",
+            "subprotocols",
+            "subprotocols",
             "limits.sessions",
             "limits.pong",
             "limits.publish-bytes",

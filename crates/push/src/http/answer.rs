@@ -2,13 +2,13 @@
 
 use bytes::{Bytes, BytesMut};
 use oroshi_http1::{Framing, RequestHead};
-use oroshi_server::{Error, Exchange};
+use oroshi_server::{Error, Exchange, page};
 use oroshi_websocket::handshake::Refusal;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::origin;
-use crate::plan::{Plan, Secret};
+use crate::plan::{Origins, Paths, Plan, Secret, Serves};
 use crate::publish::Overloaded;
 
 /// The type of every JSON answer.
@@ -43,6 +43,14 @@ impl Problem {
         Self::new(404, "unknown-path", message)
     }
 
+    /// 404: clients have nothing at this path.
+    pub(crate) fn no_route_for_clients(plan: &Plan, path: &str) -> Self {
+        let Paths { connect, poll, ping, .. } = &plan.paths;
+        let expected =
+            if plan.transports.poll { format!("{connect}, {poll} or {ping}") } else { format!("{connect} or {ping}") };
+        Self::new(404, "unknown-path", format!("there is nothing at `{path}` for clients: expected {expected}"))
+    }
+
     /// 404: nobody has this key.
     pub(crate) fn no_session(key: &str) -> Self {
         Self::new(404, "unknown-session", format!("no session has the key `{key}`")).with("session", key)
@@ -54,10 +62,11 @@ impl Problem {
         Self::new(405, "method-not-allowed", message).with("allowed", allowed).field("Allow", allowed)
     }
 
-    /// 426, or 400: the request does not open a WebSocket.
-    pub(crate) fn handshake(refusal: Refusal) -> Self {
-        let problem = Self::new(refusal.status(), "bad-handshake", refusal.to_string());
-        match refusal.status() {
+    /// 426, or 400: the request does not open a WebSocket. kuiperbelt says 400 to all of them.
+    pub(crate) fn handshake(refusal: Refusal, as_kuiperbelt: bool) -> Self {
+        let status = if as_kuiperbelt { 400 } else { refusal.status() };
+        let problem = Self::new(status, "bad-handshake", refusal.to_string());
+        match status {
             426 => problem.field("Upgrade", "websocket").field("Sec-WebSocket-Version", "13"),
             _ => problem,
         }
@@ -68,19 +77,24 @@ impl Problem {
         Self::new(503, "busy", message).field("Retry-After", "1")
     }
 
-    /// 413.
+    /// 413: a message has more than `most` bytes.
     pub(crate) fn too_large(most: u64) -> Self {
-        Self::new(
-            413,
-            "too-large",
-            format!("the message is too large: expected at most {most} bytes (limits.publish-bytes)"),
-        )
-        .with("most_bytes", most)
+        let message = format!("the message is too large: expected at most {most} bytes (limits.publish-bytes)");
+        Self::new(413, "too-large", message).with("most_bytes", most)
     }
 
-    /// To be read by the page that asks, if one does.
-    pub(crate) fn for_page(self, head: &RequestHead<'_>) -> Self {
-        let fields = origin::fields(head);
+    /// 413: what a message comes in has more than `most` bytes.
+    pub(crate) fn envelope_too_large(most: u64) -> Self {
+        let message = format!(
+            "the envelope is too large: expected at most {most} bytes, which hold any message of limits.publish-bytes; \
+             /publish/raw takes a message as it is"
+        );
+        Self::new(413, "too-large", message).with("most_bytes", most)
+    }
+
+    /// To be read by the page that asks, if one does that may connect.
+    pub(crate) fn for_page(self, origins: &Origins, head: &RequestHead<'_>) -> Self {
+        let fields = origin::fields(origins, head);
         fields.fold(self, |problem, (name, value)| problem.field(name, String::from_utf8_lossy(value)))
     }
 
@@ -139,6 +153,36 @@ pub(crate) async fn outcome(exchange: &mut Exchange<'_>, result: Result<impl Ser
     }
 }
 
+/// Sees whether a request may give orders, or ask what is for operators: no page of another origin may, nor one whose name was made to lead
+/// here.
+///
+/// # Errors
+/// The answer to one that may not.
+pub(crate) fn may_order(plan: &Plan, serves: Serves, exchange: &Exchange<'_>) -> Result<(), Problem> {
+    let head = &exchange.head;
+    if page::is_foreign(head) {
+        let message =
+            "a page of another origin asks (Origin, Sec-Fetch-Site): expected a backend or an operator, no browser";
+        return Err(Problem::new(403, "forbidden-origin", message));
+    }
+    // Whoever knows a token was not led here by a name.
+    if plan.token.is_some() {
+        return Ok(());
+    }
+    let came_to_loopback = || exchange.local().is_some_and(|address| address.ip().to_canonical().is_loopback());
+    if serves == Serves::Admin && !page::names_loopback(head) && came_to_loopback() {
+        let message =
+            "this listener is for this machine: expected localhost or a loopback address in Host, or a token (auth)";
+        return Err(Problem::new(403, "forbidden-host", message));
+    }
+    if page::is_from_page(head) && !page::names_address(head) {
+        let message =
+            "a page asks by a name, which could be made to lead here: expected an address in Host, or a token (auth)";
+        return Err(Problem::new(403, "forbidden-host", message));
+    }
+    Ok(())
+}
+
 /// Whether the request may do what takes the token.
 pub(crate) fn is_authorized(plan: &Plan, exchange: &Exchange<'_>) -> bool {
     let Some(Secret(token)) = &plan.token else { return true };
@@ -163,11 +207,20 @@ pub(crate) fn is_same(a: &[u8], b: &[u8]) -> bool {
     std::hint::black_box(differences) == 0 && a.len() == b.len()
 }
 
-/// Reads the request's body; the inner error is for a client that sends more than `most` bytes.
+/// Reads a message, which is the request's body; the inner error is for a client that sends more than `most` bytes.
 pub(crate) async fn body(exchange: &mut Exchange<'_>, most: u64) -> Result<Result<Bytes, Problem>, Error> {
+    body_or(exchange, most, Problem::too_large).await
+}
+
+/// Reads the request's body, with an answer to a client that sends more than `most` bytes.
+pub(crate) async fn body_or(
+    exchange: &mut Exchange<'_>,
+    most: u64,
+    too_large: fn(u64) -> Problem,
+) -> Result<Result<Bytes, Problem>, Error> {
     let announced = match exchange.head.framing {
         Framing::None => return Ok(Ok(Bytes::new())),
-        Framing::Length(length) if length > most => return Ok(Err(Problem::too_large(most))),
+        Framing::Length(length) if length > most => return Ok(Err(too_large(most))),
         Framing::Length(length) => length,
         _ => 0,
     };
@@ -180,12 +233,12 @@ pub(crate) async fn body(exchange: &mut Exchange<'_>, most: u64) -> Result<Resul
     whole.extend_from_slice(first);
     while let Some(piece) = exchange.body.chunk().await? {
         if (whole.len() + piece.len()) as u64 > most {
-            return Ok(Err(Problem::too_large(most)));
+            return Ok(Err(too_large(most)));
         }
         whole.extend_from_slice(piece);
     }
     if whole.len() as u64 > most {
-        return Ok(Err(Problem::too_large(most)));
+        return Ok(Err(too_large(most)));
     }
     Ok(Ok(whole.freeze()))
 }

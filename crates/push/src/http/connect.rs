@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use oroshi_http1::RequestHead;
 use oroshi_net::Stream;
-use oroshi_server::{Error, Exchange};
+use oroshi_server::{Error, Exchange, Room};
 use oroshi_websocket::handshake::{Opening, Refusal};
 use oroshi_websocket::{CloseCode, Kind};
 use rustix::net::sockopt;
@@ -17,40 +17,57 @@ use crate::http::{poll, query};
 use crate::hub::{Hub, NoSession};
 use crate::message::{Framing, Message};
 use crate::origin;
+use crate::plan::{Plan, Transports};
 use crate::session::{Reason, Session};
 
 /// Opens a session.
 pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
-    let head = exchange.head;
+    let (head, origins) = (exchange.head, &hub.plan().origins);
     let asked = match Asked::of(hub, &head) {
         Ok(asked) => asked,
         Err(problem) => {
             let errors = &hub.counters.connect_errors;
             errors.set(errors.get() + 1);
-            return problem.for_page(&head).send(exchange).await;
+            return problem.for_page(origins, &head).send(exchange).await;
         }
     };
-    let Asked { framing, opening, mut groups } = asked;
-    let welcome = match ask(hub, &head).await {
+    if hub.is_full() {
+        // Before the backend is asked, which would take it for a session. The connection is another client's.
+        exchange.reply.close();
+        return Problem::busy(FULL).for_page(origins, &head).send(exchange).await;
+    }
+    let Asked { framing, opening, mut groups, of_page } = asked;
+    let Welcome { key, groups: backends, hello, protocol } = match ask(hub, &head).await {
         Ok(welcome) => welcome,
-        Err(refusal) => {
-            let fields = [("Content-Type", refusal.content_type.as_bytes())];
-            return exchange.reply.send(refusal.status, fields, &refusal.body).await;
-        }
+        Err(refusal) => return refuse(hub, exchange, &refusal).await,
     };
-    groups.extend(welcome.groups);
-    let session = match hub.open(&welcome.key, framing, first_words(hub, framing, welcome.hello), &groups) {
-        Ok(session) => Opened { hub, session: Some(session) },
-        Err(NoSession::Draining) => return Problem::busy(DRAINING).for_page(&head).send(exchange).await,
-        Err(NoSession::Full) => {
-            return Problem::busy("this hub holds as many sessions as it may").for_page(&head).send(exchange).await;
+    let protocol = match opening.map_or(Ok(None), |opening| choose(hub, &opening, protocol.as_deref())) {
+        Ok(protocol) => protocol,
+        Err(Unspoken::Offered(problem)) => return problem.for_page(origins, &head).send(exchange).await,
+        Err(Unspoken::Chosen(refusal)) => return refuse(hub, exchange, &refusal).await,
+    };
+    groups.extend(backends);
+    let has_hello = hello.is_some();
+    let session = match hub.open(&key, framing, of_page, first_words(hub, framing, hello), &groups) {
+        Ok(session) => {
+            if has_hello {
+                hub.counters.word();
+            }
+            Opened { hub, session: Some(session) }
+        }
+        Err(why) => {
+            if why == NoSession::Full {
+                exchange.reply.close();
+            }
+            return not_opened(why).for_page(origins, &head).send(exchange).await;
         }
     };
     match framing {
         Framing::Poll => return poll::begin(hub, exchange, session).await,
         Framing::WebSocket => {
             let accept = opening.map(|opening| opening.accept()).unwrap_or_default();
-            let fields = [("Upgrade", &b"websocket"[..]), ("Sec-WebSocket-Accept", accept.as_bytes())];
+            let mut fields = vec![("Upgrade", &b"websocket"[..]), ("Sec-WebSocket-Accept", accept.as_bytes())];
+            fields.extend(protocol.map(|protocol| ("Sec-WebSocket-Protocol", protocol)));
             let (stream, ahead) = exchange.upgrade(101, &fields).await?;
             session.serve(stream, ahead);
         }
@@ -65,7 +82,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
                 // nginx would gather what is to go out at once.
                 ("X-Accel-Buffering", b"no"),
             ];
-            fields.extend(origin::fields(&head));
+            fields.extend(origin::fields(origins, &head));
             let (stream, _, _) = exchange.detach(200, &fields).await?;
             watch_peer(hub, &stream);
             session.serve(stream, Vec::new());
@@ -88,13 +105,17 @@ impl Opened<'_> {
 
     /// Serves its connection, and has the backend agree.
     fn serve(self, stream: Stream, ahead: Vec<u8>) {
-        let hub = self.hub;
+        let hub = Rc::clone(self.hub);
         let Some(session) = self.keep() else { return };
-        hub.serve(&session, stream, ahead);
-        if hub.plan().callbacks.establish.is_none() {
+        let asks = hub.plan().callbacks.establish.is_some();
+        if asks && hub.plan().compat_ekbo {
+            tokio::task::spawn_local(serve_once_agreed(hub, session, stream, ahead));
             return;
         }
-        let hub = Rc::clone(hub);
+        hub.serve(&session, stream, ahead);
+        if !asks {
+            return;
+        }
         tokio::task::spawn_local(async move {
             if !hub.callbacks.establish(&session.key).await {
                 session.tells_close.set(false);
@@ -116,21 +137,95 @@ impl Drop for Opened<'_> {
     }
 }
 
+/// As kuiperbelt does: nothing is written before the backend has agreed. What is sent to the session until then waits for it.
+async fn serve_once_agreed(hub: Rc<Hub>, session: Rc<Session>, stream: Stream, ahead: Vec<u8>) {
+    // Nobody else counts its connection meanwhile.
+    let _place = hub.node.room.as_ref().map(Room::enter);
+    match session.unless_over(hub.callbacks.establish(&session.key)).await {
+        Ok(true) => hub.serve(&session, stream, ahead),
+        Ok(false) => {
+            session.tells_close.set(false);
+            hub.remove(&session, Reason::Closed);
+        }
+        Err(reason) => hub.remove(&session, reason),
+    }
+}
+
+const FULL: &str = "this hub holds as many sessions as it may";
+
 const DRAINING: &str = "this hub is about to end";
+
+fn not_opened(why: NoSession) -> Problem {
+    match why {
+        NoSession::Draining => Problem::busy(DRAINING),
+        NoSession::Full => Problem::busy(FULL),
+        NoSession::OfPage => {
+            let message =
+                "a page has a session with this key: expected the Origin of a page that may connect, as that one has";
+            Problem::new(403, "forbidden-takeover", message)
+        }
+    }
+}
+
+/// Answers with the backend's words, or about them.
+async fn refuse(hub: &Hub, exchange: &mut Exchange<'_>, refusal: &callbacks::Refusal) -> Result<(), Error> {
+    let head = exchange.head;
+    let mut fields = vec![("Content-Type", refusal.content_type.as_bytes())];
+    fields.extend(refusal.is_busy.then_some(("Retry-After", &b"1"[..])));
+    fields.extend(origin::fields(&hub.plan().origins, &head));
+    exchange.reply.send(refusal.status, fields, &refusal.body).await
+}
+
+/// Why no subprotocol can be agreed on.
+enum Unspoken {
+    /// The client offers none of those that are configured.
+    Offered(Problem),
+    /// The backend has chosen one that the client does not offer.
+    Chosen(callbacks::Refusal),
+}
+
+/// The subprotocol that is spoken (RFC 6455 section 4.2.2): the backend's choice, or the first that the client offers and the plan has. A
+/// client that offers none, and one that no plan knows of, get none.
+fn choose<'b>(hub: &Hub, opening: &Opening<'b>, chosen: Option<&str>) -> Result<Option<&'b [u8]>, Unspoken> {
+    if opening.protocols().next().is_none() {
+        return Ok(None);
+    }
+    let failed = || hub.counters.connect_errors.set(hub.counters.connect_errors.get() + 1);
+    if let Some(chosen) = chosen {
+        let offered = opening.protocols().find(|name| *name == chosen.as_bytes());
+        return offered.map(Some).ok_or_else(|| {
+            failed();
+            let text = format!("the backend chose the subprotocol {chosen:?}, which the client does not offer");
+            Unspoken::Chosen(callbacks::Refusal::text(502, text))
+        });
+    }
+    let known = &hub.plan().subprotocols;
+    let first = opening.protocols().find(|name| known.iter().any(|known| known.as_bytes() == *name));
+    if first.is_none() && !known.is_empty() {
+        failed();
+        let message = format!("none of the subprotocols on offer is spoken here: expected {}", known.join(" or "));
+        return Err(Unspoken::Offered(Problem::new(400, "bad-handshake", message)));
+    }
+    Ok(first)
+}
 
 /// What a client asks for.
 struct Asked<'b> {
     framing: Framing,
     opening: Option<Opening<'b>>,
     groups: Vec<String>,
+    /// A page has asked, whose origin was looked at.
+    of_page: bool,
 }
 
 impl<'b> Asked<'b> {
     /// Reads a request, and sees whether it may be asked for, as far as the hub can tell by itself.
     fn of(hub: &Hub, head: &RequestHead<'b>) -> Result<Self, Problem> {
         if head.method != "GET" {
-            return Err(Problem::method(head.method, "GET"));
+            return Err(Problem::method(head.method, "GET, OPTIONS"));
         }
+        let plan = hub.plan();
+        let of_page = origin::check(&plan.origins, head, Opening::of(head).is_ok())?;
         // Such a connection cannot be handed to a session. To find that out later would cost whoever has the key theirs.
         if !matches!(head.framing, oroshi_http1::Framing::None | oroshi_http1::Framing::Length(0)) {
             let message = "the request has a body: expected none, so no Content-Length and no Transfer-Encoding";
@@ -142,7 +237,7 @@ impl<'b> Asked<'b> {
             match pair? {
                 (name, value) if name == "transport" => wanted = Some(value),
                 (name, group) if name == "group" => {
-                    if !hub.plan().group_rule(&group).is_some_and(|rule| rule.client_may_join) {
+                    if !plan.group_rule(&group).is_some_and(|rule| rule.client_may_join) {
                         let message = format!("clients may not join the group `{group}` by themselves");
                         return Err(Problem::new(403, "forbidden-group", message));
                     }
@@ -151,37 +246,51 @@ impl<'b> Asked<'b> {
                 _ => {}
             }
         }
-        let (framing, opening) = transport(head, wanted.as_deref())?;
-        if !origin::may_connect(&hub.plan().origins, head) {
-            let message = "pages of this Origin may not connect here";
-            return Err(Problem::new(403, "forbidden-origin", message));
-        }
+        let (framing, opening) = transport(plan, head, wanted.as_deref())?;
         if hub.draining.get() {
             return Err(Problem::busy(DRAINING));
         }
         if !hub.admit() {
             return Err(Problem::busy("more clients connect than this hub takes per second"));
         }
-        Ok(Asked { framing, opening, groups })
+        Ok(Asked { framing, opening, groups, of_page })
     }
 }
 
 /// Which transport a client wants: `?transport=` says it, or what it asks for does.
-fn transport<'b>(head: &RequestHead<'b>, wanted: Option<&str>) -> Result<(Framing, Option<Opening<'b>>), Problem> {
+fn transport<'b>(
+    plan: &Plan,
+    head: &RequestHead<'b>,
+    wanted: Option<&str>,
+) -> Result<(Framing, Option<Opening<'b>>), Problem> {
     let chunked = head.version == oroshi_http1::Version::Http11;
-    let opening = Opening::of(head);
-    Ok(match (wanted, opening) {
+    let offered = plan.transports;
+    let (framing, opening) = match (wanted, Opening::of(head)) {
         (None | Some("websocket" | "ws"), Ok(opening)) => (Framing::WebSocket, Some(opening)),
         (None, Err(Refusal::NotAsked)) if accepts_events(head) => (Framing::Events { chunked }, None),
+        // Whoever asks for nothing in particular gets a stream, and WebSocket's answer where there is none.
+        (None, Err(refusal @ Refusal::NotAsked)) if offered == Transports::WEBSOCKET => {
+            return Err(Problem::handshake(refusal, plan.compat_ekbo));
+        }
         (None, Err(Refusal::NotAsked)) | (Some("stream"), _) => (Framing::Lines { chunked }, None),
-        (None | Some("websocket" | "ws"), Err(refusal)) => return Err(Problem::handshake(refusal)),
+        (None | Some("websocket" | "ws"), Err(refusal)) if offered.websocket => {
+            return Err(Problem::handshake(refusal, plan.compat_ekbo));
+        }
+        (None | Some("websocket" | "ws"), Err(_)) => return Err(not_offered(plan, "websocket")),
         (Some("sse"), _) => (Framing::Events { chunked }, None),
         (Some("poll"), _) => (Framing::Poll, None),
         (Some(other), _) => {
-            let message = format!("there is no transport `{other}`: expected websocket, sse, stream or poll");
-            return Err(Problem::bad(message));
+            let expected = offered.names().collect::<Vec<_>>().join(" or ");
+            return Err(Problem::bad(format!("there is no transport `{other}`: expected {expected}")));
         }
-    })
+    };
+    let name = framing.name();
+    if offered.names().any(|offered| offered == name) { Ok((framing, opening)) } else { Err(not_offered(plan, name)) }
+}
+
+fn not_offered(plan: &Plan, name: &str) -> Problem {
+    let expected = plan.transports.names().collect::<Vec<_>>().join(" or ");
+    Problem::bad(format!("this hub does not offer the transport {name}: expected {expected} (transports)"))
 }
 
 fn accepts_events(head: &RequestHead<'_>) -> bool {

@@ -1,5 +1,6 @@
 //! kuiperbelt's API for backends and monitors, and what is left of its first version of 2014.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -67,22 +68,48 @@ pub(crate) async fn send(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(
             return not_found(exchange, strict, &unknown).await;
         }
     }
-    match publish(hub, message, Targets { sessions, ..Targets::default() }).await {
-        Ok(Receipt { unknown, refused, closed, .. }) if !unknown.is_empty() || !refused.is_empty() || closed > 0 => {
-            let mut errors: Vec<SessionError<'_>> = Vec::new();
-            errors.extend(unknown.iter().map(|key| SessionError { error: NOT_FOUND, session: Some(&**key) }));
-            errors.extend(refused.iter().map(|key| SessionError { error: TIMEOUT, session: Some(&**key) }));
-            if errors.is_empty() {
-                // Of several, which it was is not known.
-                let mut keys = exchange.head.headers.get_all(&hub.plan().session_header);
-                let one = keys.next().filter(|_| keys.next().is_none()).and_then(|key| str::from_utf8(key).ok());
-                errors.push(SessionError { error: CLOSED, session: one });
+    let (message, mut all) = (Arc::new(message), Receipt::default());
+    for sessions in rounds(sessions, hub.plan().compat_ekbo) {
+        match publish(hub, Arc::clone(&message), Targets { sessions, ..Targets::default() }).await {
+            Ok(Receipt { unknown, refused, closed, .. }) => {
+                all.unknown.extend(unknown);
+                all.refused.extend(refused);
+                all.closed += closed;
             }
-            failed(exchange, strict, errors).await
+            Err(overloaded) => return Problem::from(overloaded).send(exchange).await,
         }
-        Ok(_) => exchange.reply.send(200, [JSON], OK).await,
-        Err(overloaded) => Problem::from(overloaded).send(exchange).await,
     }
+    let Receipt { unknown, refused, closed, .. } = &all;
+    if unknown.is_empty() && refused.is_empty() && *closed == 0 {
+        return exchange.reply.send(200, [JSON], OK).await;
+    }
+    let mut errors: Vec<SessionError<'_>> = Vec::new();
+    errors.extend(unknown.iter().map(|key| SessionError { error: NOT_FOUND, session: Some(&**key) }));
+    errors.extend(refused.iter().map(|key| SessionError { error: TIMEOUT, session: Some(&**key) }));
+    if errors.is_empty() {
+        // Of several, which it was is not known.
+        let mut keys = exchange.head.headers.get_all(&hub.plan().session_header);
+        let one = keys.next().filter(|_| keys.next().is_none()).and_then(|key| str::from_utf8(key).ok());
+        errors.push(SessionError { error: CLOSED, session: one });
+    }
+    failed(exchange, strict, errors).await
+}
+
+/// To whom a message is published at a time: to all of them at once, or, as kuiperbelt does, again to those that are named again.
+fn rounds(sessions: Vec<Box<str>>, as_kuiperbelt: bool) -> Vec<Vec<Box<str>>> {
+    if !as_kuiperbelt {
+        return vec![sessions];
+    }
+    let (mut rounds, mut times) = (Vec::new(), HashMap::<Box<str>, usize>::new());
+    for key in sessions {
+        let time = times.entry(key.clone()).or_default();
+        if rounds.len() == *time {
+            rounds.push(Vec::new());
+        }
+        rounds[*time].push(key);
+        *time += 1;
+    }
+    rounds
 }
 
 /// `POST /close`: a last message to every session that a header names, and its end.
@@ -137,7 +164,7 @@ pub(crate) async fn broadcast(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Res
         Err(why) => return wrong(exchange, 400, why).await,
     };
     let everybody = Targets { all: true, ..Targets::default() };
-    let published = publish(hub, message, everybody).await;
+    let published = publish(hub, Arc::new(message), everybody).await;
     answer_2014(exchange, published).await
 }
 
@@ -154,7 +181,7 @@ pub(crate) async fn stats(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<
         // From before the connect callback, as kuiperbelt counts.
         connections: counts.sessions + counts.connecting,
         total_connections: ever + counts.connecting,
-        total_messages: counts.matched,
+        total_messages: counts.matched + counts.words,
         connect_errors: counts.connect_errors,
         message_errors: counts.dropped + counts.closed,
         closing_connections: counts.closing,
@@ -213,12 +240,12 @@ async fn send_2014(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, data: Bytes) -> R
     };
     let to = Targets { sessions: vec![session], ..Targets::default() };
     // What is JSON is UTF-8.
-    let published = publish(hub, Message::data(Kind::Text, data), to).await;
+    let published = publish(hub, Arc::new(Message::data(Kind::Text, data)), to).await;
     answer_2014(exchange, published).await
 }
 
-async fn publish(hub: &Rc<Hub>, message: Message, to: Targets) -> Result<Receipt, Overloaded> {
-    let (message, deadline) = (Arc::new(message), hub.plan().send.timeout);
+async fn publish(hub: &Rc<Hub>, message: Arc<Message>, to: Targets) -> Result<Receipt, Overloaded> {
+    let deadline = hub.plan().send.timeout;
     hub.publish(Publish { message, to, except: Vec::new(), wait: Wait::Queued, deadline }).await
 }
 

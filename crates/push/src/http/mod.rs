@@ -1,6 +1,6 @@
 //! The hub's HTTP side: who is asked for what.
 
-mod answer;
+pub(crate) mod answer;
 mod connect;
 mod kuiperbelt;
 mod native;
@@ -14,6 +14,7 @@ use std::time::Instant;
 use oroshi_server::{Error, Exchange};
 
 use crate::hub::Hub;
+use crate::origin;
 use crate::plan::Serves;
 use answer::Problem;
 
@@ -35,21 +36,28 @@ pub(crate) async fn answer(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchang
 async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Result<(), Error> {
     let (path, _) = query::split(exchange.head.target);
     let (clients, backends) = (serves != Serves::Admin, serves != Serves::Sessions);
-    let paths = &hub.plan().paths;
+    let (plan, paths) = (hub.plan(), &hub.plan().paths);
+    let polls = plan.transports.poll && path == paths.poll;
+    if clients && (path == paths.connect || polls) && exchange.head.method == "OPTIONS" {
+        return Box::pin(origin::preflight(hub, exchange)).await;
+    }
     // What is large and seldom is boxed, as a connection's task is as large as the largest of its waits.
     if clients && path == paths.connect {
         return Box::pin(connect::answer(hub, exchange)).await;
     }
-    if clients && path == paths.poll {
+    if clients && polls {
         return Box::pin(poll::answer(hub, exchange)).await;
     }
     if path == paths.ping {
         return kuiperbelt::ping(exchange).await;
     }
     if !backends {
-        return Problem::no_route(path).send(exchange).await;
+        return Problem::no_route_for_clients(plan, path).send(exchange).await;
     }
-    if !answer::is_authorized(hub.plan(), exchange) {
+    if let Err(problem) = answer::may_order(plan, serves, exchange) {
+        return problem.send(exchange).await;
+    }
+    if !answer::is_authorized(plan, exchange) {
         return answer::unauthorized(exchange).await;
     }
     if path == paths.send {

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 
 use crate::callbacks::kind_of;
 use crate::control::{Closed, SessionInfo};
-use crate::http::answer::{Problem, body, json, outcome};
+use crate::http::answer::{Problem, body, body_or, json, outcome};
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Message;
@@ -68,7 +68,8 @@ async fn publish(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error
     }
     // Room for what is around the message; in JSON a character can take six bytes.
     let most = hub.plan().limits.publish_bytes;
-    let envelope = match body(exchange, most.saturating_mul(6).saturating_add(1 << 20)).await? {
+    let most = most.saturating_mul(6).saturating_add(1 << 20);
+    let envelope = match body_or(exchange, most, Problem::envelope_too_large).await? {
         Ok(data) => envelope(hub, &data),
         Err(problem) => Err(problem),
     };
@@ -182,6 +183,16 @@ struct Address {
 }
 
 fn envelope(hub: &Hub, data: &[u8]) -> Result<Publish, Problem> {
+    // The parser would take a list for the fields in their order.
+    let kind = match data.trim_ascii_start().first() {
+        Some(b'{') => None,
+        None => Some("there is no envelope"),
+        Some(b'[') => Some("the envelope is an array"),
+        Some(_) => Some("the envelope is no object"),
+    };
+    if let Some(kind) = kind {
+        return Err(Problem::bad(format!("{kind}: expected an object such as {{\"all\": true, \"text\": \"hello\"}}")));
+    }
     let envelope: Envelope<'_> = serde_json::from_slice(data).map_err(|error| {
         Problem::bad(format!("the envelope cannot be read: {error}"))
             .with("line", error.line())

@@ -18,6 +18,7 @@ use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Framing;
 use crate::origin;
+use crate::plan::Origins;
 use crate::session::{Reason, Session, State};
 
 /// What a session that polls knows beyond others.
@@ -51,20 +52,22 @@ pub(crate) async fn begin(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, opened: Op
     session.rare(|rare| rare.poll = Some(polling));
     if hub.plan().callbacks.establish.is_some() && !hub.callbacks.establish(&session.key).await {
         session.tells_close.set(false);
-        return Problem::new(403, "refused", "the backend did not agree").for_page(&exchange.head).send(exchange).await;
+        let refused = Problem::new(403, "refused", "the backend did not agree");
+        return refused.for_page(&hub.plan().origins, &exchange.head).send(exchange).await;
     }
     let key = &*session.key;
     let body = json!({ "session": key, "UUID": key, "token": token, "next": 0 });
-    answer_json(exchange, &body.to_string()).await?;
+    answer_json(hub, exchange, &body.to_string()).await?;
     opened.keep();
     Ok(())
 }
 
 /// `GET /poll?session=KEY&token=TOKEN&after=N`: what came after batch N, as soon as there is any.
 pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
-    let (key, token, after) = match question(&exchange.head) {
+    let (head, origins) = (exchange.head, &hub.plan().origins);
+    let (key, token, after) = match question(origins, &head) {
         Ok(question) => question,
-        Err(problem) => return problem.for_page(&exchange.head).send(exchange).await,
+        Err(problem) => return problem.for_page(origins, &head).send(exchange).await,
     };
     let taken = match hub.node.directory.find(&key) {
         None => Err(Refused::Unknown),
@@ -74,29 +77,27 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             asked.await.unwrap_or(Err(Refused::Gone))
         }
     };
-    match taken {
-        Ok(body) => answer_json(exchange, &body).await,
+    let problem = match taken {
+        Ok(body) => return answer_json(hub, exchange, &body).await,
         Err(Refused::Unknown) => {
-            let message = "no session has this key and token: connect again";
-            Problem::new(404, "unknown-session", message).for_page(&exchange.head).send(exchange).await
+            Problem::new(404, "unknown-session", "no session has this key and token: connect again")
         }
-        Err(Refused::Gone) => {
-            Problem::new(410, "ended", "the session has ended: connect again")
-                .for_page(&exchange.head)
-                .send(exchange)
-                .await
-        }
+        Err(Refused::Gone) => Problem::new(410, "ended", "the session has ended: connect again"),
         Err(Refused::Batch(next)) => {
             let message = format!("after={after}: expected {next}, which `next` was in the last answer");
-            Problem::new(409, "wrong-batch", message).with("next", next).for_page(&exchange.head).send(exchange).await
+            Problem::new(409, "wrong-batch", message).with("next", next)
         }
-    }
+    };
+    problem.for_page(origins, &head).send(exchange).await
 }
 
 /// Key, token and batch.
-fn question(head: &RequestHead<'_>) -> Result<(String, String, u64), Problem> {
+fn question(origins: &Origins, head: &RequestHead<'_>) -> Result<(String, String, u64), Problem> {
     if head.method != "GET" {
-        return Err(Problem::method(head.method, "GET"));
+        return Err(Problem::method(head.method, "GET, OPTIONS"));
+    }
+    if !origin::may_connect(origins, head) {
+        return Err(Problem::new(403, "forbidden-origin", "pages of this Origin may not connect here: see `origins`"));
     }
     let (mut key, mut token, mut after) = (None, None, 0);
     for pair in query::pairs(query::split(head.target).1) {
@@ -121,10 +122,10 @@ fn question(head: &RequestHead<'_>) -> Result<(String, String, u64), Problem> {
     }
 }
 
-async fn answer_json(exchange: &mut Exchange<'_>, body: &str) -> Result<(), Error> {
+async fn answer_json(hub: &Hub, exchange: &mut Exchange<'_>, body: &str) -> Result<(), Error> {
     let head = exchange.head;
     let mut fields = vec![JSON, ("Cache-Control", &b"no-store"[..])];
-    fields.extend(origin::fields(&head));
+    fields.extend(origin::fields(&hub.plan().origins, &head));
     exchange.reply.send(200, fields, body.as_bytes()).await
 }
 

@@ -45,6 +45,7 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
         .map(|(name, count)| {
             let count = json!({
                 "accepted": count.accepted, "refused": count.refused, "failed": count.failed, "retried": count.retried,
+                "crowded": count.crowded,
             });
             (name.to_owned(), count)
         })
@@ -84,6 +85,7 @@ fn cluster(counts: &LinkCounts) -> Value {
     json!({
         "connected": counts.connected,
         "nodes": counts.nodes,
+        "absent": counts.absent,
         "connects": counts.connects,
         "sent": counts.sent,
         "received": counts.received,
@@ -158,7 +160,12 @@ fn labelled(family: &mut Family<'_>, label: &str, samples: impl IntoIterator<Ite
 fn callbacks(metrics: &mut Metrics, counts: &CallbackCounts) {
     let mut ended = metrics.family("callbacks_total", Counter, "Callbacks that ended, by what the backend said");
     for (callback, count) in counts.each() {
-        for (result, value) in [("accepted", count.accepted), ("refused", count.refused), ("failed", count.failed)] {
+        for (result, value) in [
+            ("accepted", count.accepted),
+            ("refused", count.refused),
+            ("failed", count.failed),
+            ("crowded", count.crowded),
+        ] {
             ended.sample(&[("callback", callback), ("result", result)], value);
         }
     }
@@ -172,6 +179,7 @@ fn cluster_metrics(metrics: &mut Metrics, counts: &LinkCounts) {
     for (name, help, value) in [
         ("cluster_connected", "1 while this node reaches the others through NATS", u64::from(counts.connected)),
         ("cluster_nodes", "The other nodes that are there, or were when NATS was lost", counts.nodes.into()),
+        ("cluster_absent_nodes", "Nodes that have gone silent within a minute and have not left", counts.absent.into()),
     ] {
         metrics.one(name, Gauge, help, value);
     }

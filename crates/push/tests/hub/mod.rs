@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use backend::{Asked, Backend};
+pub use backend::{Asked, Backend, Said};
 use oroshi_net::{Peer, Shutdown};
 use oroshi_push::{Bound, Door, Plan, RunError, Serves};
 pub use subscriber::{Chunks, End, Heard, Subscriber, TRANSPORTS, Transport};

@@ -70,11 +70,12 @@ fn every_kind() -> Vec<Body> {
 #[test]
 fn what_is_written_can_be_read() {
     for body in every_kind() {
-        let head = Head { sender: 7, number: 0, sent_ms: 9 };
+        let head = Head { sender: 7, number: 0, sent_ms: 9, wide: Wide::default() };
+        let wide = Wide { all: 3, groups: u64::MAX };
         let mut frame = body.encode(head);
-        set_number(&mut frame, 8);
+        set_number(&mut frame, 8, wide);
         let (read, again) = decode(&frame, MOST).unwrap_or_else(|refused| panic!("{body:?}: {refused}"));
-        assert_eq!(read, Head { number: 8, ..head });
+        assert_eq!(read, Head { number: 8, wide, ..head });
         assert_eq!(again.encode(read), frame, "{body:?}");
     }
 }
@@ -94,8 +95,8 @@ fn what_is_cut_off_or_goes_on_is_refused() {
 #[test]
 fn other_versions_and_large_messages_are_refused_by_name() {
     let mut frame = Body::Working.encode(Head::default());
-    frame[0] = 2;
-    assert_eq!(decode(&frame, MOST).unwrap_err(), Refused::Version(2));
+    frame[0] = VERSION + 1;
+    assert_eq!(decode(&frame, MOST).unwrap_err(), Refused::Version(VERSION + 1));
     let publish = &every_kind()[3].encode(Head::default());
     assert!(decode(publish, 6).is_ok());
     assert_eq!(decode(publish, 5).unwrap_err(), Refused::Malformed("a message over limits.publish"));
@@ -120,7 +121,7 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..12),
     ) {
         let kinds = every_kind();
-        let mut frame = kinds[which.index(kinds.len())].encode(Head { sender: 1, number: 2, sent_ms: 3 });
+        let mut frame = kinds[which.index(kinds.len())].encode(Head { sender: 1, number: 2, sent_ms: 3, wide: Wide::default() });
         let at = at.index(frame.len());
         let end = (at + bytes.len()).min(frame.len());
         frame.splice(at..end, bytes);
