@@ -19,6 +19,7 @@ use crate::fly;
 use crate::memory::{Found, Memory, Said};
 use crate::settings::{LookupSettings, StoreKind};
 use crate::stores::{StartError, Stores};
+use crate::user::User;
 use crate::value::Targets;
 
 /// A look-up, shared by all cores. Clones are the same one.
@@ -71,6 +72,7 @@ impl Lookup {
             memcached_store: memcached.map(Into::into),
             sql_store: sql.map(Into::into),
             query: settings.sql.as_ref().map_or("", |tier| &tier.query).into(),
+            user: User::Lookup(settings.name.as_str().into()),
             stores: Mutex::new(stores.clone()),
             settings,
             waiting: AtomicUsize::new(0),
@@ -240,6 +242,8 @@ pub(crate) struct Shared {
     pub(crate) memcached_store: Option<Arc<str>>,
     pub(crate) sql_store: Option<Arc<str>>,
     pub(crate) query: Arc<str>,
+    /// As whom it asks the stores.
+    pub(crate) user: User,
     waiting: AtomicUsize,
     last_failure: Mutex<Option<StoreError>>,
     pub(crate) memcached: Tally,

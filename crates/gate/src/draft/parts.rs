@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use oroshi_lookup::{StoreKind, StoreSettings, key};
+use oroshi_lookup::{LookupSettings, StoreKind, StoreSettings, key};
 
 use super::{KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, Wrong, check_answer, expected};
 use crate::plan::{HashBy, KeyFrom, Lookup, Script, Upstream};
@@ -59,7 +59,7 @@ pub(super) fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], w
 }
 
 impl LookupDraft {
-    pub(super) fn plan(self, stores: &[StoreSettings], scripts: &Scripts, class: u32, wrong: &mut Wrong) -> Lookup {
+    pub(super) fn plan(mut self, stores: &[StoreSettings], scripts: &Scripts, class: u32, wrong: &mut Wrong) -> Lookup {
         let at = format!("lookup.{}", self.settings.name);
         for error in self.settings.validate() {
             wrong.add(format!("{at}.{}", error.key), error.problem);
@@ -101,6 +101,15 @@ impl LookupDraft {
             check_answer(answer, &format!("{at}.{key}"), wrong);
         }
         check_pool(&self.pool, &at, wrong);
+        // Nobody is told to come back before it can be known that a store is back.
+        let longest = stores
+            .iter()
+            .filter(|store| asks(&self.settings, &store.name))
+            .map(longest_pause)
+            .max()
+            .unwrap_or_default();
+        let least = u32::try_from(longest.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+        self.down.retry_after = self.down.retry_after.map(|told| told.max(least));
         let allow = self.settings.allow.clone();
         let pool =
             PoolSettings { class, allow: Some(Arc::new(move |address: IpAddr| allow.resolved(address))), ..self.pool };
@@ -114,6 +123,20 @@ impl LookupDraft {
             down: self.down,
             invalid: self.invalid,
         }
+    }
+}
+
+/// Whether one of a look-up's tiers is this store.
+fn asks(lookup: &LookupSettings, store: &str) -> bool {
+    lookup.memcached.as_ref().is_some_and(|tier| tier.store == store)
+        || lookup.sql.as_ref().is_some_and(|tier| tier.store == store)
+}
+
+/// After how long at most it is noticed that a store is back.
+fn longest_pause(store: &StoreSettings) -> Duration {
+    match &store.kind {
+        StoreKind::Memcached(memcached) => memcached.breaker.pause_max,
+        StoreKind::Sql(sql) => sql.breaker.pause_max,
     }
 }
 

@@ -9,7 +9,10 @@ use futures_util::StreamExt as _;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, Column as _, ConnectOptions as _, Connection as _, Row as _, TypeInfo as _, ValueRef as _};
+use sqlx::{
+    AssertSqlSafe, Column as _, ConnectOptions as _, Connection as _, Either, Executor as _, Row as _, SqlSafeStr as _,
+    Statement as _, TypeInfo as _, ValueRef as _,
+};
 
 use crate::answer::Failure;
 use crate::settings::{Secret, SqlSettings};
@@ -210,7 +213,19 @@ impl Connection {
     ) -> Result<Rows, Failure> {
         match self {
             Connection::Sqlite(connection) => query_sqlite(connection, query, parameters, bounds).await,
-            Connection::MySql(connection) => query_mysql(connection, query, parameters, bounds).await,
+            Connection::MySql(connection) => {
+                // sqlx's own error for this leaves the connection waiting for an answer that does not come.
+                let prepared = (&mut *connection).prepare(AssertSqlSafe(Arc::clone(query)).into_sql_str()).await;
+                let expected = match prepared.map_err(failure)?.parameters() {
+                    Some(Either::Right(count)) => count,
+                    _ => parameters.len(),
+                };
+                if expected != parameters.len() {
+                    let why = format!("the query has {expected} parameters, and {} were given", parameters.len());
+                    return Err(Failure::Refused(why.into()));
+                }
+                query_mysql(connection, query, parameters, bounds).await
+            }
             Connection::Postgres(connection) => query_postgres(connection, query, parameters, bounds).await,
         }
     }
@@ -359,7 +374,9 @@ fn failure(error: sqlx::Error) -> Failure {
             match error.code().as_deref() {
                 // SQLite: SQLITE_BUSY and SQLITE_LOCKED with their extended codes: somebody held a lock for too long.
                 Some("5" | "6" | "261" | "262" | "517" | "773") => Failure::Timeout,
-                // PostgreSQL (its appendix A): query_canceled, which the server's own limit causes; connection
+                // PostgreSQL (its appendix A): protocol_violation, which a wrong number of parameters is.
+                Some("08P01") => Failure::Refused(message),
+                // query_canceled, which the server's own limit causes; connection
                 // exceptions; the server ends the session.
                 Some("57014") => Failure::Timeout,
                 Some(code) if code.starts_with("08") || code.starts_with("57P") => Failure::Lost(message),

@@ -59,7 +59,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let Ok(tools) = host.tools() else { return now(lua, true) };
         let store = tools.stores.sql(&name);
         let store = store.map_err(|_| Wrong::new(format!("there is no SQL store `{name}` in the configuration")))?;
-        now(lua, lua.create_userdata(Sql(store))?)
+        now(lua, lua.create_userdata(Sql(store.used_by(&host.script)))?)
     })?;
     library.add("sql:query", |lua, _, args| query(lua, args, Shape::All))?;
     library.add("sql:row", |lua, _, args| query(lua, args, Shape::First))?;
