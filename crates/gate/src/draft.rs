@@ -420,6 +420,8 @@ impl Draft {
             ("idle", limits.idle),
             ("head", limits.head),
             ("body", limits.body),
+            ("body-pause", limits.body_pause),
+            ("body-rate-window", limits.body_rate_window),
             ("write", limits.write),
             ("drain", self.drain),
         ] {

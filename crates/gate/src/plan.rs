@@ -82,8 +82,14 @@ pub struct Limits {
     pub idle: Duration,
     /// How long a request's head may take (408).
     pub head: Duration,
-    /// How long a request's body may pause (408).
+    /// How long a request's body may take in all, from the head on (408).
     pub body: Duration,
+    /// How long it may pause (408).
+    pub body_pause: Duration,
+    /// The fewest bytes a second that it must bring, over each `body_rate_window` in which it is waited for (408); 0 is any.
+    pub body_rate: u64,
+    /// Over how much time its rate is taken.
+    pub body_rate_window: Duration,
     /// How long a client may not read at all.
     pub write: Duration,
 }
@@ -99,7 +105,10 @@ impl Default for Limits {
             body_bytes: u64::MAX,
             idle: Duration::from_secs(60),
             head: Duration::from_secs(10),
-            body: Duration::from_secs(30),
+            body: Duration::from_secs(3600),
+            body_pause: Duration::from_secs(30),
+            body_rate: 500,
+            body_rate_window: Duration::from_secs(20),
             write: Duration::from_secs(30),
         }
     }

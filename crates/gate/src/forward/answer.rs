@@ -274,6 +274,9 @@ impl Answer {
     ) -> Result<(), Stop> {
         self.head_at = monotonic_ns();
         self.keep_alive = head.keep_alive;
+        if is_stream(head) {
+            course.waiting.is_stream();
+        }
         let length = self.length(head);
         let mut seen = response_head::Seen::default();
         let relayed = reply.relay(head.status, head.reason, length, |out| {
@@ -303,6 +306,9 @@ impl Answer {
         self.head_at = monotonic_ns();
         self.keep_alive = head.keep_alive;
         self.given = head.status;
+        if is_stream(head) {
+            course.waiting.is_stream();
+        }
         // Time passes before it goes on.
         self.came_at_once = false;
         let mut lines = Vec::with_capacity(head.headers.as_bytes().len() + 64);
@@ -405,6 +411,15 @@ impl Answer {
     fn malformed(&self, error: DecodeError) -> Stop {
         Trouble::sent(Failure::Malformed, format!("{}: {error}", error.name())).into()
     }
+}
+
+/// Whether it is a stream of events, which goes on for as long as somebody listens.
+fn is_stream(head: &ResponseHead<'_>) -> bool {
+    const EVENTS: &[u8] = b"text/event-stream";
+    // One whose length is known has an end.
+    let is_open = matches!(head.framing, Framing::Chunked | Framing::UntilClose);
+    let is_events = |kind: &[u8]| kind.get(..EVENTS.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENTS));
+    is_open && head.headers.get("content-type").is_some_and(is_events)
 }
 
 fn decimal(digits: &[u8]) -> Option<u64> {

@@ -36,6 +36,8 @@ pub(crate) struct Request<'r> {
     pub(crate) authority: &'r str,
     /// Whether to ask for the other protocol that the client asks for.
     pub(crate) upgrade: bool,
+    /// Whether the server behind is asked for leave to send the body, where the client asks for it; else the gateway gives it.
+    pub(crate) expect: bool,
     /// The id, where the gateway writes one.
     pub(crate) id: Option<&'r str>,
 }
@@ -122,7 +124,7 @@ impl Request<'_> {
             4 if is("host") => return false,
             // A CGI program behind would take it for HTTP_PROXY (CVE-2016-5385).
             5 if is("proxy") => return false,
-            6 if is("expect") => return self.head.expect_continue,
+            6 if is("expect") => return self.head.expect_continue && self.expect,
             7 if is("upgrade") => return false,
             9 if is("forwarded") => {
                 seen.forwarded |= trusted;

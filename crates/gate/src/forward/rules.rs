@@ -30,7 +30,8 @@ pub struct Timeouts {
     pub head: Duration,
     /// A pause of the server behind: in its answer's body, or while it does not take the request's. Default 60 s.
     pub between: Duration,
-    /// The whole exchange, from the request's head to the last byte from the server behind. Default never.
+    /// The whole exchange, from the request's head to the last byte from the server behind. Neither an upgraded connection nor a stream of
+    /// events (`text/event-stream`) has this limit. Default 6 h.
     pub total: Duration,
     /// A pause in both directions of an upgraded connection. Default one hour.
     pub tunnel: Duration,
@@ -43,7 +44,7 @@ impl Default for Timeouts {
             connect: Duration::from_secs(3),
             head: Duration::from_secs(60),
             between: Duration::from_secs(60),
-            total: Duration::MAX,
+            total: Duration::from_secs(6 * 3600),
             tunnel: Duration::from_secs(3600),
         }
     }
@@ -100,6 +101,8 @@ pub struct Settings {
     pub add_prefix: String,
     /// The gateway's name in `Via`, in both directions (RFC 9110, section 7.6.3); none is written where this is empty.
     pub via: String,
+    /// So many bytes of a request's body are waited for, if it has as many, before anything is sent to the server behind; 0: none. Default 64 KiB.
+    pub buffer: usize,
     /// Whether a client may switch to another protocol, such as WebSocket. Default yes.
     pub upgrade: bool,
     /// Whether a request is sent again on another connection where that is safe. Default yes.
@@ -122,6 +125,7 @@ impl Default for Settings {
             strip_prefix: String::new(),
             add_prefix: String::new(),
             via: String::new(),
+            buffer: 64 * 1024,
             upgrade: true,
             retry: true,
             explain: false,

@@ -256,8 +256,10 @@ fn settings(works: &Works) -> Settings {
     let mut settings = Settings {
         idle_timeout: limits.idle,
         head_timeout: limits.head,
-        body_timeout: limits.body,
-        request_timeout: Duration::MAX,
+        body_timeout: limits.body_pause,
+        request_timeout: limits.body,
+        body_rate: limits.body_rate,
+        body_rate_window: limits.body_rate_window,
         write_timeout: limits.write,
         // `serve` looks after it, as a reload may change it.
         drain_timeout: Duration::MAX,

@@ -19,7 +19,7 @@ mod target;
 pub use balance::{Balancer, Policy, hash};
 pub(crate) use clock::{Seated, after};
 pub use counters::{Counters, Counts, LATENCY_BOUNDS_US};
-pub(crate) use engine::{Engine, Spare};
+pub(crate) use engine::{Account, Engine, Spare};
 pub use health::Ejection;
 pub use pool::{Allow, Pool, PoolSettings};
 pub(crate) use pool::{Connection, Lease, Patience};
