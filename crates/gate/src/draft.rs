@@ -8,16 +8,18 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
-use oroshi_net::{CpuList, available_cpus};
+use oroshi_net::{CpuList, Peer, available_cpus, listen};
 
 use crate::access;
 use crate::forward::{self, Rules};
-use crate::plan::{Action, Answer, Door, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Serves, Template};
-use crate::route::{HeaderPattern, Table};
-use crate::script::ScriptSettings;
+use crate::plan::{
+    Action, Answer, Door, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Script, Serves, Template, Upstream,
+};
+use crate::route::{HeaderPattern, Matcher, Table};
+use crate::script::{Names, ScriptSettings};
 use crate::upstream::{Policy, PoolSettings};
 
-use parts::{Scripts, decides, only};
+use parts::{Scripts, decides, odd_hosts, only};
 
 /// A gateway as somebody described it. `Default` is one that listens nowhere and does nothing.
 #[derive(Clone, Debug)]
@@ -224,7 +226,6 @@ impl Draft {
     /// Everything that is wrong with it.
     pub fn plan(self) -> Result<Plan, Vec<DraftError>> {
         let mut wrong = Wrong::default();
-        self.check_doors(&mut wrong);
         let threads = self.threads.unwrap_or_else(|| match &self.cpus {
             Some(cpus) => cpus.len(),
             None => available_cpus().map_or(1, |cpus| cpus.len()),
@@ -232,6 +233,7 @@ impl Draft {
         if threads == 0 || threads > 1024 {
             wrong.add("threads", format!("{threads} threads cannot serve: expected 1 to 1024"));
         }
+        self.check_doors(threads, &mut wrong);
         self.check_limits(threads, &mut wrong);
         self.check_stores(&mut wrong);
         let mut upstreams = Vec::new();
@@ -243,9 +245,10 @@ impl Draft {
         let names: Vec<String> = self.scripts.iter().map(|script| script.name.clone()).collect();
         repeated("script", names.iter().map(String::as_str), &mut wrong);
         let mut scripts = Vec::new();
+        let stores = Names::of(&self.stores);
         for script in self.scripts {
             let class = classes.of("script", &script.name);
-            scripts.push(script.plan(class, &mut wrong));
+            scripts.push(script.plan(class, &stores, &mut wrong));
         }
         let scripts = Scripts { names, planned: scripts };
         let mut lookups = Vec::new();
@@ -261,6 +264,7 @@ impl Draft {
             let at = format!("route[{}]", place + 1);
             let name = if route.name.is_empty() { format!("route-{}", place + 1) } else { route.name.clone() };
             matchers.push(route.matcher(&at, &mut wrong));
+            odd_hosts(&route.hosts, &at, &mut wrong);
             let to = route.to.clone();
             let script = route.script.as_ref().and_then(|name| scripts.find(name, &format!("{at}.script"), &mut wrong));
             let action = match (to, &route.lookup, &route.redirect, &route.answer) {
@@ -319,7 +323,10 @@ impl Draft {
                     Action::Answer(self.no_route.clone())
                 }
             };
-            let rules = Rules::new(route.forward).unwrap_or_else(|problems| {
+            let mut forward = route.forward;
+            forward.marks = self.limits.hops.is_some();
+            (forward.limits.headers, forward.limits.head_bytes) = (self.limits.answer_headers, self.limits.head_bytes);
+            let rules = Rules::new(forward).unwrap_or_else(|problems| {
                 for problem in problems {
                     wrong.add(format!("{at}.{}", problem.key()), problem.to_string());
                 }
@@ -342,13 +349,24 @@ impl Draft {
             wrong.add("script-cache", "0 bytes leave room for nothing: expected at least 1");
         }
         if let Some(log) = &self.access_log
+            && let Some(file) = &log.file
+            && let Err(why) = access::check(file)
+        {
+            wrong.add("access-log.file", format!("cannot append to `{}`: {why}", file.display()));
+        }
+        if let Some(log) = &self.access_log
             && !(0.0..=1.0).contains(&log.sample)
         {
             wrong.add("access-log.sample", format!("{} is no share: expected 0 to 1", log.sample));
         }
-        if !wrong.0.is_empty() {
-            return Err(wrong.0);
+        if !wrong.errors.is_empty() {
+            return Err(wrong.errors);
         }
+        same_routes(&matchers, &routes, &mut wrong);
+        let named = self.upstreams.len();
+        // Without those that something is wrong with, of which it was told.
+        let scripts: Vec<_> = scripts.planned.into_iter().flatten().collect();
+        unused(&routes, &lookups, &upstreams[..named], &scripts, &self.stores, &mut wrong);
         Ok(Plan {
             threads,
             cpus: self.cpus,
@@ -357,28 +375,51 @@ impl Draft {
             stores: self.stores,
             lookups,
             upstreams,
-            // Without those that something is wrong with, of which it was told.
-            scripts: scripts.planned.into_iter().flatten().collect(),
+            scripts,
             script_cache: self.script_cache,
             table: Table::new(matchers),
             routes,
             no_route: self.no_route,
             access_log: self.access_log,
             drain: self.drain,
+            warnings: wrong.warnings,
         })
     }
 
-    fn check_doors(&self, wrong: &mut Wrong) {
+    fn check_doors(&self, threads: usize, wrong: &mut Wrong) {
         if !self.inherits && !self.doors.iter().any(|door| door.serves == Serves::Public) {
             wrong.add(
                 "listen.public",
                 "there is nowhere to listen: expected an address such as :8080 or unix:/run/gate.sock",
             );
         }
-        let mut seen = HashSet::new();
+        let mut seen: Vec<(&str, Peer)> = Vec::new();
         for door in &self.doors {
-            if !seen.insert(&door.address) {
-                wrong.add("listen", format!("`{}` stands here twice: expected each address only once", door.address));
+            let key = if door.serves == Serves::Admin { "listen.admin" } else { "listen.public" };
+            match listen::check(&door.address) {
+                Ok(socket) => {
+                    let twice = seen
+                        .iter()
+                        .find(|(address, known)| *address == door.address || is_one_socket(known, &socket, threads));
+                    match twice {
+                        Some((same, _)) if *same == door.address => {
+                            wrong.add("listen", format!("`{same}` stands here twice: expected each address only once"));
+                        }
+                        Some((other, _)) => wrong.add(
+                            "listen",
+                            format!(
+                                "`{}` and `{other}` are one place to listen: expected each only once",
+                                door.address
+                            ),
+                        ),
+                        None => {}
+                    }
+                    seen.push((&door.address, socket));
+                }
+                Err(error) => {
+                    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+                    wrong.add(key, format!("{error}{cause}"));
+                }
             }
             if door.serves == Serves::Admin && !is_local(&door.address) {
                 wrong.add(
@@ -395,9 +436,13 @@ impl Draft {
 
     fn check_limits(&self, threads: usize, wrong: &mut Wrong) {
         let limits = &self.limits;
-        for (key, count) in
-            [("connections", limits.connections), ("headers", limits.headers), ("target-bytes", limits.target_bytes)]
-        {
+        for (key, count) in [
+            ("connections", limits.connections),
+            ("headers", limits.headers),
+            ("answer-headers", limits.answer_headers),
+            ("target-bytes", limits.target_bytes),
+            ("hops", limits.hops.unwrap_or(1)),
+        ] {
             if count == 0 {
                 wrong.add(format!("limits.{key}"), "0 leaves room for nothing: expected at least 1");
             }
@@ -467,6 +512,87 @@ fn repeated<'a>(what: &str, names: impl Iterator<Item = &'a str>, wrong: &mut Wr
     }
 }
 
+/// Whether two addresses cannot both be listened on. With several threads, and so with sockets that share a port, one address beside all of
+/// them can: the kernel takes the closer one.
+fn is_one_socket(one: &Peer, other: &Peer, threads: usize) -> bool {
+    match (one, other) {
+        (Peer::Tcp(one), Peer::Tcp(other)) => {
+            let is_covered = threads == 1 && (one.ip().is_unspecified() || other.ip().is_unspecified());
+            one.port() != 0 && one.port() == other.port() && (one.ip() == other.ip() || is_covered)
+        }
+        (one, other) => one == other,
+    }
+}
+
+/// Routes that no request can take, as another one before them fits whatever they fit.
+fn same_routes(matchers: &[Matcher], routes: &[Route], wrong: &mut Wrong) {
+    let mut seen: HashMap<_, usize> = HashMap::new();
+    for (place, matcher) in matchers.iter().enumerate() {
+        let mut methods = matcher.methods.clone();
+        methods.sort();
+        let mut headers: Vec<_> =
+            matcher.headers.iter().map(|field| (field.name.to_ascii_lowercase(), field.value.clone())).collect();
+        headers.sort();
+        let path = matcher.path.trim_end_matches('/');
+        let hosts = if matcher.hosts.is_empty() { vec![None] } else { matcher.hosts.iter().map(Some).collect() };
+        let mut first = Vec::new();
+        for host in &hosts {
+            let fits = (*host, path, methods.clone(), headers.clone());
+            match seen.get(&fits) {
+                Some(&before) => first.push(before),
+                None => drop(seen.insert(fits, place)),
+            }
+        }
+        if let Some(&before) = first.first().filter(|&&before| first.len() == hosts.len() && before != place) {
+            let name = &routes[before].name;
+            let problem = format!("no request takes it: route `{name}` stands before it, and fits all that it fits");
+            wrong.warn(format!("route[{}]", place + 1), problem);
+        }
+    }
+}
+
+/// What is configured and of no use. A script may name whatever there is.
+fn unused(
+    routes: &[Route],
+    lookups: &[Lookup],
+    upstreams: &[Upstream],
+    scripts: &[Script],
+    stores: &[StoreSettings],
+    wrong: &mut Wrong,
+) {
+    for (place, script) in scripts.iter().enumerate() {
+        let is_used = routes.iter().any(|route| route.script == Some(place))
+            || lookups.iter().any(|lookup| lookup.key == KeyFrom::Script(place));
+        if !is_used {
+            wrong.warn(format!("script.{}", script.settings.name), "no route and no look-up uses it");
+        }
+    }
+    if !scripts.is_empty() {
+        return;
+    }
+    for (place, upstream) in upstreams.iter().enumerate() {
+        if !routes.iter().any(|route| route.action == Action::Forward(place)) {
+            wrong.warn(format!("upstream.{}", upstream.name), "no route uses it");
+        }
+    }
+    for (place, lookup) in lookups.iter().enumerate() {
+        if !routes.iter().any(|route| route.action == Action::Lookup(place)) {
+            wrong.warn(format!("lookup.{}", lookup.settings.name), "no route uses it");
+        }
+    }
+    for store in stores {
+        let is_used = lookups.iter().any(|lookup| {
+            let settings = &lookup.settings;
+            settings.memcached.as_ref().is_some_and(|tier| tier.store == store.name)
+                || settings.sql.as_ref().is_some_and(|tier| tier.store == store.name)
+        });
+        if !is_used {
+            let kind = if matches!(store.kind, StoreKind::Sql(_)) { "sql" } else { "memcached" };
+            wrong.warn(format!("{kind}.{}", store.name), "no look-up uses it");
+        }
+    }
+}
+
 /// Names of routes stand in logs and metrics.
 fn check_names(routes: &[Route], wrong: &mut Wrong) {
     let mut seen = HashSet::new();
@@ -522,7 +648,11 @@ impl Classes {
 
 /// Gathers what is wrong.
 #[derive(Default)]
-struct Wrong(Vec<DraftError>);
+struct Wrong {
+    errors: Vec<DraftError>,
+    /// What is odd, and no mistake.
+    warnings: Vec<DraftError>,
+}
 
 impl Wrong {
     fn add(&mut self, key: impl Into<String>, problem: impl Into<String>) {
@@ -530,6 +660,10 @@ impl Wrong {
     }
 
     fn add_about(&mut self, key: impl Into<String>, about: &'static [&'static str], problem: impl Into<String>) {
-        self.0.push(DraftError { key: key.into(), problem: problem.into(), about });
+        self.errors.push(DraftError { key: key.into(), problem: problem.into(), about });
+    }
+
+    fn warn(&mut self, key: impl Into<String>, problem: impl Into<String>) {
+        self.warnings.push(DraftError { key: key.into(), problem: problem.into(), about: &[] });
     }
 }

@@ -6,6 +6,7 @@
 mod connection;
 mod contained;
 mod statement;
+mod trial;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -39,6 +40,8 @@ pub(crate) struct Sql {
     breaker: RefCell<Breaker>,
     connects: Cell<u64>,
     queries: Cell<u64>,
+    /// What operators were told of queries that the database does not take.
+    refusals: trial::Refusals,
 }
 
 #[derive(Debug)]
@@ -94,6 +97,7 @@ impl Sql {
             idle: RefCell::default(),
             connects: Cell::new(0),
             queries: Cell::new(0),
+            refusals: trial::Refusals::default(),
         }
     }
 
@@ -103,7 +107,9 @@ impl Sql {
         // One row more than is looked at: what comes after it is left where it is.
         let bounds = Bounds { rows: 1, bytes: self.settings.row_bytes, first_only: true };
         let parameters = [Value::Text(key.to_owned())];
-        let rows = self.run(query, &parameters, bounds, true).await?;
+        let found = self.run(query, &parameters, bounds, true).await;
+        self.note(query, found.as_ref().err().map(|error| &error.failure), clock::now());
+        let rows = found?;
         Ok(rows.rows.into_iter().next().and_then(|row| row.into_iter().next()).and_then(Value::into_bytes))
     }
 
@@ -156,7 +162,8 @@ impl Sql {
         }
         // Whoever is dropped from here on has waited in vain.
         let verdict = Verdict(self, Some(Failure::Timeout));
-        let result = self.on_a_connection(query, parameters, bounds, reads).await;
+        let result =
+            self.on_a_connection(query, parameters, bounds, reads).await.map_err(|failure| self.hidden(failure));
         verdict.is(result.as_ref().err());
         result.map_err(error)
     }

@@ -1,0 +1,803 @@
+//! `oroshi gate` under hostile use: paths that are spelled oddly, rows and scripts that name the gateway itself, loops over several gateways,
+//! queries that a database refuses, configurations that could not serve, heads that are too large or none, clients that leave.
+
+mod gate;
+#[path = "../../lookup/tests/peers/mod.rs"]
+mod peers;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Instant;
+
+use gate::{Answer, Gate, HANG, Process, Ran, oroshi, port, server};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const LOG: &str = "access-log = { file = \"{dir}/access.log\" }\n";
+
+/// The lines of the access log, once there are so many.
+#[track_caller]
+fn told(dir: &Path, count: usize) -> Vec<Value> {
+    let begun = Instant::now();
+    loop {
+        let text = fs::read_to_string(dir.join("access.log")).unwrap_or_default();
+        if text.lines().count() >= count {
+            return text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        }
+        assert!(begun.elapsed() < HANG, "{count} lines: {text}");
+        thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+/// What comes back for these bytes, to the end of the connection.
+fn raw(gate: &Gate, bytes: &[u8]) -> String {
+    let mut stream = UnixStream::connect(gate.path("public.sock")).unwrap();
+    stream.set_read_timeout(Some(HANG)).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// Checks a configuration that stands in this folder.
+fn check(folder: &Path, config: &str) -> Ran {
+    fs::write(folder.join("gate.toml"), config.replace("{dir}", folder.to_str().unwrap())).unwrap();
+    Ran::of(oroshi().args(["gate", "--check"]).current_dir(folder).output().unwrap())
+}
+
+/// The ports of what a gateway listens on, in its order.
+fn ports(gate: &Gate) -> Vec<u16> {
+    gate.process.said.iter().filter(|line| line.contains("listening on http")).map(|line| port(line)).collect()
+}
+
+// Paths.
+
+#[test]
+fn a_path_rule_holds_for_every_spelling_of_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let _app = server(folder.path(), "app.sock", 11);
+    let config = "[[route]]\nto = \"unix:{dir}/app.sock\"\n[[route]]\npath = \"/admin\"\nanswer = { status = 403 }\n";
+    let gate = Gate::start(folder, config);
+    for path in [
+        "/admin",
+        "/admin/",
+        "/admin/x",
+        "/%61dmin",
+        "//admin",
+        "/x/../admin",
+        "/./admin",
+        "/x//../admin",
+        // Parameters of segments.
+        "/admin;x",
+        "/admin;x/y",
+        "/;/admin",
+        "/x/..;/admin",
+        "/x/..;a=b/admin",
+        "/%2e;/admin",
+        "/x/%2e%2e;/admin",
+        "/admin%3bx",
+        "/x/..%3b/admin",
+        "/%61dmin;x",
+        "/;a/;b/admin;c",
+        "/admin;%2f..",
+        "/.;/admin",
+        // Other slashes.
+        "/\\admin",
+        "/x\\..\\admin",
+        "/%5cadmin",
+        "/%5Cadmin",
+        "/x%5c..%5cadmin",
+        "/x/..\\admin",
+        "\\admin",
+        "/admin\\x",
+        "/x;\\..\\admin",
+        // What ends a path once it is no escape any more.
+        "/admin%3fx",
+        "/admin%23x",
+        // One server's segment is another's two.
+        "/x%2fy/../admin",
+        "/x/../admin//../y",
+        "//admin/../x",
+        "/admin/..",
+        "/admin/../x",
+        "/admin/..;/x",
+    ] {
+        let answer = gate.get("a", path);
+        assert!([400, 403].contains(&answer.status), "{path}: {answer:?}");
+    }
+    for path in
+        ["/", "/x", "/adminx", "/x/admin", "/x;admin", "/a%20b", "/a%2fb", "/x/../y", "/.well-known/x", "/x\\y", "/%3b"]
+    {
+        assert_eq!(gate.get("a", path).status, 200, "{path}");
+    }
+    // docs/gate.md says that these are others.
+    for path in ["/ADMIN", "/%2561dmin", "/admin."] {
+        assert_eq!(gate.get("a", path).status, 200, "{path}");
+    }
+}
+
+// The gateway itself.
+
+#[test]
+fn rows_and_scripts_that_name_the_gateway_itself_are_refused() {
+    let database = peers::Sqlite::start();
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_owned();
+    fs::write(dir.join("route.lua"), "function on_route(request) return request.headers['X-To'] end").unwrap();
+    let config = format!(
+        "threads = 2\n[listen]\npublic = [\"127.0.0.1:0\", \":0\", \"unix:{{dir}}/public.sock\"]\nadmin = [\"127.0.0.2:0\", \"unix:{{dir}}/admin.sock\"]\n\
+         [access-log]\nfile = \"{{dir}}/access.log\"\n[sql.s]\nurl = \"{}\"\n\
+         [lookup.l]\nallow = \"any\"\nmemory = \"off\"\nsql = {{ store = \"s\", query = \"SELECT host FROM domain WHERE domain = ?\" }}\n\
+         [script.s]\nfile = \"route.lua\"\nallow = \"any\"\n\
+         [[route]]\nlookup = \"l\"\n[[route]]\npath = \"/scripted\"\nscript = \"s\"\n",
+        database.url()
+    );
+    let gate = Gate::start(folder, &config);
+    let [one, every, admin] = ports(&gate)[..] else { panic!("{:?}", gate.process.said) };
+    std::os::unix::fs::symlink(dir.join("admin.sock"), dir.join("link.sock")).unwrap();
+    let places = [
+        format!("127.0.0.1:{one}"),
+        format!("[::ffff:127.0.0.1]:{one}"),
+        format!("0.0.0.0:{one}"),
+        format!("localhost:{one}"),
+        format!("127.0.0.1:{every}"),
+        format!("127.8.8.8:{every}"),
+        format!("[::1]:{every}"),
+        format!("127.0.0.2:{admin}"),
+        format!("unix:{}/public.sock", dir.display()),
+        format!("unix:{}/admin.sock", dir.display()),
+        format!("unix:{}/link.sock", dir.display()),
+    ];
+    for (number, place) in places.iter().enumerate() {
+        peers::run(database.execute(&format!("INSERT INTO domain VALUES ('own-{number}.example', '{place}')")));
+        // `/purge` is the operators'.
+        let request = format!(
+            "POST /purge?all=1 HTTP/1.1\r\nHost: own-{number}.example\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+        let answer = raw(&gate, request.as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 502 ") && !answer.contains("forgotten"), "{place}: {answer}");
+        let request = format!("GET /scripted HTTP/1.1\r\nHost: a\r\nX-To: {place}\r\nConnection: close\r\n\r\n");
+        let answer = raw(&gate, request.as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{place}: {answer}");
+    }
+    let lines = told(&dir, 2 * places.len());
+    assert_eq!(lines.len(), 2 * places.len(), "none of them came in again: {lines:#?}");
+    assert!(lines.iter().all(|line| line["failure"] == "own-address"), "{lines:#?}");
+    assert!(lines[0]["detail"].as_str().unwrap().contains("this gateway itself listens"), "{}", lines[0]);
+    let mut gate = gate;
+    gate.process.until("where this gateway itself listens");
+    // What else listens there is no matter.
+    let _app = server(&dir, "app.sock", 11);
+    peers::run(
+        database.execute(&format!("INSERT INTO domain VALUES ('app.example', 'unix:{}/app.sock')", dir.display())),
+    );
+    assert_eq!(gate.get("app.example", "/").status, 200);
+    // An address that a reload adds is the gateway's own from then on.
+    let more = config.replace("admin = [", "admin = [\"unix:{dir}/more.sock\", ");
+    peers::run(
+        database.execute(&format!("INSERT INTO domain VALUES ('more.example', 'unix:{}/more.sock')", dir.display())),
+    );
+    gate.reload(&more);
+    let answer = gate.get("more.example", "/status");
+    assert_eq!(answer.status, 502, "{answer:?}");
+}
+
+#[test]
+fn a_loop_over_several_gateways_ends() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let dirs = folders.each_ref().map(|folder| folder.path().to_owned());
+    let [one, two] = folders;
+    let to =
+        |dir: &Path| format!("limits = {{ hops = 4 }}\n{LOG}[[route]]\nto = \"unix:{}/public.sock\"\n", dir.display());
+    let (one, _two) = (Gate::start(one, &to(&dirs[1])), Gate::start(two, &to(&dirs[0])));
+    // Nobody can have its name left out.
+    let answer =
+        raw(&one, b"GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close, CDN-Loop\r\nCDN-Loop: other; v=1\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 508 ") && answer.contains("goes in circles"), "{answer}");
+    let lines: Vec<Value> = [told(&dirs[0], 3), told(&dirs[1], 2)].concat();
+    assert_eq!(lines.len(), 5, "{lines:#?}");
+    assert_eq!(lines.iter().filter(|line| line["failure"] == "loop").count(), 1, "{lines:#?}");
+    let mut one = one;
+    one.process.until("has come through 4 gateways");
+    // Others' gateways are not ours.
+    let answer =
+        raw(&one, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nCDN-Loop: a, b, c, d, e; oroshi\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 508 "), "{answer}");
+    assert_eq!([told(&dirs[0], 6), told(&dirs[1], 4)].concat().len(), 10);
+}
+
+#[test]
+fn allow_holds_for_the_ports_that_stand_behind_a_place() {
+    let database = peers::Sqlite::start();
+    let folder = tempfile::tempdir().unwrap();
+    let mut apps = ["11", "22"].map(|size| {
+        let mut command = oroshi();
+        Process::start(command.args(["target", "--listen", "127.0.0.1:0", "--size", size]), "listening")
+    });
+    let [open, shut] = apps.each_mut().map(|app| port(app.said.last().unwrap()));
+    let config = format!(
+        "[sql.s]\nurl = \"{}\"\n[lookup.l]\nallow = [\"127.0.0.0/8:{open}\"]\n\
+         sql = {{ store = \"s\", query = \"SELECT host FROM domain WHERE domain = ?\" }}\n[[route]]\nlookup = \"l\"\n",
+        database.url()
+    );
+    for (name, place) in [
+        ("open", format!("127.0.0.1:{open}")),
+        ("shut", format!("127.0.0.1:{shut}")),
+        ("named-open", format!("localhost:{open}")),
+        ("named-shut", format!("localhost:{shut}")),
+    ] {
+        peers::run(database.execute(&format!("INSERT INTO domain VALUES ('{name}.example', '{place}')")));
+    }
+    let gate = Gate::start(folder, &config);
+    for (name, status) in [("open", 200), ("shut", 502), ("named-open", 200), ("named-shut", 502)] {
+        assert_eq!(gate.get(&format!("{name}.example"), "/").status, status, "{name}");
+    }
+    let wrong = check(
+        gate.folder.path(),
+        &config.replace(&format!("/8:{open}"), "/8:80-70").replace("[sql.s]", "[listen]\npublic = ':0'\n[sql.s]"),
+    );
+    assert!(
+        wrong.code == Some(2) && wrong.err.contains("does not end in ports: expected one from 1 to 65535"),
+        "{wrong:?}"
+    );
+}
+
+// Queries.
+
+const QUERY: &str = "SELECT host FROM domain WHERE domain = ";
+
+fn with_query(url: &str, query: &str) -> String {
+    format!(
+        "[listen]\npublic = \"unix:{{dir}}/public.sock\"\nadmin = \"unix:{{dir}}/admin.sock\"\n[sql.s]\nurl = \"{url}\"\nquery-timeout = \"20s\"\nconnect-timeout = \"20s\"\n\
+         [lookup.l]\nallow = \"any\"\nwait = \"30s\"\nmemory = {{ negative-ttl = \"1ms\" }}\nsql = {{ store = \"s\", query = \"{query}\" }}\n[[route]]\nlookup = \"l\"\n"
+    )
+}
+
+/// Waits until it has said something with these words so many times.
+#[track_caller]
+fn said(gate: &mut Gate, words: &str, times: usize) -> String {
+    loop {
+        let found: Vec<&String> = gate.process.said.iter().filter(|line| line.contains(words)).collect();
+        if found.len() >= times {
+            return found[times - 1].clone();
+        }
+        gate.process.until(words);
+    }
+}
+
+/// What a database makes of queries, before the gateway serves, when it starts, at a reload, and while it serves.
+fn refuses(url: &str, user: &str, good: &str, bad: &[(String, &str)], rename: impl Fn(&str)) {
+    let folder = tempfile::tempdir().unwrap();
+    let fine = check(folder.path(), &with_query(url, good));
+    assert!(fine.code == Some(0) && !fine.err.contains("sql"), "{good}: {fine:?}");
+    for (query, words) in bad {
+        let wrong = check(folder.path(), &with_query(url, query));
+        assert_eq!(wrong.code, Some(2), "{query}: {wrong:?}");
+        assert!(
+            wrong.err.contains("lookup.l.sql.query: the database does not take it: ") && wrong.err.contains(words),
+            "{query}: {wrong:?}"
+        );
+        assert!(wrong.err.contains("line 12: "), "{wrong:?}");
+    }
+    // It starts all the same, as the table may come later, and says it.
+    let mut gate = Gate::start(folder, &with_query(url, &bad[0].0));
+    let no_use = "the query of the look-up `l` is of no use: ";
+    let line = said(&mut gate, no_use, 1);
+    assert!(line.contains(bad[0].1), "{line}");
+    gate.reload(&with_query(url, &bad[0].0));
+    said(&mut gate, no_use, 2);
+    gate.reload(&with_query(url, good));
+    let before = gate.process.said.len();
+    assert_eq!(gate.get("a.example", "/").status, 503, "there is no such row");
+    // From here on it is refused: told once, however many ask; and again once it was taken meanwhile.
+    rename("gone");
+    let line = {
+        for number in 0..5 {
+            assert_eq!(gate.get(&format!("{number}.example"), "/").status, 503);
+        }
+        gate.process.until("refuses the query")
+    };
+    assert!(line.contains("domain"), "{line}");
+    rename("back");
+    assert_eq!(gate.get("b.example", "/").status, 503);
+    gate.process.until("takes the query");
+    rename("gone");
+    assert_eq!(gate.get("c.example", "/").status, 503);
+    gate.process.until("refuses the query");
+    let said = gate.process.said[before..].iter().filter(|line| line.contains("refuses the query")).count();
+    assert_eq!(said, 2, "{:#?}", gate.process.said);
+    rename("back");
+    gate.process.signal(Signal::TERM);
+    gate.process.ended();
+    assert!(
+        !gate.process.said.iter().any(|line| line.contains(user) || line.contains("hush")),
+        "{:#?}",
+        gate.process.said
+    );
+}
+
+#[test]
+fn what_sqlite_refuses_is_told() {
+    let database = peers::Sqlite::start();
+    let bad = [
+        ("SELECT host FROM none WHERE domain = ?".to_owned(), "no such table: none"),
+        ("SELECT hots FROM domain WHERE domain = ?".to_owned(), "no such column"),
+        ("SELEC host FROM domain WHERE domain = ?".to_owned(), "syntax error"),
+        ("DELETE FROM domain WHERE domain = ?".to_owned(), "brings no column"),
+    ];
+    refuses(&database.url(), "nobody-of-this-name", &format!("{QUERY}?"), &bad, |to| {
+        let (from, to) = if to == "gone" { ("domain", "domain_gone") } else { ("domain_gone", "domain") };
+        peers::run(database.execute(&format!("ALTER TABLE {from} RENAME TO {to}")));
+    });
+}
+
+#[test]
+fn what_mariadb_refuses_is_told() {
+    let Some(database) = peers::MariaDb::start("what_mariadb_refuses_is_told") else { return };
+    let admin = oroshi_lookup::Stores::start(vec![peers::sql("admin", &database.url("root", "gate"))]).unwrap();
+    let bad = [
+        ("SELECT host FROM none WHERE domain = ?".to_owned(), "none' doesn't exist"),
+        ("SELECT host FROM domain WHERE domain = $1".to_owned(), "lookup.l.sql.query"),
+        ("SELECT host FROM domain WHERE domain = ? OR domain = ?".to_owned(), "places for 2 parameters: expected one"),
+        ("SELECT authentication_string FROM mysql.user WHERE user = ?".to_owned(), "command denied to user '...'"),
+    ];
+    refuses(&database.url("gate", "gate"), "'gate'@", &format!("{QUERY}?"), &bad, |to| {
+        let (from, to) = if to == "gone" { ("domain", "domain_gone") } else { ("domain_gone", "domain") };
+        peers::run(async {
+            admin.sql("admin").unwrap().query(format!("RENAME TABLE {from} TO {to}"), vec![]).await.unwrap()
+        });
+    });
+}
+
+#[test]
+fn what_postgresql_refuses_is_told() {
+    let Some(database) = peers::Postgres::start("what_postgresql_refuses_is_told") else { return };
+    let admin = oroshi_lookup::Stores::start(vec![peers::sql("admin", &database.url("admin"))]).unwrap();
+    let bad = [
+        (format!("{QUERY}?"), "syntax error"),
+        ("SELECT host FROM none WHERE domain = $1".to_owned(), "does not exist"),
+        ("SELECT host FROM domain WHERE length(domain) = $1".to_owned(), "operator does not exist"),
+        ("SELECT host FROM domain WHERE domain = $2".to_owned(), "lookup.l.sql.query"),
+    ];
+    refuses(&database.url("gate"), "\"gate\"", &format!("{QUERY}$1"), &bad, |to| {
+        let (from, to) = if to == "gone" { ("domain", "domain_gone") } else { ("domain_gone", "domain") };
+        peers::run(async {
+            admin.sql("admin").unwrap().query(format!("ALTER TABLE {from} RENAME TO {to}"), vec![]).await.unwrap()
+        });
+    });
+}
+
+#[test]
+fn a_query_that_cannot_be_tried_is_told_and_no_mistake() {
+    let folder = tempfile::tempdir().unwrap();
+    for (url, words) in [
+        ("sqlite:{dir}/missing.db", "unable to open database file"),
+        ("mysql://gate@localhost/gate?socket={dir}/nobody.sock", "cannot connect"),
+    ] {
+        let checked = check(folder.path(), &with_query(url, &format!("{QUERY}?")));
+        assert_eq!(checked.code, Some(0), "{checked:?}");
+        let told =
+            checked.err.lines().find(|line| line.starts_with("warning: ")).unwrap_or_else(|| panic!("{checked:?}"));
+        assert!(told.contains("lookup.l.sql.query: it could not be tried: ") && told.contains(words), "{told}");
+    }
+    let mut gate = Gate::start(folder, &with_query("sqlite:{dir}/missing.db", &format!("{QUERY}?")));
+    said(&mut gate, "the query of the look-up `l` could not be tried: ", 1);
+}
+
+// Configurations.
+
+#[test]
+fn a_check_refuses_what_the_start_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = format!("unix:{}/{}", folder.path().display(), "x".repeat(110));
+    fs::write(folder.path().join("store.lua"), "local m = gate.memcached('nope')\nfunction on_route() end").unwrap();
+    fs::write(folder.path().join("base.lua"), "local m = gate.sql('cache')\nfunction on_route() end").unwrap();
+    let route = "[[route]]\nanswer = { status = 200 }\n";
+    let listen = "[listen]\npublic = \"unix:{dir}/public.sock\"\n";
+    for (config, told) in [
+        (
+            format!("[listen]\npublic = \"127.0.0.1\"\n{route}"),
+            "line 2: listen.public: `127.0.0.1` is no address to listen on",
+        ),
+        (
+            format!("[listen]\npublic = \"127.0.0.1:70000\"\n{route}"),
+            "line 2: listen.public: `127.0.0.1:70000` is no address",
+        ),
+        (format!("[listen]\npublic = [\":0\", \"a b:80\"]\n{route}"), "line 2: listen.public: `a b:80` is no address"),
+        (format!("[listen]\npublic = \"{long}\"\n{route}"), "line 2: listen.public: "),
+        (format!("[listen]\npublic = \":0\"\nadmin = \"{long}\"\n{route}"), "line 3: listen.admin: "),
+        (format!("[listen]\npublic = \"unix:{{dir}}/none/a.sock\"\n{route}"), "does not exist"),
+        (
+            format!("threads = 1\n[listen]\npublic = [\":8080\", \"127.0.0.1:8080\"]\n{route}"),
+            "are one place to listen",
+        ),
+        (
+            format!("threads = 2\n[listen]\npublic = [\"127.0.0.1:8080\", \"localhost:8080\"]\n{route}"),
+            "are one place to listen",
+        ),
+        (
+            format!("{listen}[access-log]\nfile = \"{{dir}}/none/access.log\"\n{route}"),
+            "line 4: access-log.file: cannot append to",
+        ),
+        (format!("{listen}[access-log]\nfile = \"{{dir}}\"\n{route}"), "line 4: access-log.file: cannot append to"),
+        (
+            format!("{listen}[script.s]\nfile = \"store.lua\"\n[[route]]\nscript = \"s\"\n"),
+            "there is no memcached store `nope`",
+        ),
+        (
+            format!(
+                "{listen}[memcached.cache]\nservers = [\"unix:/x\"]\n[script.s]\nfile = \"base.lua\"\n[[route]]\nscript = \"s\"\n"
+            ),
+            "line 6: script.s.file: base.lua:1: gate.sql: there is no SQL store `cache` in the configuration",
+        ),
+        (
+            format!("{listen}[[route]]\npath = \"/a;b\"\nanswer = {{}}\n"),
+            "line 4: route[1].path: `/a;b` is no path in its plain form",
+        ),
+        (format!("{listen}[limits]\nhops = 0\n{route}"), "limits.hops: 0 leaves room for nothing"),
+    ] {
+        let checked = check(folder.path(), &config);
+        assert_eq!(checked.code, Some(2), "{config}: {checked:?}");
+        assert!(checked.err.contains(told), "{config}: expected {told}: {}", checked.err);
+        let started = Ran::of(oroshi().arg("gate").current_dir(folder.path()).output().unwrap());
+        assert_eq!(started.code, Some(2), "{config}: {started:?}");
+    }
+}
+
+#[test]
+fn a_check_tells_what_is_odd() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = r#"[listen]
+public = "unix:{dir}/public.sock"
+[limits]
+connections = 5000
+[memcached.lonely]
+servers = ["unix:/x"]
+[upstream.used]
+targets = ["unix:/x"]
+[upstream.unused]
+targets = ["unix:/x"]
+[[route]]
+host = ["a.example", "b.example:8080"]
+method = ["GET", "PUT"]
+to = "used"
+[[route]]
+name = "never"
+host = "A.example"
+path = "/"
+method = ["PUT", "GET"]
+answer = { status = 200 }
+[[route]]
+host = ["a.example", "c.example"]
+method = ["PUT", "GET"]
+answer = { status = 200 }
+"#;
+    let checked = check(folder.path(), config);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    let warnings: Vec<&str> = checked.err.lines().collect();
+    let expected = [
+        "line 12: route[1].host: `b.example:8080` has a port, which is not looked at",
+        "line 15: route[2]: no request takes it: route `route-1` stands before it",
+        "line 9: upstream.unused: no route uses it",
+        "line 5: memcached.lonely: no look-up uses it",
+    ];
+    for told in expected {
+        assert!(
+            warnings.iter().any(|line| line.starts_with("warning: gate.toml: ") && line.contains(told)),
+            "{told}: {}",
+            checked.err
+        );
+    }
+    assert_eq!(warnings.len(), expected.len(), "{}", checked.err);
+    // The start says the same.
+    let mut gate = Gate::start(folder, config);
+    for told in ["upstream.unused: no route uses it", "route[2]: no request takes it"] {
+        assert!(gate.process.said.iter().any(|line| line.contains(told)), "{told}: {:?}", gate.process.said);
+    }
+    gate.reload(config);
+}
+
+#[test]
+fn a_check_shows_the_limits_that_are_in_force() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("gate.toml"), "[listen]\npublic = \":0\"\n[[route]]\nanswer = { status = 200 }\n")
+        .unwrap();
+    let limited = |command: &str| {
+        let script = format!("ulimit -n 1000 && {command}");
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_oroshi")]).current_dir(folder.path());
+        Ran::of(shell.output().unwrap())
+    };
+    if limited("ulimit -n 300000 2>/dev/null").code == Some(0) {
+        return peers::skipped("a_check_shows_the_limits_that_are_in_force", "this user may raise every limit");
+    }
+    let checked = limited("exec \"$0\" gate --check");
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    assert!(checked.out.contains("\nconnections = 372\n"), "{}", checked.out);
+    assert!(checked.err.contains("limits.connections is taken for 372: "), "{}", checked.err);
+}
+
+// Heads.
+
+/// A server behind that answers each request with as many fields as its path says.
+fn many_fields(dir: &Path) {
+    let listener = UnixListener::bind(dir.join("fields.sock")).unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                while let Some(head) = head(&mut stream) {
+                    let count: usize = head.split(' ').nth(1).unwrap()[1..].parse().unwrap();
+                    let fields: String = (1..count).map(|n| format!("X-{n}: {n}\r\n")).collect();
+                    let _ =
+                        stream.write_all(format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: 0\r\n\r\n").as_bytes());
+                }
+            });
+        }
+    });
+}
+
+/// A head from a connection; `None` at its end.
+fn head(stream: &mut (impl Read + ?Sized)) -> Option<String> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => return None,
+        }
+    }
+    Some(String::from_utf8(head).unwrap())
+}
+
+#[test]
+fn an_answer_may_have_as_many_fields_as_the_limits_say() {
+    for (limits, fine, over) in [
+        ("", 1000, 1001),
+        ("headers = 50", 50, 51),
+        ("headers = 2000", 2000, 2001),
+        ("headers = 50\nanswer-headers = 300", 300, 301),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        many_fields(folder.path());
+        let gate = Gate::start(
+            folder,
+            &format!(
+                "{LOG}limits = {{ {} }}\n[[route]]\nto = \"unix:{{dir}}/fields.sock\"\n",
+                limits.replace('\n', ", ")
+            ),
+        );
+        for count in [2, 40, fine] {
+            let answer = gate.get("a", &format!("/{count}"));
+            assert_eq!(answer.status, 200, "{limits}: {count}: {}", answer.head.len());
+            assert_eq!(answer.head.matches("\r\nX-").count(), count - 1);
+        }
+        assert_eq!(gate.get("a", &format!("/{over}")).status, 502, "{limits}: {over}");
+        let lines = told(gate.folder.path(), 4);
+        let line = lines.iter().find(|line| line["status"] == 502).unwrap();
+        assert!(line["detail"].as_str().unwrap().starts_with("too-many-headers"), "{line}");
+    }
+}
+
+#[test]
+fn a_refused_connect_ends_the_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let _app = server(folder.path(), "app.sock", 11);
+    let gate = Gate::start(folder, &format!("{LOG}[[route]]\nto = \"unix:{{dir}}/app.sock\"\n"));
+    // What follows is for the tunnel, whatever it looks like.
+    let bytes =
+        b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+    let answer = raw(&gate, bytes);
+    assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("Connection: close\r\n"), "{answer}");
+    assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
+    assert_eq!(gate.get("a", "/").status, 200);
+    let lines = told(gate.folder.path(), 2);
+    let mut targets: Vec<&str> = lines.iter().map(|line| line["target"].as_str().unwrap()).collect();
+    targets.sort_unstable();
+    assert_eq!(targets, ["/", "a.example:443"]);
+    // So does every server of ours.
+    let mut stream = UnixStream::connect(gate.path("app.sock")).unwrap();
+    stream.set_read_timeout(Some(HANG)).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
+}
+
+#[test]
+fn heads_that_are_refused_stand_in_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = Gate::start(
+        folder,
+        &format!(
+            "threads = 1\nlisten = {{ public = \"unix:{{dir}}/public.sock\" }}\n{LOG}limits = {{ headers = 3, head = \"50ms\" }}\n[[route]]\nanswer = {{ status = 200 }}\n"
+        ),
+    );
+    let cases: [(&[u8], u64, &str, &str, &str); 6] = [
+        (b"GET /a HTTP/1.1\r\n\r\n", 400, "GET", "/a", "missing-host: "),
+        (b"GET /b HTTP/1.1\r\nHost: a\r\nA: 1\r\nB: 2\r\nC: 3\r\n\r\n", 431, "GET", "/b", "too-many-headers: "),
+        (
+            b"POST /c HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            400,
+            "POST",
+            "/c",
+            "length-and-transfer-encoding: ",
+        ),
+        (b"\x16\x03\x01\x02\x00\x01\x00\"\r\n", 400, "", "", "bad-request-line: "),
+        (b"GET /d HTTP/2.0\r\nHost: a\r\n\r\n", 505, "", "", "unsupported-version: "),
+        (
+            b"GET /slow HTTP/1.1\r\nHost: a\r\n",
+            408,
+            "GET",
+            "/slow",
+            "the peer let the time limit for sending a request's head pass",
+        ),
+    ];
+    for (number, (bytes, status, method, target, detail)) in cases.into_iter().enumerate() {
+        let answer = raw(&gate, bytes);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        let line = &told(gate.folder.path(), number + 1)[number];
+        assert_eq!(line["status"], status, "{line}");
+        assert_eq!((&line["method"], &line["target"]), (&Value::from(method), &Value::from(target)), "{line}");
+        assert_eq!(line["failure"], "client-head", "{line}");
+        assert!(line["detail"].as_str().unwrap().starts_with(detail), "{line}");
+    }
+    assert!(told(gate.folder.path(), 6)[3]["detail"].as_str().unwrap().contains(r#"it begins with "\x16\x03"#));
+}
+
+#[test]
+fn a_few_empty_lines_before_a_request_are_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = Gate::start(folder, "[[route]]\nanswer = { status = 200 }\n");
+    let asked = |lines: usize| {
+        raw(&gate, format!("{}GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "\r\n".repeat(lines)).as_bytes())
+    };
+    for lines in [0, 1, 2, 8] {
+        assert!(asked(lines).starts_with("HTTP/1.1 200 "), "{lines}");
+    }
+    for lines in [9, 1000] {
+        assert!(asked(lines).starts_with("HTTP/1.1 400 "), "{lines}");
+    }
+}
+
+// Clients that leave.
+
+/// A server behind that tells of each request, and when its connection has ended; it answers `/now` alone.
+fn working(dir: &Path) -> Receiver<&'static str> {
+    let (tell, told) = mpsc::channel();
+    let listener = UnixListener::bind(dir.join("work.sock")).unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let tell = tell.clone();
+            thread::spawn(move || {
+                while let Some(head) = head(&mut stream) {
+                    if head.starts_with("GET /now") {
+                        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nnow");
+                        continue;
+                    }
+                    if head.starts_with("GET /begun") {
+                        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegun");
+                    }
+                    let _ = tell.send("works");
+                }
+                let _ = tell.send("cancelled");
+            });
+        }
+    });
+    told
+}
+
+#[test]
+fn a_client_that_leaves_ends_the_work_behind() {
+    for half_close in ["", "timeouts = { half-close = \"0s\" }\n", "timeouts = { half-close = \"20ms\" }\n"] {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().to_owned();
+        let told_of = working(&dir);
+        let config = format!(
+            "threads = 1\n{LOG}[listen]\npublic = [\"127.0.0.1:0\", \"unix:{{dir}}/public.sock\"]\n[[route]]\nto = \"unix:{{dir}}/work.sock\"\n{half_close}"
+        );
+        let gate = Gate::start(folder, &config);
+        let tcp = ports(&gate)[0];
+        let posted = "POST /post HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n";
+        let mut number = 0;
+        for request in ["GET /silent HTTP/1.1\r\nHost: a\r\n\r\n", "GET /begun HTTP/1.1\r\nHost: a\r\n\r\n", posted] {
+            for over_tcp in [true, false] {
+                let mut client: Box<dyn ReadWrite> = match over_tcp {
+                    true => Box::new(TcpStream::connect(("127.0.0.1", tcp)).unwrap()),
+                    false => Box::new(UnixStream::connect(gate.path("public.sock")).unwrap()),
+                };
+                client.write_all(request.as_bytes()).unwrap();
+                assert_eq!(told_of.recv_timeout(HANG), Ok("works"), "{request}");
+                if request == posted {
+                    // The body comes later than its head, and is read to its end.
+                    client.write_all(b"abc").unwrap();
+                }
+                if request.starts_with("GET /begun") {
+                    assert!(head(&mut *client).unwrap().starts_with("HTTP/1.1 200 "));
+                }
+                drop(client);
+                assert_eq!(told_of.recv_timeout(HANG), Ok("cancelled"), "{half_close}{request} over TCP: {over_tcp}");
+                number += 1;
+                let line = &told(&dir, number)[number - 1];
+                assert_eq!(line["failure"], "client-gone", "{line}");
+                assert_eq!(line["status"], if request.starts_with("GET /begun") { 200 } else { 0 }, "{line}");
+            }
+        }
+    }
+}
+
+trait ReadWrite: Read + Write {}
+impl<T: Read + Write> ReadWrite for T {}
+
+#[test]
+fn a_client_that_has_only_ended_its_sending_side_gets_its_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let told_of = working(folder.path());
+    let config = "[listen]\npublic = \"127.0.0.1:0\"\n[[route]]\nto = \"unix:{dir}/work.sock\"\ntimeouts = { half-close = \"off\" }\n";
+    let gate = Gate::start(folder, config);
+    let ask = |path: &str| {
+        let mut client = TcpStream::connect(("127.0.0.1", ports(&gate)[0])).unwrap();
+        client.set_read_timeout(Some(HANG)).unwrap();
+        write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        client
+    };
+    let answer = Answer::read(ask("/now"));
+    assert_eq!((answer.status, &*answer.body), (200, "now"));
+    // One that waits for long is waited for, until it is gone for good.
+    let client = ask("/silent");
+    assert_eq!(told_of.recv_timeout(HANG), Ok("works"));
+    socket2::SockRef::from(&client).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(client);
+    drop(gate);
+    assert_eq!(told_of.recv_timeout(HANG), Ok("cancelled"));
+}
+
+// Scripts.
+
+#[test]
+fn scripts_are_told_their_mistakes_in_words_of_lua() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_owned();
+    let script = "function on_request(request)
+        local f = loadstring((request:cookie('code'):gsub('~', ' ')))
+        return gate.answer(200, tostring(f()(request)))
+    end";
+    fs::write(dir.join("route.lua"), script).unwrap();
+    let gate = Gate::start(
+        folder,
+        &format!("{LOG}[script.s]\nfile = \"route.lua\"\n[[route]]\nscript = \"s\"\nexplain = true\n"),
+    );
+    for (code, expected) in [
+        ("request.nope", "there is no request.nope: expected one of args, client"),
+        ("request.hots", "there is no request.hots: did you mean request.host?"),
+        ("request[1]", "request has named parts alone"),
+        ("request.values('a')", "it is a method: expected a colon before its name"),
+        ("request:values({})", "expected a string, not a table"),
+        ("request:cookie(nil)", "expected a string, not nil"),
+        ("request.headers[{}]", "expected a string, not a table"),
+        ("os.getenv('PATH')", "os.getenv is not there"),
+        ("#request.method", ""),
+        ("request.id", ""),
+        ("request.client", ""),
+    ] {
+        let code = format!("return~function(request)~return~{}~end", code.replace(' ', "~"));
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: code={code}\r\nConnection: close\r\n\r\n");
+        let answer = raw(&gate, request.as_bytes());
+        let status = if expected.is_empty() { "200" } else { "500" };
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(expected), "{code}: {answer}");
+        for rust in ["LuaString", "RequestView", "String", "Userdata", "userdata `", "::"] {
+            assert!(!answer.contains(rust), "{code}: {rust}: {answer}");
+        }
+    }
+    let lines = told(&dir, 11);
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["detail"].as_str().is_some_and(|detail| detail.contains("there is no request.nope"))),
+        "{lines:#?}"
+    );
+}
