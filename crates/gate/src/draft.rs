@@ -1,6 +1,7 @@
 //! A gateway as somebody described it: typed, not yet checked for sense. [`Draft::plan`] finds all that is wrong with it; `parts` what is in one
-//! of its parts.
+//! of its parts; `odd` what is no mistake, and most likely not meant so.
 
+mod odd;
 mod parts;
 
 use std::collections::{HashMap, HashSet};
@@ -12,13 +13,12 @@ use oroshi_net::{CpuList, Peer, available_cpus, listen};
 
 use crate::access;
 use crate::forward::{self, Rules};
-use crate::plan::{
-    Action, Answer, Door, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Script, Serves, Template, Upstream,
-};
-use crate::route::{HeaderPattern, Matcher, Table};
+use crate::plan::{Action, Answer, Door, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Serves, Template};
+use crate::route::{HeaderPattern, Table};
 use crate::script::{Names, ScriptSettings};
 use crate::upstream::{Policy, PoolSettings};
 
+use odd::{is_one_socket, same_routes, unused};
 use parts::{Scripts, decides, odd_hosts, only};
 
 /// A gateway as somebody described it. `Default` is one that listens nowhere and does nothing.
@@ -508,87 +508,6 @@ fn repeated<'a>(what: &str, names: impl Iterator<Item = &'a str>, wrong: &mut Wr
     for name in names {
         if !seen.insert(name) {
             wrong.add(what, format!("the name `{name}` is given twice: expected each only once"));
-        }
-    }
-}
-
-/// Whether two addresses cannot both be listened on. With several threads, and so with sockets that share a port, one address beside all of
-/// them can: the kernel takes the closer one.
-fn is_one_socket(one: &Peer, other: &Peer, threads: usize) -> bool {
-    match (one, other) {
-        (Peer::Tcp(one), Peer::Tcp(other)) => {
-            let is_covered = threads == 1 && (one.ip().is_unspecified() || other.ip().is_unspecified());
-            one.port() != 0 && one.port() == other.port() && (one.ip() == other.ip() || is_covered)
-        }
-        (one, other) => one == other,
-    }
-}
-
-/// Routes that no request can take, as another one before them fits whatever they fit.
-fn same_routes(matchers: &[Matcher], routes: &[Route], wrong: &mut Wrong) {
-    let mut seen: HashMap<_, usize> = HashMap::new();
-    for (place, matcher) in matchers.iter().enumerate() {
-        let mut methods = matcher.methods.clone();
-        methods.sort();
-        let mut headers: Vec<_> =
-            matcher.headers.iter().map(|field| (field.name.to_ascii_lowercase(), field.value.clone())).collect();
-        headers.sort();
-        let path = matcher.path.trim_end_matches('/');
-        let hosts = if matcher.hosts.is_empty() { vec![None] } else { matcher.hosts.iter().map(Some).collect() };
-        let mut first = Vec::new();
-        for host in &hosts {
-            let fits = (*host, path, methods.clone(), headers.clone());
-            match seen.get(&fits) {
-                Some(&before) => first.push(before),
-                None => drop(seen.insert(fits, place)),
-            }
-        }
-        if let Some(&before) = first.first().filter(|&&before| first.len() == hosts.len() && before != place) {
-            let name = &routes[before].name;
-            let problem = format!("no request takes it: route `{name}` stands before it, and fits all that it fits");
-            wrong.warn(format!("route[{}]", place + 1), problem);
-        }
-    }
-}
-
-/// What is configured and of no use. A script may name whatever there is.
-fn unused(
-    routes: &[Route],
-    lookups: &[Lookup],
-    upstreams: &[Upstream],
-    scripts: &[Script],
-    stores: &[StoreSettings],
-    wrong: &mut Wrong,
-) {
-    for (place, script) in scripts.iter().enumerate() {
-        let is_used = routes.iter().any(|route| route.script == Some(place))
-            || lookups.iter().any(|lookup| lookup.key == KeyFrom::Script(place));
-        if !is_used {
-            wrong.warn(format!("script.{}", script.settings.name), "no route and no look-up uses it");
-        }
-    }
-    if !scripts.is_empty() {
-        return;
-    }
-    for (place, upstream) in upstreams.iter().enumerate() {
-        if !routes.iter().any(|route| route.action == Action::Forward(place)) {
-            wrong.warn(format!("upstream.{}", upstream.name), "no route uses it");
-        }
-    }
-    for (place, lookup) in lookups.iter().enumerate() {
-        if !routes.iter().any(|route| route.action == Action::Lookup(place)) {
-            wrong.warn(format!("lookup.{}", lookup.settings.name), "no route uses it");
-        }
-    }
-    for store in stores {
-        let is_used = lookups.iter().any(|lookup| {
-            let settings = &lookup.settings;
-            settings.memcached.as_ref().is_some_and(|tier| tier.store == store.name)
-                || settings.sql.as_ref().is_some_and(|tier| tier.store == store.name)
-        });
-        if !is_used {
-            let kind = if matches!(store.kind, StoreKind::Sql(_)) { "sql" } else { "memcached" };
-            wrong.warn(format!("{kind}.{}", store.name), "no look-up uses it");
         }
     }
 }
