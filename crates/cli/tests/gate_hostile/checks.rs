@@ -1,7 +1,6 @@
 //! Queries that a database refuses; configurations that could not serve, and those that are odd.
 
 use std::fs;
-use std::path::Path;
 
 use rustix::process::Signal;
 
