@@ -58,7 +58,7 @@ fn names_and_addresses_that_are_not_allowed() {
     for target in [&upstream.target, &named] {
         for allowed in [true, false] {
             let mut setup = Setup::to(target);
-            setup.pool.allow = Some(Arc::new(move |address| allowed || !address.is_loopback()));
+            setup.pool.allow = Some(Arc::new(move |address| allowed || !address.ip().is_loopback()));
             let gate = setup.start();
             assert_eq!(gate.ask(GET).status, if allowed { 200 } else { 502 }, "{target}");
             if !allowed {

@@ -183,7 +183,7 @@ impl Stores {
 
     /// Has something done there that takes time. It is carried on with when the future is dropped; `None` if the thread
     /// has ended.
-    fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
+    pub(crate) fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
         &self,
         work: impl FnOnce(Rc<World>) -> F + Send + 'static,
     ) -> impl Future<Output = Option<T>> + Send + 'static {

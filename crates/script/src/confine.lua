@@ -14,7 +14,10 @@ for _, name in ipairs { "collectgarbage", "dofile", "gcinfo", "io", "loadfile", 
 end
 string.dump = nil
 debug = { traceback = debug.traceback }
-os = { clock = os.clock, date = os.date, difftime = os.difftime, getenv = os.getenv, time = os.time }
+os = { clock = os.clock, date = os.date, difftime = os.difftime, time = os.time }
+function os.getenv()
+  error("os.getenv is not there, as passwords may stand in the environment: expected what the script needs in the script, or a module beside it", 2)
+end
 if jit then
   jit = { arch = jit.arch, os = jit.os, version = jit.version, version_num = jit.version_num }
 end

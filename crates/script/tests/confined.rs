@@ -439,6 +439,8 @@ fn there_is_no_way_out() {
         ("return pcall(load, '\\27LJ\\2', 'x', 'b')", "expected text"),
         ("return load(function() return '\\27LJ\\2' end)", "attempt to load chunk with wrong mode"),
         ("return pcall(collectgarbage, 'stop')", "expected \"count\""),
+        // Passwords may stand there.
+        ("return pcall(os.getenv, 'PATH')", "os.getenv is not there"),
     ];
     for (shape, part) in refused {
         let shown = with(&format!("function f() {shape} end"), |engine| text(engine, "f"));
@@ -448,10 +450,7 @@ fn there_is_no_way_out() {
         ("return load('return 7')()", "7"),
         ("return load('return x', 'c', 't', { x = 8 })()", "8"),
         ("return setfenv(loadstring('return x'), { x = 9 })()", "9"),
-        (
-            "return type(os.time()), type(os.getenv('PATH')), type(os.clock()), type(os.date())",
-            "number string number string",
-        ),
+        ("return type(os.time()), type(os.clock()), type(os.date())", "number number string"),
         ("return collectgarbage('count') > 10", "true"),
         ("return require('bit') == bit, bit.band(6, 3), require('table.new')(1, 1)[1]", "true 2 nil"),
         ("return type(debug.traceback('x'))", "string"),

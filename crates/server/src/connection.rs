@@ -13,7 +13,7 @@ use crate::body::Leftover;
 use crate::core::Seated;
 use crate::counters::ErrorKind;
 use crate::error::{Error, Wait};
-use crate::exchange::{Exchange, Handler};
+use crate::exchange::{Exchange, Handler, Refused};
 use crate::reply::Reply;
 use crate::wire::Wire;
 
@@ -170,7 +170,11 @@ pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut in
                 None => return Ok(false),
             },
             Ok(None) => None,
-            Err(error) => return refuse(wire, Error::Request(*error)).await.map(|()| false),
+            Err(error) => {
+                let error = Error::Request(*error);
+                tell_refused(wire, handler, &error, &input[at..]);
+                return refuse(wire, error).await.map(|()| false);
+            }
         };
         drop(next);
         if after.is_some() && left > 0 {
@@ -194,11 +198,18 @@ pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut in
                 let due = *head_due.get_or_insert(core.now().saturating_add(core.ticks.head));
                 match wire.read(&mut input, Wait::Head, due).await {
                     Ok(0) => match decoder.eof() {
-                        Err(error) => return refuse(wire, Error::Request(error)).await.map(|()| false),
+                        Err(error) => {
+                            let error = Error::Request(error);
+                            tell_refused(wire, handler, &error, &input);
+                            return refuse(wire, error).await.map(|()| false);
+                        }
                         Ok(()) => return wire.finish().await.map(|()| false),
                     },
                     Ok(_) => {}
-                    Err(error @ Error::Timeout(_)) => return refuse(wire, error).await.map(|()| false),
+                    Err(error @ Error::Timeout(_)) => {
+                        tell_refused(wire, handler, &error, &input);
+                        return refuse(wire, error).await.map(|()| false);
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -281,6 +292,13 @@ async fn fail(wire: &Wire, reply: &mut Reply<'_>, error: &Error) {
             wire.reset_on_close();
         }
     }
+}
+
+/// Tells the handler of a request that never became an exchange.
+#[cold]
+fn tell_refused<H: Handler>(wire: &Wire, handler: &H, error: &Error, bytes: &[u8]) {
+    let Some(status) = error.status() else { return };
+    handler.refused(&Refused { error, status, bytes, remote: wire.addresses().1 });
 }
 
 /// Answers a request that never became an exchange.

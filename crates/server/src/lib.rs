@@ -59,7 +59,7 @@ mod wire;
 pub use body::RequestBody;
 pub use counters::{Counters, Counts, ErrorKind};
 pub use error::{Error, Wait};
-pub use exchange::{Closing, Exchange, Handler};
+pub use exchange::{Closing, Exchange, Handler, Refused};
 pub use reply::Reply;
 pub use serve::{Door, Server};
 pub use settings::Settings;

@@ -35,7 +35,11 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
         table.set("connections", &mut limits.connections, number);
         table.set("per-host", &mut limits.per_host, |text| off_or(text, number));
         table.set("head-bytes", &mut limits.head_bytes, number);
-        table.set("headers", &mut limits.headers, number);
+        if let Some(headers) = table.read("headers", number) {
+            (limits.headers, limits.answer_headers) = (headers, headers);
+        }
+        table.set("answer-headers", &mut limits.answer_headers, number);
+        table.set("hops", &mut limits.hops, |text| off_or(text, number));
         table.set("target-bytes", &mut limits.target_bytes, number);
         table.set("body-bytes", &mut limits.body_bytes, |text| Ok(off_or(text, number)?.unwrap_or(u64::MAX)));
         table.set("idle", &mut limits.idle, parse_time);
@@ -368,6 +372,7 @@ fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
         table.set("between", &mut timeouts.between, or_never);
         table.set("total", &mut timeouts.total, or_never);
         table.set("tunnel", &mut timeouts.tunnel, or_never);
+        table.set("half-close", &mut timeouts.half_close, or_never);
         table.finish();
     }
     for (key, edits) in [("request", &mut settings.request), ("response", &mut settings.response)] {

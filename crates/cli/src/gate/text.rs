@@ -33,7 +33,9 @@ pub(super) fn config(plan: &Plan) -> String {
     out.or_off("per-host", limits.per_host);
     out.bare("head-bytes", limits.head_bytes);
     out.bare("headers", limits.headers);
+    out.bare("answer-headers", limits.answer_headers);
     out.bare("target-bytes", limits.target_bytes);
+    out.or_off("hops", limits.hops);
     out.or_off("body-bytes", Some(limits.body_bytes).filter(|&bytes| bytes < u64::MAX));
     out.time("idle", limits.idle);
     out.time("head", limits.head);
@@ -315,6 +317,7 @@ fn rules(out: &mut Toml, settings: &Settings) {
     out.time_or_off("between", timeouts.between);
     out.time_or_off("total", timeouts.total);
     out.time_or_off("tunnel", timeouts.tunnel);
+    out.time_or_off("half-close", timeouts.half_close);
     edits(out, "route.request", &settings.request);
     edits(out, "route.response", &settings.response);
 }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use oroshi_http1::{Framing, Header, RequestHead, encode};
 
 use super::edits::Edits;
-use super::fields::{copy_kept, holds, is_named, is_plain_connection, named_by_connection};
+use super::fields::{LOOP, LOOP_LINE, copy_kept, holds, is_named, is_plain_connection, named_by_connection};
 use super::rules::{Forwarding, HostPolicy, Rules};
 
 /// What is known of the connection on which a request came.
@@ -242,6 +242,9 @@ impl Request<'_> {
         if !self.rules.settings.via.is_empty() {
             write_via(out, self.head.version, &self.rules.settings.via);
         }
+        if self.rules.settings.marks {
+            out.extend_from_slice(LOOP_LINE);
+        }
         out.extend_from_slice(self.rules.settings.request.lines());
         out.extend_from_slice(self.edits.lines());
         match self.head.framing {
@@ -340,7 +343,7 @@ fn without_escaped<'t>(target: &'t str, prefix: &str) -> Option<&'t str> {
 
 /// Fields that are nobody's to take out by naming them in `Connection`: what the gateway says, and what servers decide by.
 fn is_own(name: &str) -> bool {
-    const OWN: [&str; 5] = ["authorization", "cookie", "via", "x-request-id", "cache-control"];
+    const OWN: [&str; 6] = ["authorization", "cookie", "via", "x-request-id", "cache-control", LOOP];
     OWN.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 

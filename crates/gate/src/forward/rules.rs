@@ -35,6 +35,9 @@ pub struct Timeouts {
     pub total: Duration,
     /// A pause in both directions of an upgraded connection. Default one hour.
     pub tunnel: Duration,
+    /// For how long a client that has ended its sending side is still waited for with an answer: it may read on, and over TCP one that has
+    /// left looks the same. Zero: not at all. Default 1 s.
+    pub half_close: Duration,
 }
 
 impl Default for Timeouts {
@@ -46,6 +49,7 @@ impl Default for Timeouts {
             between: Duration::from_secs(60),
             total: Duration::from_secs(6 * 3600),
             tunnel: Duration::from_secs(3600),
+            half_close: Duration::from_secs(1),
         }
     }
 }
@@ -103,6 +107,8 @@ pub struct Settings {
     pub via: String,
     /// So many bytes of a request's body are waited for, if it has as many, before anything is sent to the server behind; 0: none. Default 64 KiB.
     pub buffer: usize,
+    /// Whether the gateway adds itself to `CDN-Loop` (RFC 8586), by which a loop over several gateways is known. Default no.
+    pub marks: bool,
     /// Whether a client may switch to another protocol, such as WebSocket. Default yes.
     pub upgrade: bool,
     /// Whether a request is sent again on another connection where that is safe. Default yes.
@@ -126,6 +132,7 @@ impl Default for Settings {
             add_prefix: String::new(),
             via: String::new(),
             buffer: 64 * 1024,
+            marks: false,
             upgrade: true,
             retry: true,
             explain: false,
@@ -202,7 +209,7 @@ impl Rules {
         if !settings.via.bytes().all(in_name) {
             wrong.push(RuleError::Via(settings.via.clone()));
         }
-        let Timeouts { connect, head, between, total, tunnel, queue: _ } = settings.timeouts;
+        let Timeouts { connect, head, between, total, tunnel, queue: _, half_close: _ } = settings.timeouts;
         for (key, time) in [
             ("timeouts.connect", connect),
             ("timeouts.head", head),

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use oroshi_net::{BoundListener, Listener, Shutdown};
-use oroshi_server::{Exchange, Server, Settings};
+use oroshi_server::{Error, Exchange, Handler, Refused, Server, Settings};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
@@ -234,11 +234,7 @@ async fn serve(place: Place, door: Door, listener: Listener, shutdown: Shutdown,
         let until = until();
         Box::pin(async move { server.serve([listener.into()], until).await })
     } else {
-        let handler = async move |exchange: &mut Exchange<'_>| {
-            let site = Rc::clone(&place.borrow());
-            site.answer(exchange).await
-        };
-        let server = Server::new(handler, settings);
+        let server = Server::new(Public(place), settings);
         works.ledger.enter(server.counters());
         let until = until();
         Box::pin(async move { server.serve([listener.into()], until).await })
@@ -247,6 +243,20 @@ async fn serve(place: Place, door: Door, listener: Listener, shutdown: Shutdown,
         () = serving => {}
         // What is left is cut off.
         () = drained => {}
+    }
+}
+
+/// What answers clients.
+struct Public(Place);
+
+impl Handler for Public {
+    async fn handle(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+        let site = Rc::clone(&self.0.borrow());
+        site.answer(exchange).await
+    }
+
+    fn refused(&self, refused: &Refused<'_>) {
+        self.0.borrow().tell_refused(refused);
     }
 }
 

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use oroshi_net::{Connector, ConnectorOptions};
 
 use super::clock::Clock;
+use crate::seldom::Seldom;
 
 /// How much one read takes in at most, in bytes.
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -18,6 +19,8 @@ pub(crate) struct Engine {
     pub(crate) scratch: RefCell<Box<[u8]>>,
     pub(crate) connector: Connector,
     pub(crate) clock: Rc<Clock>,
+    /// Requests for the gateway's own sockets, as far as operators were told.
+    pub(super) own_told: Cell<Seldom>,
     spares: RefCell<Vec<Vec<u8>>>,
     /// Bytes of requests' bodies that were waited for and are still held.
     buffered: Cell<usize>,
@@ -32,6 +35,7 @@ impl Engine {
             scratch: RefCell::new(vec![0; SCRATCH_BYTES].into()),
             connector: Connector::new(ConnectorOptions::default()),
             clock: Rc::new(Clock::new()),
+            own_told: Cell::default(),
             spares: RefCell::default(),
             buffered: Cell::new(0),
         }

@@ -126,6 +126,26 @@ pub(crate) fn parse_url(settings: &SqlSettings) -> Result<Database, String> {
 }
 
 impl Database {
+    /// What a database has said, without the user and the password, if it names them.
+    pub(super) fn hide(&self, words: Box<str>, password: Option<&Secret>) -> Box<str> {
+        let user = match self {
+            Database::Sqlite(_) => return words,
+            Database::MySql(at) => at.get_username(),
+            Database::Postgres(at) => at.get_username(),
+        };
+        let mut hidden = words.into_string();
+        for quote in ['\'', '"', '`'] {
+            let named = format!("{quote}{user}{quote}");
+            if !user.is_empty() && hidden.contains(&named) {
+                hidden = hidden.replace(&named, &format!("{quote}...{quote}"));
+            }
+        }
+        match password.map(Secret::reveal).filter(|password| !password.is_empty()) {
+            Some(password) if hidden.contains(password) => hidden.replace(password, "...").into(),
+            _ => hidden.into(),
+        }
+    }
+
     /// Connects, and asks the server to give up by itself what has taken longer than `limit`: a query that nobody waits
     /// for any more would go on there otherwise, and take one of its connections.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, Failure> {
@@ -358,7 +378,7 @@ fn unreadable(column: &str, kind: &str) -> Failure {
 }
 
 /// What an error means for the connection, and for whoever asked.
-fn failure(error: sqlx::Error) -> Failure {
+pub(super) fn failure(error: sqlx::Error) -> Failure {
     match error {
         sqlx::Error::Database(error) => {
             let message = error.message().into();

@@ -9,6 +9,7 @@
 mod connection;
 mod contained;
 mod statement;
+mod trial;
 mod watch;
 
 use std::cell::{Cell, RefCell};
@@ -53,6 +54,8 @@ pub(crate) struct Sql {
     is_asked: Cell<bool>,
     connects: Cell<u64>,
     queries: Cell<u64>,
+    /// What operators were told of queries that the database does not take.
+    refusals: trial::Refusals,
 }
 
 /// What is known of one user's queries.
@@ -120,6 +123,7 @@ impl Sql {
             is_asked: Cell::new(false),
             connects: Cell::new(0),
             queries: Cell::new(0),
+            refusals: trial::Refusals::default(),
         }
     }
 
@@ -134,7 +138,9 @@ impl Sql {
         // One row more than is looked at: what comes after it is left where it is.
         let bounds = Bounds { rows: 1, bytes: self.settings.row_bytes, first_only: true };
         let parameters = [Value::Text(key.to_owned())];
-        let rows = self.run(user, query, &parameters, bounds, true).await?;
+        let found = self.run(user, query, &parameters, bounds, true).await;
+        self.note(query, found.as_ref().err().map(|error| &error.failure), clock::now());
+        let rows = found?;
         Ok(rows.rows.into_iter().next().and_then(|row| row.into_iter().next()).and_then(Value::into_bytes))
     }
 
@@ -201,7 +207,8 @@ impl Sql {
         }
         // Whoever is dropped from here on has waited in vain.
         let verdict = Verdict { store: self, user, standing: &standing, failure: Some(Failure::Timeout) };
-        let result = self.on_a_connection(query, parameters, bounds, reads).await;
+        let result =
+            self.on_a_connection(query, parameters, bounds, reads).await.map_err(|failure| self.hidden(failure));
         verdict.is(result.as_ref().err());
         result.map_err(error)
     }
