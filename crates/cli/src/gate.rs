@@ -1,10 +1,11 @@
 //! `oroshi gate`: the gateway. `args` is what was typed, `keys` makes a draft of a file, `text` is what `--check` prints, `ask` puts questions to one
-//! that runs. What the gateway does is `oroshi-gate`'s matter.
+//! that runs; `trial` tries the queries of look-ups out. What the gateway does is `oroshi-gate`'s matter.
 
 mod args;
 mod ask;
 mod keys;
 mod text;
+mod trial;
 
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use args::Args;
 
-use crate::config::document::{Mistake, Mistakes, Node, Table};
+use crate::config::document::{Mistake, Mistakes, Node, Table, Value};
 use crate::config::{self, ConfigError, toml};
 use crate::log::{Level, Log};
 
@@ -108,17 +109,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let inherited = inherited().map_err(Error::Inherit)?;
     let level = Level::parse(&args.log_level).map_err(|why| Error::Usage(vec![format!("--log-level: {why}")]))?;
     let inherits = !inherited.is_empty();
-    let mut plan = plan(&args.config, inherits)?;
+    let (mut plan, warnings) = plan(&args.config, inherits)?;
     if args.check {
-        let mut out = io::stdout().lock();
-        let printed = out.write_all(text::config(&plan).as_bytes()).and_then(|()| out.flush());
-        printed.map_err(|source| Error::System { what: "cannot write to standard output", source })?;
-        return Ok(ExitCode::SUCCESS);
+        return check(plan, warnings, &args.config);
     }
     let log = Log { level, part: "gate", own: "oroshi_" };
     log.listen();
     log.tell(Level::Info, &format!("configuration: {}", args.config.display()));
-    make_room(&mut plan, log);
+    tell_odd(&warnings, log);
+    tell_room(make_room(&mut plan), log);
     let shutdown = Shutdown::on_signals().map_err(|source| Error::System { what: "cannot take signals", source })?;
     let mut doors = taken(&plan, inherited)?;
     let open: Vec<Door> = doors.iter().map(|bound| bound.door.clone()).collect();
@@ -137,8 +136,39 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the file, and makes a plan of it: every mistake at once. `inherits`: sockets are handed down.
-fn plan(file: &Path, inherits: bool) -> Result<Plan, Error> {
+/// Prints what is in force, and what is odd about it; tries out what can be tried without serving.
+fn check(mut plan: Plan, mut warnings: Vec<Mistake>, file: &Path) -> Result<ExitCode, Error> {
+    let node = toml::parse(&config::text_of(file)?).unwrap_or(Node { line: 0, value: Value::Nothing });
+    let (refused, untried) = trial::queries(&plan);
+    let about = |(key, text): (String, String)| Mistake { line: node.line_of(&key), key, text };
+    let refused: Vec<Mistake> = refused.into_iter().map(about).collect();
+    if !refused.is_empty() {
+        return Err(Error::Config(ConfigError::mistakes(file, refused)));
+    }
+    warnings.extend(untried.into_iter().map(about));
+    if let Some(short) = make_room(&mut plan) {
+        let key = "limits.connections".to_owned();
+        warnings.push(Mistake { line: node.line_of(&key), key, text: short });
+    }
+    for warning in &warnings {
+        // Nobody may be there to read it.
+        let _ = writeln!(io::stderr().lock(), "warning: {}: {warning}", file.display());
+    }
+    let mut out = io::stdout().lock();
+    let printed = out.write_all(text::config(&plan).as_bytes()).and_then(|()| out.flush());
+    printed.map_err(|source| Error::System { what: "cannot write to standard output", source })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tells what is most likely not meant so.
+fn tell_odd(warnings: &[Mistake], log: Log) {
+    for warning in warnings {
+        log.tell(Level::Warn, &warning.to_string());
+    }
+}
+
+/// Reads the file, and makes a plan of it: every mistake at once; and what is odd, and none. `inherits`: sockets are handed down.
+fn plan(file: &Path, inherits: bool) -> Result<(Plan, Vec<Mistake>), Error> {
     let (draft, node, mut mistakes) = draft(file)?;
     let planned = Draft { inherits, ..draft }.plan();
     let plan = planned.map_err(|problems| {
@@ -154,7 +184,10 @@ fn plan(file: &Path, inherits: bool) -> Result<Plan, Error> {
     });
     mistakes.sort();
     match plan {
-        Ok(plan) if mistakes.is_empty() => Ok(plan),
+        Ok(mut plan) if mistakes.is_empty() => {
+            let odd = std::mem::take(&mut plan.warnings);
+            Ok((plan, odd.into_iter().map(|problem| mistake(problem, &node)).collect()))
+        }
         _ => Err(Error::Config(ConfigError::mistakes(file, mistakes))),
     }
 }
@@ -236,14 +269,20 @@ fn shown(bound: &Bound) -> String {
 }
 
 /// Descriptors for as many clients as there may be, each with a connection here and one behind; or fewer clients, so that idle ones do not leave
-/// none for what is behind.
-fn make_room(plan: &mut Plan, log: Log) {
+/// none for what is behind. What is in force, if it is less than the plan had.
+fn make_room(plan: &mut Plan) -> Option<String> {
     // Listeners, stores, logs, runtimes.
     const OTHERS: u64 = 256;
     let room = room_for(plan.limits.connections as u64, 2, OTHERS);
-    if let Some(error) = room.lacking {
+    room.lacking.map(|error| {
         plan.limits.connections = room.connections as usize;
-        log.tell(Level::Warn, &format!("limits.connections is taken for {}: {error}", room.connections));
+        format!("limits.connections is taken for {}: {error}", room.connections)
+    })
+}
+
+fn tell_room(short: Option<String>, log: Log) {
+    if let Some(short) = short {
+        log.tell(Level::Warn, &short);
     }
 }
 
@@ -274,8 +313,9 @@ fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, inherits: bool, log: Lo
 
 fn reload(gate: &Gate, file: &Path, inherits: bool, log: Log) -> Result<u64, Error> {
     let open = gate.doors();
-    let mut plan = plan(file, inherits)?;
-    make_room(&mut plan, log);
+    let (mut plan, warnings) = plan(file, inherits)?;
+    tell_odd(&warnings, log);
+    tell_room(make_room(&mut plan), log);
     let opened = Bound::bind(&plan, &open)?;
     Ok(gate.reload(plan, opened)?)
 }

@@ -273,7 +273,7 @@ fn an_answer_that_comes_before_the_body_ends_nobodys_connection_but_its_own() {
             behind.send(OK);
         }
     });
-    let gate = gate_to(&upstream.target, "", "");
+    let gate = gate_to(&upstream.target, "", "buffer = \"off\"");
     let mut other = client(&gate);
     for framing in ["Content-Length: 10000000", "Transfer-Encoding: chunked"] {
         let mut refused = client(&gate);
@@ -289,6 +289,35 @@ fn an_answer_that_comes_before_the_body_ends_nobodys_connection_but_its_own() {
         assert_eq!(other.send(support::GET).answer().text(), "ok", "{framing}");
     }
     drop((gate, other));
+    upstream.end();
+}
+
+#[test]
+fn slow_bodies_hold_nothing_behind_and_end_with_408() {
+    const CLIENTS: usize = 50;
+    let upstream = Upstream::answering(OK);
+    for limit in ["body = \"100ms\"", "body-pause = \"100ms\"", "body-rate-window = \"100ms\""] {
+        let gate = gate_to(&upstream.target, &format!("[limits]\n{limit}"), "");
+        let begin = |_| {
+            let mut slow = client(&gate);
+            slow.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nx");
+            slow
+        };
+        let slow: Vec<_> = (0..CLIENTS).map(begin).collect();
+        for mut slow in slow {
+            assert_eq!(slow.answer().status, 408, "{limit}");
+            slow.half_close().closed();
+        }
+        let ended = "body-timeout";
+        let metrics = until(&gate, limit, |metrics| metrics.sum("client_errors_total", ended) == CLIENTS as u64);
+        assert_eq!(metrics.sum("target_connects_total", ""), 0, "{limit}");
+        // Whoever sends what it has is served meanwhile, and after.
+        assert_eq!(
+            client(&gate).send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi").answer().text(),
+            "ok"
+        );
+        assert_eq!(Metrics::of(&gate).sum("target_connects_total", ""), 1, "{limit}");
+    }
     upstream.end();
 }
 

@@ -222,6 +222,24 @@ impl Drop for Sink {
     }
 }
 
+/// Whether a log can be appended to there, as far as that can be told without making a file.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check(path: &Path) -> Result<(), String> {
+    match OpenOptions::new().append(true).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            match folder.is_dir() {
+                true => Ok(()),
+                false => Err(format!("there is no folder `{}`", folder.display())),
+            }
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 fn open(path: Option<&Path>) -> io::Result<Option<File>> {
     path.map(|path| OpenOptions::new().append(true).create(true).open(path)).transpose()
 }

@@ -1,23 +1,25 @@
 //! A gateway as somebody described it: typed, not yet checked for sense. [`Draft::plan`] finds all that is wrong with it; `parts` what is in one
-//! of its parts.
+//! of its parts; `odd` what is no mistake, and most likely not meant so.
 
+mod odd;
 mod parts;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
-use oroshi_net::{CpuList, available_cpus};
+use oroshi_net::{CpuList, Peer, available_cpus, listen};
 use oroshi_server::page::names_this_machine;
 
 use crate::access;
 use crate::forward::{self, Rules};
 use crate::plan::{Action, Answer, Door, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Serves, Template};
 use crate::route::{HeaderPattern, Table};
-use crate::script::ScriptSettings;
+use crate::script::{Names, ScriptSettings};
 use crate::upstream::{Policy, PoolSettings};
 
-use parts::{Scripts, decides, only};
+use odd::{is_one_socket, same_routes, unused};
+use parts::{Scripts, decides, odd_hosts, only};
 
 /// A gateway as somebody described it. `Default` is one that listens nowhere and does nothing.
 #[derive(Clone, Debug)]
@@ -224,7 +226,6 @@ impl Draft {
     /// Everything that is wrong with it.
     pub fn plan(self) -> Result<Plan, Vec<DraftError>> {
         let mut wrong = Wrong::default();
-        self.check_doors(&mut wrong);
         let threads = self.threads.unwrap_or_else(|| match &self.cpus {
             Some(cpus) => cpus.len(),
             None => available_cpus().map_or(1, |cpus| cpus.len()),
@@ -232,6 +233,7 @@ impl Draft {
         if threads == 0 || threads > 1024 {
             wrong.add("threads", format!("{threads} threads cannot serve: expected 1 to 1024"));
         }
+        self.check_doors(threads, &mut wrong);
         self.check_limits(threads, &mut wrong);
         self.check_stores(&mut wrong);
         let mut upstreams = Vec::new();
@@ -243,9 +245,10 @@ impl Draft {
         let names: Vec<String> = self.scripts.iter().map(|script| script.name.clone()).collect();
         repeated("script", names.iter().map(String::as_str), &mut wrong);
         let mut scripts = Vec::new();
+        let stores = Names::of(&self.stores);
         for script in self.scripts {
             let class = classes.of("script", &script.name);
-            scripts.push(script.plan(class, &mut wrong));
+            scripts.push(script.plan(class, &stores, &mut wrong));
         }
         let scripts = Scripts { names, planned: scripts };
         let mut lookups = Vec::new();
@@ -261,6 +264,7 @@ impl Draft {
             let at = format!("route[{}]", place + 1);
             let name = if route.name.is_empty() { format!("route-{}", place + 1) } else { route.name.clone() };
             matchers.push(route.matcher(&at, &mut wrong));
+            odd_hosts(&route.hosts, &at, &mut wrong);
             let to = route.to.clone();
             let script = route.script.as_ref().and_then(|name| scripts.find(name, &format!("{at}.script"), &mut wrong));
             let action = match (to, &route.lookup, &route.redirect, &route.answer) {
@@ -319,7 +323,10 @@ impl Draft {
                     Action::Answer(self.no_route.clone())
                 }
             };
-            let rules = Rules::new(route.forward).unwrap_or_else(|problems| {
+            let mut forward = route.forward;
+            forward.marks = self.limits.hops.is_some();
+            (forward.limits.headers, forward.limits.head_bytes) = (self.limits.answer_headers, self.limits.head_bytes);
+            let rules = Rules::new(forward).unwrap_or_else(|problems| {
                 for problem in problems {
                     wrong.add(format!("{at}.{}", problem.key()), problem.to_string());
                 }
@@ -342,13 +349,24 @@ impl Draft {
             wrong.add("script-cache", "0 bytes leave room for nothing: expected at least 1");
         }
         if let Some(log) = &self.access_log
+            && let Some(file) = &log.file
+            && let Err(why) = access::check(file)
+        {
+            wrong.add("access-log.file", format!("cannot append to `{}`: {why}", file.display()));
+        }
+        if let Some(log) = &self.access_log
             && !(0.0..=1.0).contains(&log.sample)
         {
             wrong.add("access-log.sample", format!("{} is no share: expected 0 to 1", log.sample));
         }
-        if !wrong.0.is_empty() {
-            return Err(wrong.0);
+        if !wrong.errors.is_empty() {
+            return Err(wrong.errors);
         }
+        same_routes(&matchers, &routes, &mut wrong);
+        let named = self.upstreams.len();
+        // Without those that something is wrong with, of which it was told.
+        let scripts: Vec<_> = scripts.planned.into_iter().flatten().collect();
+        unused(&routes, &lookups, &upstreams[..named], &scripts, &self.stores, &mut wrong);
         Ok(Plan {
             threads,
             cpus: self.cpus,
@@ -357,28 +375,51 @@ impl Draft {
             stores: self.stores,
             lookups,
             upstreams,
-            // Without those that something is wrong with, of which it was told.
-            scripts: scripts.planned.into_iter().flatten().collect(),
+            scripts,
             script_cache: self.script_cache,
             table: Table::new(matchers),
             routes,
             no_route: self.no_route,
             access_log: self.access_log,
             drain: self.drain,
+            warnings: wrong.warnings,
         })
     }
 
-    fn check_doors(&self, wrong: &mut Wrong) {
+    fn check_doors(&self, threads: usize, wrong: &mut Wrong) {
         if !self.inherits && !self.doors.iter().any(|door| door.serves == Serves::Public) {
             wrong.add(
                 "listen.public",
                 "there is nowhere to listen: expected an address such as :8080 or unix:/run/gate.sock",
             );
         }
-        let mut seen = HashSet::new();
+        let mut seen: Vec<(&str, Peer)> = Vec::new();
         for door in &self.doors {
-            if !seen.insert(&door.address) {
-                wrong.add("listen", format!("`{}` stands here twice: expected each address only once", door.address));
+            let key = if door.serves == Serves::Admin { "listen.admin" } else { "listen.public" };
+            match listen::check(&door.address) {
+                Ok(socket) => {
+                    let twice = seen
+                        .iter()
+                        .find(|(address, known)| *address == door.address || is_one_socket(known, &socket, threads));
+                    match twice {
+                        Some((same, _)) if *same == door.address => {
+                            wrong.add("listen", format!("`{same}` stands here twice: expected each address only once"));
+                        }
+                        Some((other, _)) => wrong.add(
+                            "listen",
+                            format!(
+                                "`{}` and `{other}` are one place to listen: expected each only once",
+                                door.address
+                            ),
+                        ),
+                        None => {}
+                    }
+                    seen.push((&door.address, socket));
+                }
+                Err(error) => {
+                    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+                    wrong.add(key, format!("{error}{cause}"));
+                }
             }
             if door.serves == Serves::Admin && !is_local(&door.address) {
                 wrong.add(
@@ -395,9 +436,13 @@ impl Draft {
 
     fn check_limits(&self, threads: usize, wrong: &mut Wrong) {
         let limits = &self.limits;
-        for (key, count) in
-            [("connections", limits.connections), ("headers", limits.headers), ("target-bytes", limits.target_bytes)]
-        {
+        for (key, count) in [
+            ("connections", limits.connections),
+            ("headers", limits.headers),
+            ("answer-headers", limits.answer_headers),
+            ("target-bytes", limits.target_bytes),
+            ("hops", limits.hops.unwrap_or(1)),
+        ] {
             if count == 0 {
                 wrong.add(format!("limits.{key}"), "0 leaves room for nothing: expected at least 1");
             }
@@ -420,6 +465,8 @@ impl Draft {
             ("idle", limits.idle),
             ("head", limits.head),
             ("body", limits.body),
+            ("body-pause", limits.body_pause),
+            ("body-rate-window", limits.body_rate_window),
             ("write", limits.write),
             ("drain", self.drain),
         ] {
@@ -516,7 +563,11 @@ impl Classes {
 
 /// Gathers what is wrong.
 #[derive(Default)]
-struct Wrong(Vec<DraftError>);
+struct Wrong {
+    errors: Vec<DraftError>,
+    /// What is odd, and no mistake.
+    warnings: Vec<DraftError>,
+}
 
 impl Wrong {
     fn add(&mut self, key: impl Into<String>, problem: impl Into<String>) {
@@ -524,6 +575,10 @@ impl Wrong {
     }
 
     fn add_about(&mut self, key: impl Into<String>, about: &'static [&'static str], problem: impl Into<String>) {
-        self.0.push(DraftError { key: key.into(), problem: problem.into(), about });
+        self.errors.push(DraftError { key: key.into(), problem: problem.into(), about });
+    }
+
+    fn warn(&mut self, key: impl Into<String>, problem: impl Into<String>) {
+        self.warnings.push(DraftError { key: key.into(), problem: problem.into(), about: &[] });
     }
 }

@@ -24,6 +24,7 @@ mod record;
 pub mod route;
 mod run;
 mod script;
+mod seldom;
 mod site;
 pub mod upstream;
 mod works;

@@ -7,6 +7,7 @@ use oroshi_lookup::{Allow, LookupSettings, StoreSettings};
 use oroshi_net::CpuList;
 
 use crate::access;
+use crate::draft::DraftError;
 use crate::forward::Rules;
 use crate::route::Table;
 use crate::script::{HookSet, ScriptSettings};
@@ -43,6 +44,8 @@ pub struct Plan {
     pub access_log: Option<access::Settings>,
     /// How long requests may take to finish after the end was asked for.
     pub drain: Duration,
+    /// What is most likely not meant so: each a key, and what is odd about it.
+    pub warnings: Vec<DraftError>,
 }
 
 /// A place to listen.
@@ -74,6 +77,10 @@ pub struct Limits {
     pub head_bytes: usize,
     /// Fields of a request's head.
     pub headers: usize,
+    /// Fields of the head of an answer from behind (502).
+    pub answer_headers: usize,
+    /// How many gateways of this kind a request may have come through (508); `None`: as many as there are, and nobody counts.
+    pub hops: Option<usize>,
     /// Bytes of a request's target.
     pub target_bytes: usize,
     /// Bytes of a request's body.
@@ -82,8 +89,14 @@ pub struct Limits {
     pub idle: Duration,
     /// How long a request's head may take (408).
     pub head: Duration,
-    /// How long a request's body may pause (408).
+    /// How long a request's body may take in all, from the head on (408).
     pub body: Duration,
+    /// How long it may pause (408).
+    pub body_pause: Duration,
+    /// The fewest bytes a second that it must bring, over each `body_rate_window` in which it is waited for (408); 0 is any.
+    pub body_rate: u64,
+    /// Over how much time its rate is taken.
+    pub body_rate_window: Duration,
     /// How long a client may not read at all.
     pub write: Duration,
 }
@@ -95,11 +108,16 @@ impl Default for Limits {
             per_host: None,
             head_bytes: 64 * 1024,
             headers: 100,
+            answer_headers: 1000,
+            hops: Some(10),
             target_bytes: 8 * 1024,
             body_bytes: u64::MAX,
             idle: Duration::from_secs(60),
             head: Duration::from_secs(10),
-            body: Duration::from_secs(30),
+            body: Duration::from_secs(3600),
+            body_pause: Duration::from_secs(30),
+            body_rate: 500,
+            body_rate_window: Duration::from_secs(20),
             write: Duration::from_secs(30),
         }
     }

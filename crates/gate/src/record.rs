@@ -6,12 +6,56 @@ use std::time::Duration;
 
 use oroshi_http1::{RequestHead, Version};
 use oroshi_net::monotonic_ns;
-use oroshi_server::Exchange;
+use oroshi_server::{Error, Exchange, Refused};
 
 use crate::access::{Line, Sink};
 use crate::forward::Outcome;
 use crate::script::hooks::{Entry, Visit};
 use crate::works::RouteCounters;
+
+/// How much is told of what was no request.
+const SHOWN_BYTES: usize = 64;
+const SHOWN_TARGET: usize = 256;
+
+/// Tells the log of what never became a request: its first line as far as that is sound, and why it was refused.
+pub(crate) fn tell_refused(sink: &Sink, refused: &Refused<'_>) {
+    if !sink.wants(refused.status) {
+        return;
+    }
+    let first = refused.bytes.trim_ascii_start();
+    let line = request_line(first);
+    let (method, target, version) = line.unwrap_or_default();
+    let mut detail = match refused.error {
+        Error::Request(defect) => format!("{}: {defect}", defect.name()),
+        other => other.to_string(),
+    };
+    if line.is_none() {
+        let shown = &first[..first.len().min(SHOWN_BYTES)];
+        detail += &format!(": it begins with \"{}\"", shown.escape_ascii());
+    }
+    sink.tell(&Line {
+        client: refused.remote.map(|address| address.ip().to_canonical()),
+        method,
+        target,
+        version,
+        status: refused.status,
+        failure: "client-head",
+        detail: &detail,
+        ..Line::default()
+    });
+}
+
+/// Method, target and version of a first line, if it is one; a target that is very long, cut.
+fn request_line(bytes: &[u8]) -> Option<(&str, &str, &str)> {
+    let end = memchr::memchr(b'\n', bytes)?;
+    let line = str::from_utf8(&bytes[..end]).ok()?.trim_end_matches('\r');
+    let mut words = line.split(' ');
+    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic());
+    let version = version.strip_prefix("HTTP/").filter(|version| matches!(*version, "1.0" | "1.1"))?;
+    let is_line = words.next().is_none() && is_word(method) && is_word(target) && method.len() <= 32;
+    is_line.then(|| (method, &target[..target.len().min(SHOWN_TARGET)], version))
+}
 
 /// What is known of a request.
 pub(crate) struct Record<'s, 'h> {

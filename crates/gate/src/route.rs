@@ -160,21 +160,21 @@ pub enum PathError {
     Above,
 }
 
-/// The readings of a path. A server behind may carry `..` and `//` out or take them as they stand, and take `%2F` for a slash or not, so a route
-/// counts only if all readings take it; otherwise a rule could be walked around by spelling.
+/// The readings of a path: what servers behind make of it. A server may carry `..` and `//` out or take them as they stand, undo all escapes
+/// or those alone that mean nothing, cut the parameters off that `;` begins, and take `\` for `/`. A route counts only if all readings take it;
+/// otherwise a rule could be walked around by spelling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readings<'a> {
     /// Escapes of printable ASCII undone, empty segments and `.` left out, `..` carried out.
     pub plain: Cow<'a, str>,
-    /// The others, where they are not the same: only those escapes undone that mean nothing by themselves (RFC 3986, section 6.2.2.2); and all
-    /// of them undone, with nothing carried out.
-    others: Option<[String; 2]>,
+    /// The others, each once, where there are any.
+    others: Vec<String>,
 }
 
 impl Readings<'_> {
     /// The readings beside the plain one, where they are not the same.
     pub fn others(&self) -> impl Iterator<Item = &str> {
-        self.others.iter().flatten().map(String::as_str)
+        self.others.iter().map(String::as_str)
     }
 }
 
@@ -184,13 +184,80 @@ impl Readings<'_> {
 /// [`PathError`]: no route is to be looked for, as the server behind might find another resource than the route's rules are about.
 pub fn readings(path: &str) -> Result<Readings<'_>, PathError> {
     let bytes = path.as_bytes();
-    let is_plain = memchr::memchr(b'%', bytes).is_none()
+    let is_plain = memchr::memchr3(b'%', b';', b'\\', bytes).is_none()
         && !bytes.windows(2).any(|pair| pair[0] == b'/' && matches!(pair[1], b'/' | b'.'));
     if is_plain {
-        return Ok(Readings { plain: Cow::Borrowed(path), others: None });
+        return Ok(Readings { plain: Cow::Borrowed(path), others: Vec::new() });
     }
     let all = decoded(path, true)?;
-    Ok(Readings { plain: Cow::Owned(fold(&all)?), others: Some([decoded(path, false)?, all]) })
+    let plain = fold(&all, Empty::LeftOut)?;
+    let mut spelled = Vec::new();
+    let cut = without_parameters(path);
+    for (text, all_undone) in [
+        (decoded(path, false)?, None),
+        (decoded(&cut, false)?, None),
+        (all, Some(())),
+        (decoded(&cut, true)?, Some(())),
+    ] {
+        // Once a server has undone all escapes, what they stood for may end the path, or a segment.
+        let text = if all_undone.is_some() { vec![without_parameters(&text), text] } else { vec![text] };
+        for text in text {
+            if text.contains('\\') {
+                let turned = text.replace('\\', "/");
+                add(&mut spelled, without_parameters(&turned));
+                add(&mut spelled, turned);
+            }
+            add(&mut spelled, text);
+        }
+    }
+    let mut others = Vec::with_capacity(2 * spelled.len());
+    for text in spelled {
+        if has_odd_segments(&text) {
+            let dots_alone = fold(&text, Empty::Kept)?;
+            add(&mut others, merged(&dots_alone));
+            add(&mut others, dots_alone);
+            add(&mut others, merged(&text));
+            add(&mut others, fold(&text, Empty::LeftOut)?);
+        }
+        add(&mut others, text);
+    }
+    others.retain(|other| *other != plain);
+    Ok(Readings { plain: Cow::Owned(plain), others })
+}
+
+fn add(texts: &mut Vec<String>, text: String) {
+    if !texts.contains(&text) {
+        texts.push(text);
+    }
+}
+
+/// Whether carrying `.`, `..` and empty segments out changes a path.
+fn has_odd_segments(path: &str) -> bool {
+    path.split('/').skip(1).any(|segment| matches!(segment, "" | "." | ".."))
+}
+
+/// Cuts each segment at `;`, where its parameters begin (RFC 3986, section 3.3); and the path at a `?` or `#`, which only an escape can have brought.
+fn without_parameters(path: &str) -> String {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let mut cut = String::with_capacity(path.len());
+    for (number, segment) in path.split('/').enumerate() {
+        if number > 0 {
+            cut.push('/');
+        }
+        cut.push_str(segment.split(';').next().unwrap_or_default());
+    }
+    cut
+}
+
+/// Makes one slash of several.
+fn merged(path: &str) -> String {
+    let mut merged = String::with_capacity(path.len());
+    for character in path.chars() {
+        if character != '/' || !merged.ends_with('/') {
+            merged.push(character);
+        }
+    }
+    merged
 }
 
 /// The plain reading alone, for paths that a configuration has.
@@ -225,17 +292,32 @@ fn decoded(path: &str, all: bool) -> Result<String, PathError> {
     Ok(text)
 }
 
-/// Carries `.` and `..` out, and leaves empty segments out.
-fn fold(path: &str) -> Result<String, PathError> {
+/// What becomes of empty segments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Empty {
+    /// `//` is `/`, before anything else is looked at.
+    LeftOut,
+    /// They are segments like others: `..` takes one back (RFC 3986, section 5.2.4).
+    Kept,
+}
+
+/// Carries `.` and `..` out.
+fn fold(path: &str, empty: Empty) -> Result<String, PathError> {
     let mut segments: Vec<&str> = Vec::new();
-    let mut ends_open = false;
-    for segment in path.split('/') {
+    let (mut ends_open, mut ends_empty) = (false, false);
+    for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
         ends_open = matches!(segment, "" | "." | "..");
+        ends_empty = segment.is_empty() && empty == Empty::Kept;
         match segment {
-            "" | "." => {}
+            "" if empty == Empty::LeftOut => {}
+            "." => {}
             ".." => drop(segments.pop().ok_or(PathError::Above)?),
             _ => segments.push(segment),
         }
+    }
+    if ends_empty {
+        // What stands behind the last slash is no segment.
+        segments.pop();
     }
     let mut folded = String::with_capacity(path.len());
     for segment in &segments {
@@ -356,22 +438,56 @@ mod tests {
     }
 
     #[test]
-    fn other_readings_keep_what_servers_may_take_as_it_stands() {
-        for (path, literal, undone) in [
-            ("/%61dmin", "/admin", "/admin"),
-            ("/internal/../x", "/internal/../x", "/internal/../x"),
-            ("/internal/%2e%2E/x", "/internal/../x", "/internal/../x"),
-            ("//api", "//api", "//api"),
-            ("/a%2fb%3b", "/a%2Fb%3B", "/a/b;"),
+    fn other_readings_are_what_servers_may_make_of_a_path() {
+        for (path, expected) in [
+            ("/%61dmin", &[][..]),
+            ("/internal/../x", &["/internal/../x"]),
+            ("/internal/%2e%2E/x", &["/internal/../x"]),
+            ("//api", &["//api"]),
+            ("/a%2fb%3b", &["/a%2Fb%3B", "/a/b;"]),
+            // Slashes that are merged, by a server that looks at no dots; dots, by one that counts empty segments.
+            ("//a/../x", &["/a/../x", "//a/../x"]),
+            ("/x/../a//../y", &["/a/y"]),
+            // `..` takes back what a server takes for one segment.
+            ("/x%2fy/../a", &["/a"]),
+            // Parameters, before and after escapes are undone, and with other slashes.
+            ("/a;x", &["/a"]),
+            ("/x/..;/a", &["/a"]),
+            ("/;/a", &["/a"]),
+            ("/%2e;/a", &["/a"]),
+            ("/a%3bx", &["/a"]),
+            ("/x/..%3B/a", &["/a"]),
+            ("/x;%2f..%2f..%2fa/b", &["/x/b"]),
+            ("/a;\\..\\..\\x", &["/a"]),
+            ("/a%3fx", &["/a"]),
+            ("/a%23x", &["/a"]),
+            // Other slashes.
+            ("/\\a", &["/a"]),
+            ("/x\\..\\a", &["/a"]),
+            ("/%5ca", &["/a"]),
+            ("/x%5C..%5ca", &["/a"]),
         ] {
-            assert_eq!(readings(path).unwrap().others().collect::<Vec<_>>(), [literal, undone], "{path}");
+            match readings(path) {
+                Ok(read) => {
+                    let others: Vec<&str> = read.others().collect();
+                    let mut all = others.clone();
+                    all.push(&read.plain);
+                    assert!(expected.iter().all(|expected| all.contains(expected)), "{path}: {all:?}");
+                    assert!(!others.contains(&&*read.plain), "{path}: {others:?}");
+                }
+                // It leads out of the root in one of them, which is as good.
+                Err(error) => assert_eq!(error, PathError::Above, "{path}"),
+            }
         }
         assert_eq!(readings("/a/b").unwrap().others().count(), 0);
+        // What has none of these costs nothing, and what has all of them a bounded number of readings.
+        let odd = "/a%2f;b/..%5c//\\x;%3b/./".repeat(100);
+        assert!(readings(&format!("{}{odd}", "/y".repeat(400))).is_ok_and(|read| read.others().count() <= 60));
     }
 
     proptest::proptest! {
         #[test]
-        fn a_plain_path_is_plain(path in "/[a%2eE/.]{0,24}") {
+        fn a_plain_path_is_plain(path in "/[a%2eE/.;\\\\]{0,24}") {
             if let Ok(plain) = plain_path(&path) {
                 let again = plain_path(&plain).map(Cow::into_owned);
                 proptest::prop_assert_eq!(again, Ok(plain.clone().into_owned()), "{}", path);

@@ -13,12 +13,13 @@ use std::time::{Duration, Instant, SystemTime};
 use oroshi_lookup::{Lookup, Stores};
 use oroshi_net::cores::CoresError;
 use oroshi_net::listen::ListenError;
-use oroshi_net::{BoundListener, Cores, CoresOptions, CpuList, ListenOptions, Shutdown};
+use oroshi_net::{BoundListener, Cores, CoresOptions, CpuList, ListenOptions, Peer, Shutdown};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::access;
 use crate::plan::{Door, Plan, Serves};
 use crate::script::{Cache, Hook, ScriptError};
+use crate::upstream::OwnSockets;
 use crate::works::{Ledger, Works};
 
 use self::core::{Job, work};
@@ -134,6 +135,12 @@ impl Bound {
     }
 }
 
+/// Where doors listen.
+fn sockets(doors: &[Bound]) -> Vec<(Door, Peer)> {
+    let socket = |bound: &Bound| Some((bound.door.clone(), bound.listeners.first()?.address().clone()));
+    doors.iter().filter_map(socket).collect()
+}
+
 /// A gateway at work.
 #[derive(Debug)]
 pub struct Gate {
@@ -149,6 +156,8 @@ pub struct Gate {
 struct State {
     works: Arc<Works>,
     doors: Vec<Door>,
+    /// Each door's socket, as the kernel calls it.
+    sockets: Vec<(Door, Peer)>,
     /// Sockets that were handed down and are at no door of a plan: no reload closes them.
     stay: Vec<Door>,
 }
@@ -171,6 +180,7 @@ impl Gate {
             cache: Arc::new(Cache::new(plan.script_cache)),
             log: open_log(plan.access_log.as_ref())?,
             ledger: Arc::new(Ledger::default()),
+            own: OwnSockets::default(),
             generation: 1,
             since: SystemTime::now(),
             plan,
@@ -185,7 +195,9 @@ impl Gate {
         let open: Vec<Door> = doors.iter().map(|bound| bound.door.clone()).collect();
         let (mail, boxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| unbounded_channel()).unzip();
         let stay = open.iter().filter(|door| !plan.doors.contains(door)).cloned().collect();
-        let state = Mutex::new(State { doors: open, stay, works: Arc::clone(&works) });
+        let sockets = sockets(&doors);
+        works.own.set(sockets.iter().map(|(_, socket)| socket.clone()).collect());
+        let state = Mutex::new(State { doors: open, sockets, stay, works: Arc::clone(&works) });
         let boxes = Mutex::new(boxes.into_iter().map(Some).collect::<Vec<_>>());
         let ready = prepare(&mail, &works, doors);
         let shutdown = shutdown.clone();
@@ -209,6 +221,7 @@ impl Gate {
             return Err(error);
         }
         tell(&mail, || Job::Switch { close: Vec::new() });
+        works.lookups.iter().for_each(Lookup::tell_trial);
         Ok(Gate { cores: Mutex::new(Some(cores)), mail, threads, state })
     }
 
@@ -254,10 +267,12 @@ impl Gate {
             log,
             stores,
             ledger: Arc::clone(&was.ledger),
+            own: was.own.clone(),
             generation: was.generation + 1,
             since: was.since,
             plan,
         });
+        let mut sockets: Vec<_> = state.sockets.iter().cloned().chain(sockets(&opened)).collect();
         if let Err(error) = all_ready(&prepare(&self.mail, &works, opened), &works.plan) {
             // The next reload may want the same addresses.
             let (gone, all_gone) = mpsc::channel();
@@ -268,6 +283,8 @@ impl Gate {
         }
         let doors: Vec<Door> = works.plan.doors.iter().chain(&state.stay).cloned().collect();
         let close: Vec<Door> = state.doors.iter().filter(|door| !doors.contains(door)).cloned().collect();
+        sockets.retain(|(door, _)| doors.contains(door));
+        works.own.set(sockets.iter().map(|(_, socket)| socket.clone()).collect());
         tell(&self.mail, || Job::Switch { close: close.clone() });
         works.cache.set_bytes(works.plan.script_cache);
         // They are the same for both plans: until now they asked the stores that were in force, and keep what those said.
@@ -275,8 +292,9 @@ impl Gate {
         if let Some(log) = &works.log {
             log.reopen();
         }
+        works.lookups.iter().for_each(Lookup::tell_trial);
         let generation = works.generation;
-        *state = State { works, doors, stay: std::mem::take(&mut state.stay) };
+        *state = State { works, doors, sockets, stay: std::mem::take(&mut state.stay) };
         Ok(generation)
     }
 

@@ -7,22 +7,25 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Instant;
 
 use oroshi_lookup::{Get, Outcome as Found, Targets, key};
 use oroshi_net::{Peer, UnixAddress};
-use oroshi_server::{Error, Exchange};
+use oroshi_server::{Error, Exchange, Refused};
 
 use crate::access::Sink;
-use crate::forward::{Call, Edits, Inspect, To, forward};
+use crate::forward::{Call, Edits, Inspect, To, forward, hops};
 use crate::plan::{Action, Answer, Filling, HashBy, KeyFrom, Route};
-use crate::record::Record;
+use crate::record::{self, Record};
 use crate::route::{Asked, Readings, readings};
 use crate::script::hooks::Desk;
+use crate::seldom::Seldom;
 use crate::upstream::{Balancer, Policy, Pool, PoolSettings, Pools, Target, hash};
 use crate::works::{RouteCounters, Works};
 
 /// What is said of a path that takes two routes.
-const TWO_WAYS: &str = "the path can be read in two ways (`..`, `//`, escapes), which lead to different places";
+const TWO_WAYS: &str =
+    "the path can be read in two ways (`..`, `//`, `;`, `\\`, escapes), which lead to different places";
 
 /// So many targets that were looked up have their pool at hand; beyond that all are forgotten, and found again.
 const AT_HAND: usize = 16_384;
@@ -43,6 +46,8 @@ pub(crate) struct Site {
     /// What is answered beyond the limit for a host.
     too_many: Answer,
     sink: Option<Rc<Sink>>,
+    /// Requests that went in circles, as far as operators were told.
+    loops: Cell<Seldom>,
 }
 
 /// From what a look-up or a script says to pools.
@@ -112,8 +117,10 @@ impl Site {
             let members = upstream.targets.iter().map(|(target, weight)| (pools.pool(target, &settings), *weight));
             Balancer::new(members, upstream.policy)
         });
+        // Whoever writes rows and scripts need not know where the gateway listens, and must not send requests there.
+        let own = Some(works.own.clone());
         let finder = |pool: &PoolSettings, policy: Policy| Finder {
-            settings: Rc::new(PoolSettings { version: works.generation, ..pool.clone() }),
+            settings: Rc::new(PoolSettings { version: works.generation, own: own.clone(), ..pool.clone() }),
             policy,
             one: RefCell::default(),
             many: RefCell::default(),
@@ -135,6 +142,7 @@ impl Site {
                 ..Answer::text(503, "too many requests for this host are under way")
             },
             sink,
+            loops: Cell::default(),
             works,
             pools,
         }
@@ -162,12 +170,48 @@ impl Site {
         result
     }
 
+    /// Tells the log of what the server has answered, as it never became a request.
+    pub(crate) fn tell_refused(&self, refused: &Refused<'_>) {
+        if let Some(sink) = &self.sink {
+            record::tell_refused(sink, refused);
+        }
+    }
+
+    /// Answers a request that has come through too many gateways of this kind, most likely in a circle.
+    #[cold]
+    async fn end_loop(
+        &self,
+        exchange: &mut Exchange<'_>,
+        hops: usize,
+        record: &mut Record<'_, '_>,
+    ) -> Result<(), Error> {
+        let mut loops = self.loops.get();
+        if let Some(count) = loops.next(Instant::now()) {
+            let host = String::from_utf8_lossy(exchange.head.host.unwrap_or_default()).escape_default().to_string();
+            tracing::warn!(
+                count,
+                "a request for `{host}` has come through {hops} gateways of this kind, and is answered 508: see where its route leads (limits.hops is {})",
+                self.works.plan.limits.hops.unwrap_or_default()
+            );
+        }
+        self.loops.set(loops);
+        record.why = "loop";
+        record.outcome.detail = format!("it has come through {hops} gateways of this kind (CDN-Loop)");
+        say(exchange, &Answer::text(508, "this request goes in circles"), record).await
+    }
+
     async fn take_route<'s>(&'s self, exchange: &mut Exchange<'_>, record: &mut Record<'s, '_>) -> Result<(), Error> {
         let plan = &self.works.plan;
         if matches!(exchange.head.method, "CONNECT" | "TRACE") {
             // No proxy for clients to choose; and what TRACE would show is nobody's business.
             record.why = "method";
             return Box::pin(not_allowed(exchange, record)).await;
+        }
+        if let Some(most) = plan.limits.hops {
+            let hops = hops(exchange.head.headers);
+            if hops >= most {
+                return Box::pin(self.end_loop(exchange, hops, record)).await;
+            }
         }
         let (path, query) = parts(exchange.head.target);
         let host = key::host(exchange.head.host.unwrap_or_default());

@@ -11,7 +11,7 @@ use crate::access;
 use crate::plan::Plan;
 use crate::script::hooks::Tallies;
 use crate::script::{Cache, Hook, HookCounts};
-use crate::upstream::Registry;
+use crate::upstream::{OwnSockets, Registry};
 
 /// A plan at work. A reload makes another one, which takes over what has not changed.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Works {
     pub(crate) cache: Arc<Cache>,
     pub(crate) log: Option<Arc<access::Log>>,
     pub(crate) ledger: Arc<Ledger>,
+    /// Where this process listens: the same for all reloads, which change what is in it.
+    pub(crate) own: OwnSockets,
     /// Counted from 1, by reloads.
     pub(crate) generation: u64,
     pub(crate) since: SystemTime,

@@ -15,6 +15,13 @@ fn mirror(_: usize, behind: &mut Behind) {
     }
 }
 
+/// A gateway whose routes do not wait for bodies.
+fn streaming(upstream: &Upstream) -> Setup {
+    let mut setup = Setup::to(&upstream.target);
+    setup.rules.buffer = 0;
+    setup
+}
+
 #[test]
 fn requests_go_on_over_one_kept_connection() {
     let upstream = Upstream::start(mirror);
@@ -185,7 +192,7 @@ fn whoever_waits_for_leave_to_send_gets_it_from_the_server_behind() {
         behind.send("HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\n\r\n");
         behind.closed();
     });
-    let gate = Setup::to(&upstream.target).start();
+    let gate = streaming(&upstream).start();
     let mut client = gate.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
     assert_eq!(client.answer().status, 100);
@@ -208,7 +215,7 @@ fn an_answer_may_come_before_the_request_is_whole() {
         // The rest is not read. The gateway ends the connection.
         behind.rest();
     });
-    let gate = Setup::to(&upstream.target).start();
+    let gate = streaming(&upstream).start();
     let mut client = gate.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\nsome");
     assert_eq!((client.answer().status, upstream.accepted()), (413, 1));
@@ -238,7 +245,7 @@ fn both_directions_flow_at_the_same_time() {
         behind.send("0\r\n\r\n");
         behind.closed();
     });
-    let gate = Setup::to(&upstream.target).start();
+    let gate = streaming(&upstream).start();
     let mut client = gate.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     let mut first = true;

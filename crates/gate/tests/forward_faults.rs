@@ -20,6 +20,13 @@ fn came_to(gate: &Gate, status: u16, failure: Failure) {
     assert_eq!(counts.failures.iter().sum::<u64>(), 1, "{counts:?}");
 }
 
+/// A gateway whose route does not wait for bodies.
+fn streaming(upstream: &Upstream) -> Gate {
+    let mut setup = Setup::to(&upstream.target);
+    setup.rules.buffer = 0;
+    setup.start()
+}
+
 #[test]
 fn nobody_listens() {
     let (_held, target) = nobody();
@@ -51,7 +58,7 @@ fn names_and_addresses_that_are_not_allowed() {
     for target in [&upstream.target, &named] {
         for allowed in [true, false] {
             let mut setup = Setup::to(target);
-            setup.pool.allow = Some(Arc::new(move |address| allowed || !address.is_loopback()));
+            setup.pool.allow = Some(Arc::new(move |address| allowed || !address.ip().is_loopback()));
             let gate = setup.start();
             assert_eq!(gate.ask(GET).status, if allowed { 200 } else { 502 }, "{target}");
             if !allowed {
@@ -495,7 +502,7 @@ fn clients_that_go_are_counted_and_the_server_behind_is_told() {
         behind.head().unwrap();
         behind.rest();
     });
-    let gate = Setup::to(&upstream.target).start();
+    let gate = streaming(&upstream);
     let mut client = gate.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nhello");
     gate.until("under way", |counts| counts.open == 1);
@@ -516,7 +523,7 @@ fn bodies_that_are_not_valid_never_reach_the_server_behind_whole() {
             assert!(!behind.rest().ends_with(b"0\r\n\r\n"));
         }
     });
-    let gate = Setup::to(&upstream.target).start();
+    let gate = streaming(&upstream);
     let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     // What comes with its head is not even begun.
     let mut client = gate.connect();

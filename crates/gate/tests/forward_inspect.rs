@@ -160,7 +160,9 @@ fn an_early_answer_is_looked_at_as_well() {
         assert_eq!(behind.exactly(6).unwrap(), b"abcdef");
         behind.rest();
     });
-    let gate = Setup { server: patient(), ..setup(&upstream) }.start();
+    let mut setup = Setup { server: patient(), ..setup(&upstream) };
+    setup.rules.buffer = 0;
+    let gate = setup.start();
     let mut client = gate.connect();
     let answer = client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").answer();
     assert_eq!(

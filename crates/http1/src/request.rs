@@ -48,6 +48,9 @@ pub enum RequestEvent<'b> {
     End,
 }
 
+/// How many empty lines may stand before a request.
+const EMPTY_LINES: u8 = 8;
+
 /// Decodes the requests of one connection. Small, without heap; [`Default`] is the start of a connection.
 ///
 /// Behind a CONNECT or an Upgrade request the bytes may be no HTTP at all. It is the server that decides: it must not
@@ -65,8 +68,8 @@ enum State {
     /// Before or in a head.
     #[default]
     Head,
-    /// As `Head`, and the one empty line before it is gone.
-    HeadAfterEmptyLine,
+    /// As `Head`, and so many empty lines before it are gone.
+    HeadAfterEmptyLines(u8),
     /// As `Head`, and its first line is checked.
     HeadAfterFirstLine,
     Body,
@@ -115,12 +118,12 @@ impl RequestDecoder {
 
     /// Whether the decoder stands between two requests: no byte of the next one has been seen.
     pub fn is_idle(&self) -> bool {
-        matches!(self.state, State::Head | State::HeadAfterEmptyLine) && self.scanned == 0
+        matches!(self.state, State::Head | State::HeadAfterEmptyLines(_)) && self.scanned == 0
     }
 
     fn head<'b>(&mut self, limits: &Limits, input: &mut &'b [u8]) -> Result<Option<RequestHead<'b>>, DecodeError> {
-        // A lone CR, seen before, may turn out to be that empty line.
-        if self.scanned <= 1 && !self.skip_empty_line(input)? {
+        // A lone CR, seen before, may turn out to be an empty line.
+        if self.scanned <= 1 && !self.skip_empty_lines(input)? {
             return Ok(None);
         }
         let most = limits.head_bytes.min(u32::MAX as usize);
@@ -158,27 +161,34 @@ impl RequestDecoder {
         Ok(head)
     }
 
-    /// Looks at the first byte: whether a head begins here. Takes one empty line before it (RFC 9112 section 2.2:
-    /// some old clients send one after a body).
-    fn skip_empty_line(&mut self, input: &mut &[u8]) -> Result<bool, DecodeError> {
-        match **input {
-            [] => Ok(false),
-            [byte, ..] if syntax::is_token_byte(byte) => Ok(true),
-            [b'\r', ..] if self.state == State::HeadAfterEmptyLine => Err(DecodeError::BadRequestLine),
-            [b'\r', b'\n', ref rest @ ..] => {
-                *input = rest;
-                self.scanned = 0;
-                self.state = State::HeadAfterEmptyLine;
-                self.skip_empty_line(input)
+    /// Looks at the first byte: whether a head begins here. Takes a few empty lines before it (RFC 9112 section 2.2: some old clients send
+    /// one after a body; nginx and HAProxy take more). They end in CRLF, and no request is between them, so that nobody can read one there.
+    fn skip_empty_lines(&mut self, input: &mut &[u8]) -> Result<bool, DecodeError> {
+        loop {
+            match **input {
+                [] => return Ok(false),
+                [byte, ..] if syntax::is_token_byte(byte) => return Ok(true),
+                [b'\r', b'\n', ref rest @ ..] => {
+                    let taken = match self.state {
+                        State::HeadAfterEmptyLines(taken) => taken,
+                        _ => 0,
+                    };
+                    if taken == EMPTY_LINES {
+                        return Err(DecodeError::BadRequestLine);
+                    }
+                    *input = rest;
+                    self.scanned = 0;
+                    self.state = State::HeadAfterEmptyLines(taken + 1);
+                }
+                [b'\r'] => {
+                    self.scanned = 1;
+                    return Ok(false);
+                }
+                [b'\r', ..] => return Err(DecodeError::BareCr),
+                [b'\n', ..] => return Err(DecodeError::BareLf),
+                [0, ..] => return Err(DecodeError::Nul),
+                _ => return Err(DecodeError::BadRequestLine),
             }
-            [b'\r'] => {
-                self.scanned = 1;
-                Ok(false)
-            }
-            [b'\r', ..] => Err(DecodeError::BareCr),
-            [b'\n', ..] => Err(DecodeError::BareLf),
-            [0, ..] => Err(DecodeError::Nul),
-            _ => Err(DecodeError::BadRequestLine),
         }
     }
 

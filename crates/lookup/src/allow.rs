@@ -1,7 +1,7 @@
 //! Where targets may be: what keeps a value that somebody else has written from pointing at anything else.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path};
 
 use crate::key;
@@ -16,13 +16,16 @@ use crate::value::Target;
 ///   below it leads wherever it leads; `..` is refused.
 /// - `any`: everything.
 ///
+/// Addresses, names and `any` hold for every port, unless one or a range stands behind them: `10.0.0.0/8:8080`,
+/// `192.0.2.7:8000-8999`, `[fd00::/8]:8080` (IPv6 in brackets), `.internal:8080`, `any:8080`.
+///
 /// A name's addresses are checked as well, once it is resolved ([`Allow::resolved`]). Where there are rules for
 /// addresses and none for names, a name is allowed if what it resolves to is.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Allow {
-    any: bool,
-    networks: Vec<Network>,
-    names: Vec<Name>,
+    any: Vec<Ports>,
+    networks: Vec<(Network, Ports)>,
+    names: Vec<(Name, Ports)>,
     unix: Vec<String>,
 }
 
@@ -32,7 +35,8 @@ pub enum AllowError {
     /// Write it in one of the forms of [`Allow`].
     #[error(
         "`{rule}` is not a place: expected a network (10.0.0.0/8), an address, a name (app.example), a suffix of names \
-         (.example), a folder of unix sockets (unix:/run/apps/) or `any`"
+         (.example), a folder of unix sockets (unix:/run/apps/) or `any`; with a port or a range of ports behind it, if \
+         not all are meant (10.0.0.0/8:8080, [fd00::/8]:8000-8999)"
     )]
     Unknown {
         /// As it was given.
@@ -45,6 +49,12 @@ pub enum AllowError {
         rule: String,
         /// The network that the address is in.
         network: String,
+    },
+    /// Name a port from 1 to 65535, or two of them with the lower one first.
+    #[error("`{rule}` does not end in ports: expected one from 1 to 65535, or a range such as 8000-8999")]
+    Ports {
+        /// As it was given.
+        rule: String,
     },
     /// Write the path in full, without `.` and `..`.
     #[error(
@@ -60,7 +70,7 @@ pub enum AllowError {
 impl Allow {
     /// Everything is allowed.
     pub fn any() -> Self {
-        Allow { any: true, ..Allow::default() }
+        Allow { any: vec![Ports::ALL], ..Allow::default() }
     }
 
     /// Reads rules.
@@ -86,75 +96,109 @@ impl Allow {
     /// [`Allow::resolved`].
     pub fn target(&self, target: &Target) -> bool {
         match target {
-            Target::V4 { address, .. } => self.address(IpAddr::V4(*address)),
-            Target::V6 { address, .. } => self.address(IpAddr::V6(*address)),
-            Target::Name { name, .. } => self.name(name),
+            Target::V4 { address, port } => self.address((*address, *port).into()),
+            Target::V6 { address, port } => self.address((*address, *port).into()),
+            Target::Name { name, port } => self.name(name, *port),
             Target::Unix(path) => self.unix(Path::new(&**path)),
         }
     }
 
-    /// Whether an address is in one of the networks.
-    pub fn address(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.any || self.networks.iter().any(|network| network.contains(address))
+    /// Whether an address is in one of the networks, with one of its ports.
+    pub fn address(&self, address: SocketAddr) -> bool {
+        let (ip, port) = (address.ip().to_canonical(), address.port());
+        self.has_any(port) || self.networks.iter().any(|(network, ports)| ports.hold(port) && network.contains(ip))
     }
 
-    /// Whether a name is allowed, before it is resolved. In lower case, as in a [`Target`].
-    pub fn name(&self, name: &str) -> bool {
-        self.any
-            || self.names.iter().any(|rule| rule.matches(name))
+    /// Whether a name is allowed with this port, before it is resolved. In lower case, as in a [`Target`].
+    pub fn name(&self, name: &str, port: u16) -> bool {
+        self.has_any(port)
+            || self.names.iter().any(|(rule, ports)| ports.hold(port) && rule.matches(name))
             || self.names.is_empty() && !self.networks.is_empty()
     }
 
     /// Whether an allowed name may lead to this address: one of the networks, if there are rules for any.
-    pub fn resolved(&self, address: IpAddr) -> bool {
+    pub fn resolved(&self, address: SocketAddr) -> bool {
         self.address(address) || self.networks.is_empty() && !self.names.is_empty()
     }
 
     /// Whether a unix socket is at one of the paths, or below one.
     pub fn unix(&self, path: &Path) -> bool {
         let Some(path) = path.to_str().filter(|path| is_plain(path)) else { return false };
-        self.any
+        !self.any.is_empty()
             || self.unix.iter().any(|rule| {
                 path.strip_prefix(rule.as_str())
                     .is_some_and(|rest| rule.ends_with('/') && !rest.is_empty() || rest.is_empty())
             })
     }
 
+    fn has_any(&self, port: u16) -> bool {
+        self.any.iter().any(|ports| ports.hold(port))
+    }
+
     fn add(&mut self, rule: &str) -> Result<(), AllowError> {
         let unknown = || AllowError::Unknown { rule: rule.to_owned() };
-        if rule == "any" {
-            self.any = true;
-        } else if let Some(path) = rule.strip_prefix("unix:") {
+        if let Some(path) = rule.strip_prefix("unix:") {
             let folder = path.strip_suffix('/').unwrap_or(path);
             if !(is_plain(folder) || path == "/") {
                 return Err(AllowError::Path { rule: rule.to_owned() });
             }
             self.unix.push(path.to_owned());
-        } else if let Some(network) = Network::parse(rule).ok_or_else(unknown)? {
+            return Ok(());
+        }
+        let (place, ports) = split_ports(rule);
+        let ports = match ports {
+            None => Ports::ALL,
+            Some(ports) => Ports::parse(ports).ok_or_else(|| AllowError::Ports { rule: rule.to_owned() })?,
+        };
+        if place == "any" {
+            self.any.push(ports);
+        } else if let Some(network) = Network::parse(place).ok_or_else(unknown)? {
             let first = network.first();
             if first != network {
                 return Err(AllowError::HostBits { rule: rule.to_owned(), network: first.to_string() });
             }
-            self.networks.push(network);
+            self.networks.push((network, ports));
         } else {
-            let (suffix, name) = rule.strip_prefix('.').map_or((false, rule), |name| (true, name));
+            let (suffix, name) = place.strip_prefix('.').map_or((false, place), |name| (true, name));
             let name = key::name_or_ipv4(name).map_err(|_| unknown())?.into_owned();
-            self.names.push(if suffix { Name::Below(format!(".{name}")) } else { Name::Is(name) });
+            self.names.push((if suffix { Name::Below(format!(".{name}")) } else { Name::Is(name) }, ports));
         }
         Ok(())
+    }
+}
+
+/// A rule's place, and the ports behind it, if there are any. IPv6 has colons of its own, and stands in brackets before ports.
+fn split_ports(rule: &str) -> (&str, Option<&str>) {
+    if let Some((place, behind)) = rule.strip_prefix('[').and_then(|rest| rest.split_once(']'))
+        && place.contains(':')
+    {
+        match behind.strip_prefix(':') {
+            Some(ports) => return (place, Some(ports)),
+            None if behind.is_empty() => return (place, None),
+            None => {}
+        }
+    }
+    match rule.split_once(':') {
+        Some((place, ports)) if !ports.contains(':') => (place, Some(ports)),
+        _ => (rule, None),
     }
 }
 
 /// The rules, as they can be read again.
 impl fmt::Display for Allow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rules: Vec<String> = self.networks.iter().map(Network::to_string).collect();
-        rules.extend(self.names.iter().map(|name| match name {
-            Name::Is(name) | Name::Below(name) => name.clone(),
+        let with_ports = |place: String, ports: Ports| match (ports == Ports::ALL, place.contains(':')) {
+            (true, _) => place,
+            (false, true) => format!("[{place}]:{ports}"),
+            (false, false) => format!("{place}:{ports}"),
+        };
+        let networks = self.networks.iter().map(|(network, ports)| with_ports(network.to_string(), *ports));
+        let mut rules: Vec<String> = networks.collect();
+        rules.extend(self.names.iter().map(|(name, ports)| match name {
+            Name::Is(name) | Name::Below(name) => with_ports(name.clone(), *ports),
         }));
         rules.extend(self.unix.iter().map(|path| format!("unix:{path}")));
-        rules.extend(self.any.then(|| "any".to_owned()));
+        rules.extend(self.any.iter().map(|ports| with_ports("any".to_owned(), *ports)));
         f.write_str(&rules.join(", "))
     }
 }
@@ -162,6 +206,41 @@ impl fmt::Display for Allow {
 impl fmt::Debug for Allow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Allow({self})")
+    }
+}
+
+/// Ports from one to another, both among them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Ports {
+    first: u16,
+    last: u16,
+}
+
+impl Ports {
+    const ALL: Ports = Ports { first: 0, last: u16::MAX };
+
+    /// `8080` or `8000-8999`.
+    fn parse(text: &str) -> Option<Self> {
+        let port = |text: &str| {
+            let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            is_number.then(|| text.parse().ok()).flatten().filter(|&port: &u16| port > 0)
+        };
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let ports = Ports { first: port(first)?, last: port(last)? };
+        (ports.first <= ports.last).then_some(ports)
+    }
+
+    fn hold(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(f, "{}", self.first),
+            false => write!(f, "{}-{}", self.first, self.last),
+        }
     }
 }
 
@@ -252,18 +331,19 @@ mod tests {
         Allow::parse(rules.iter().copied()).unwrap()
     }
 
-    fn ip(text: &str) -> IpAddr {
-        text.parse().unwrap()
+    /// An address with port 80.
+    fn ip(text: &str) -> SocketAddr {
+        (text.parse::<IpAddr>().unwrap(), 80).into()
     }
 
     #[test]
     fn nothing_is_allowed_by_default() {
         let none = Allow::default();
-        assert!(none.is_empty() && !none.address(ip("10.0.0.1")) && !none.name("a.example"));
+        assert!(none.is_empty() && !none.address(ip("10.0.0.1")) && !none.name("a.example", 80));
         assert!(!none.resolved(ip("10.0.0.1")) && !none.unix(Path::new("/run/a")));
         let any = Allow::any();
         assert!(
-            any.address(ip("::1")) && any.name("a") && any.resolved(ip("1.1.1.1")) && any.unix(Path::new("/run/a"))
+            any.address(ip("::1")) && any.name("a", 80) && any.resolved(ip("1.1.1.1")) && any.unix(Path::new("/run/a"))
         );
         assert!(!any.unix(Path::new("/run/../a")), "a path that does not say where it leads");
     }
@@ -288,18 +368,53 @@ mod tests {
     #[test]
     fn names_and_what_they_lead_to() {
         let by_name = allow(&[".internal", "App.example"]);
-        assert!(by_name.name("a.b.internal") && by_name.name("app.example"));
-        assert!(!by_name.name("internal") && !by_name.name("xinternal") && !by_name.name("b.app.example"));
+        assert!(by_name.name("a.b.internal", 80) && by_name.name("app.example", 80));
+        assert!(!by_name.name("internal", 80) && !by_name.name("xinternal", 80) && !by_name.name("b.app.example", 80));
         assert!(by_name.resolved(ip("127.0.0.1")) && !by_name.address(ip("127.0.0.1")));
         let by_network = allow(&["10.0.0.0/8"]);
         assert!(
-            by_network.name("anything.example")
+            by_network.name("anything.example", 80)
                 && by_network.resolved(ip("10.1.1.1"))
                 && !by_network.resolved(ip("11.1.1.1"))
         );
         let by_both = allow(&["10.0.0.0/8", ".internal"]);
-        assert!(!by_both.name("a.example") && by_both.name("a.internal") && !by_both.resolved(ip("127.0.0.1")));
-        assert!(!allow(&["unix:/run/"]).name("a.example"));
+        assert!(!by_both.name("a.example", 80) && by_both.name("a.internal", 80) && !by_both.resolved(ip("127.0.0.1")));
+        assert!(!allow(&["unix:/run/"]).name("a.example", 80));
+    }
+
+    #[test]
+    fn ports_are_those_behind_the_place() {
+        let rules = allow(&["127.0.0.1:3000", "10.0.0.0/8:8000-8999", "[fd00::/8]:81", "[fe80::1]", ".internal:82"]);
+        let at = |text: &str| rules.address(text.parse().unwrap());
+        for inside in [
+            "127.0.0.1:3000",
+            "10.1.2.3:8000",
+            "10.1.2.3:8999",
+            "[fd00::1]:81",
+            "[fe80::1]:1",
+            "[::ffff:10.0.0.1]:8080",
+        ] {
+            assert!(at(inside), "{inside}");
+        }
+        for outside in ["127.0.0.1:3306", "10.1.2.3:7999", "10.1.2.3:9000", "[fd00::1]:82", "[fe80::2]:1"] {
+            assert!(!at(outside), "{outside}");
+        }
+        assert!(rules.name("a.internal", 82) && !rules.name("a.internal", 81));
+        // What a name leads to keeps to the ports of networks as well.
+        let by_network = allow(&["127.0.0.0/8:3000"]);
+        assert!(by_network.name("a.example", 3306), "its address decides");
+        assert!(!by_network.resolved("127.0.0.1:3306".parse().unwrap()));
+        assert!(by_network.resolved("127.0.0.1:3000".parse().unwrap()));
+        let any = allow(&["any:80-81"]);
+        assert!(any.address(ip("1.2.3.4")) && any.name("a", 81) && any.unix(Path::new("/run/a")));
+        assert!(
+            !any.address("1.2.3.4:82".parse().unwrap())
+                && !any.name("a", 82)
+                && !any.resolved("1.1.1.1:82".parse().unwrap())
+        );
+        // Several rules for one place add up.
+        let two = allow(&["10.0.0.1:80", "10.0.0.1:443"]);
+        assert!(two.address("10.0.0.1:443".parse().unwrap()) && two.address(ip("10.0.0.1")));
     }
 
     #[test]
@@ -340,6 +455,19 @@ mod tests {
             "a b",
             "300.1.1.1",
             "a/8",
+            "10.0.0.0/8:0",
+            "10.0.0.0/8:",
+            "10.0.0.0/8:x",
+            "10.0.0.0/8:+80",
+            "10.0.0.0/8:65536",
+            "10.0.0.0/8:90-80",
+            "10.0.0.0/8:80-",
+            "10.0.0.0:80/8",
+            "[fd00::/8]80",
+            "[fd00::]/8:80",
+            "[a]:80",
+            "any:",
+            ".internal:-80",
         ];
         assert_eq!(Allow::parse(wrong).unwrap_err().len(), wrong.len());
         let message = Allow::parse(["10.0.0.1/8"]).unwrap_err()[0].to_string();
@@ -348,8 +476,13 @@ mod tests {
 
     #[test]
     fn the_rules_can_be_read_again() {
-        let rules = allow(&["10.0.0.0/8", "fd00::/8", ".internal", "app.example", "unix:/run/apps/", "any"]);
-        let text = rules.to_string();
-        assert_eq!(Allow::parse(text.split(", ")).unwrap(), rules);
+        for rules in [
+            &["10.0.0.0/8", "fd00::/8", ".internal", "app.example", "unix:/run/apps/", "any"][..],
+            &["10.0.0.0/8:80", "[fd00::/8]:80-90", "[::1]:81", ".internal:82", "app.example:83-84", "any:85"],
+        ] {
+            let rules = allow(rules);
+            let text = rules.to_string();
+            assert_eq!(Allow::parse(text.split(", ")).unwrap(), rules, "{text}");
+        }
     }
 }

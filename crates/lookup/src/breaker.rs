@@ -1,24 +1,26 @@
-//! When to leave a store alone that does not answer: a state machine without a clock.
+//! When to leave a store alone that does not answer: state machines without a clock.
+//!
+//! While a [`Breaker`] is open, requests are refused at once and never find out: the store is asked in the background, at the times that [`Looks`]
+//! gives, and the first answer closes it.
 
 use std::time::Duration;
 
 use crate::news::News;
 
-/// When a breaker opens, and for how long.
+/// When a breaker opens, and how often the store is asked then whether it is back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaking {
-    /// It opens after so many failures in a row.
+    /// It opens after so many failures in a row. 5 by default.
     pub failures: u32,
-    /// For how long at first. Each probe that fails doubles it; each pause is up to a quarter shorter or longer than
-    /// that, by chance.
+    /// After so long the store is asked in the background whether it is back; up to a quarter earlier, by chance. 500 ms by default.
     pub pause: Duration,
-    /// For how long at most.
+    /// Each time that it is not, the pause is doubled, up to this. 500 ms by default: a store that is back is found within that time.
     pub pause_max: Duration,
 }
 
 impl Default for Breaking {
     fn default() -> Self {
-        Breaking { failures: 5, pause: Duration::from_millis(500), pause_max: Duration::from_secs(30) }
+        Breaking { failures: 5, pause: Duration::from_millis(500), pause_max: Duration::from_millis(500) }
     }
 }
 
@@ -29,7 +31,7 @@ pub enum State {
     Closed,
     /// They are refused at once.
     Open,
-    /// One of them is under way to find out; the others are refused.
+    /// They are refused at once; the store is being asked whether it is back.
     Probing,
 }
 
@@ -44,70 +46,44 @@ impl State {
     }
 }
 
-/// Counts failures, and says who may ask. Times are milliseconds of any one clock.
+/// Counts failures, and says whether requests may go out. Times are milliseconds of any one clock.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     settings: Breaking,
     failures: u32,
-    /// How often it has opened since the last success.
-    opened: u32,
-    /// When the next probe may go, if it is open; and until when the one under way is waited for, if there is one.
-    open_until: Option<u64>,
-    probe_until: Option<u64>,
+    is_open: bool,
     /// When it was last told that it fails, which is told no more often than [`TELL_MS`].
     told: Option<u64>,
 }
-
-/// A probe of which nothing is heard for so long is given up: whoever had it may have been dropped.
-const PROBE_MS: u64 = 60_000;
 
 const TELL_MS: u64 = 1000;
 
 impl Breaker {
     pub(crate) fn new(settings: Breaking) -> Self {
-        Breaker { settings, failures: 0, opened: 0, open_until: None, probe_until: None, told: None }
+        Breaker { settings, failures: 0, is_open: false, told: None }
     }
 
-    pub(crate) fn state(&self, now: u64) -> State {
-        match (self.open_until, self.probe_until) {
-            (None, _) => State::Closed,
-            (_, Some(until)) if now < until => State::Probing,
-            _ => State::Open,
-        }
+    /// Whether requests are refused.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
     }
 
-    /// Whether a request could go out now.
-    pub(crate) fn would_pass(&self, now: u64) -> bool {
-        self.open_until.is_none_or(|until| now >= until && self.state(now) != State::Probing)
-    }
-
-    /// Whether a request may go out. While it is open, the first one after the pause may, and is the probe.
-    pub(crate) fn may_pass(&mut self, now: u64) -> bool {
-        let passes = self.would_pass(now);
-        if passes && self.open_until.is_some() {
-            self.probe_until = Some(now + PROBE_MS);
-        }
-        passes
-    }
-
-    /// A request was answered.
+    /// A request was answered, or the store was found to be back.
     pub(crate) fn succeeded(&mut self) -> Option<News> {
-        let was_left_alone = self.opened > 0;
-        *self = Breaker { told: self.told, ..Breaker::new(self.settings) };
-        was_left_alone.then_some(News::IsBack)
+        self.failures = 0;
+        std::mem::take(&mut self.is_open).then_some(News::IsBack)
     }
 
-    /// A request has failed, in a way that says something about the store. `chance` is between 0 and 1.
-    pub(crate) fn failed(&mut self, now: u64, chance: f64) -> Option<News> {
-        self.failures = self.failures.saturating_add(1);
-        let probing = self.probe_until.take().is_some();
+    /// A request has failed, in a way that says something about the store.
+    pub(crate) fn failed(&mut self, now: u64) -> Option<News> {
         // Those that were under way when it opened say nothing new.
-        let closed = self.open_until.is_none();
-        if probing || closed && self.failures >= self.settings.failures {
-            let pause = self.settings.pause.saturating_mul(1 << self.opened.min(16)).min(self.settings.pause_max);
-            self.opened += 1;
-            self.open_until = Some(now + pause.mul_f64(0.75 + chance / 2.0).as_millis() as u64);
-            return (self.opened == 1).then_some(News::IsLeftAlone(pause));
+        if self.is_open {
+            return None;
+        }
+        self.failures = self.failures.saturating_add(1);
+        if self.failures >= self.settings.failures {
+            self.is_open = true;
+            return Some(News::IsLeftAlone(self.settings.pause));
         }
         let is_news = self.failures == 1 && self.told.is_none_or(|told| now >= told + TELL_MS);
         if is_news {
@@ -117,82 +93,79 @@ impl Breaker {
     }
 }
 
+/// When a store that is left alone is asked whether it is back.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    settings: Breaking,
+    /// How often it was not.
+    in_vain: u32,
+}
+
+impl Looks {
+    pub(crate) fn new(settings: Breaking) -> Self {
+        Looks { settings, in_vain: 0 }
+    }
+
+    /// How long to wait for the next look. `chance` is between 0 and 1: many gateways before one store do not all ask at once.
+    pub(crate) fn next(&mut self, chance: f64) -> Duration {
+        let Breaking { pause, pause_max, .. } = self.settings;
+        let pause = pause.saturating_mul(1 << self.in_vain.min(16)).min(pause_max);
+        self.in_vain = self.in_vain.saturating_add(1);
+        pause.mul_f64(1.0 - chance / 4.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn breaker() -> Breaker {
-        Breaker::new(Breaking { failures: 3, pause: Duration::from_millis(100), pause_max: Duration::from_millis(350) })
+    fn settings() -> Breaking {
+        Breaking { failures: 3, pause: Duration::from_millis(100), pause_max: Duration::from_millis(350) }
     }
 
     #[test]
     fn it_opens_after_failures_in_a_row() {
-        let mut breaker = breaker();
+        let mut breaker = Breaker::new(settings());
         for _ in 0..2 {
-            assert!(breaker.may_pass(0));
-            let _ = breaker.failed(0, 0.5);
+            assert!(!breaker.is_open());
+            let _ = breaker.failed(0);
         }
         let _ = breaker.succeeded();
         for now in 0..3 {
-            assert!(breaker.may_pass(now) && breaker.state(now) == State::Closed);
-            let _ = breaker.failed(now, 0.5);
+            assert!(!breaker.is_open());
+            let _ = breaker.failed(now);
         }
-        assert!(!breaker.may_pass(3) && breaker.state(3) == State::Open);
-        // Others that were under way change nothing.
-        let _ = breaker.failed(50, 0.5);
-        assert!(!breaker.may_pass(101));
-        assert!(breaker.may_pass(102));
+        // However long it takes, no request finds out.
+        assert!(breaker.is_open());
+        let _ = breaker.failed(1_000_000);
+        assert!(breaker.is_open());
+        let _ = breaker.succeeded();
+        assert!(!breaker.is_open());
+        let _ = breaker.failed(1_000_000);
+        assert!(!breaker.is_open(), "it counts from the beginning");
     }
 
     #[test]
     fn what_changes_is_news_once() {
-        let mut breaker = breaker();
-        assert_eq!(breaker.failed(0, 0.5), Some(News::Fails));
+        let mut breaker = Breaker::new(settings());
+        assert_eq!(breaker.failed(0), Some(News::Fails));
         assert_eq!(breaker.succeeded(), None);
         // Not each time that it fails once.
-        assert_eq!((breaker.failed(TELL_MS - 1, 0.5), breaker.succeeded()), (None, None));
-        assert_eq!(breaker.failed(TELL_MS, 0.5), Some(News::Fails));
-        assert_eq!(breaker.failed(TELL_MS, 0.5), None);
-        assert_eq!(breaker.failed(TELL_MS, 0.5), Some(News::IsLeftAlone(Duration::from_millis(100))));
-        assert_eq!(breaker.failed(TELL_MS, 0.5), None);
-        // Nor each probe.
-        assert!(breaker.may_pass(2 * TELL_MS));
-        assert_eq!(breaker.failed(2 * TELL_MS, 0.5), None);
-        assert!(breaker.may_pass(3 * TELL_MS));
+        assert_eq!((breaker.failed(TELL_MS - 1), breaker.succeeded()), (None, None));
+        assert_eq!(breaker.failed(TELL_MS), Some(News::Fails));
+        assert_eq!(breaker.failed(TELL_MS), None);
+        assert_eq!(breaker.failed(TELL_MS), Some(News::IsLeftAlone(Duration::from_millis(100))));
+        assert_eq!(breaker.failed(TELL_MS), None);
         assert_eq!((breaker.succeeded(), breaker.succeeded()), (Some(News::IsBack), None));
     }
 
     #[test]
-    fn one_probe_decides_and_pauses_grow() {
-        let mut breaker = breaker();
-        (0..3).for_each(|_| _ = breaker.failed(0, 0.5));
-        let mut now = 0;
-        for pause in [100, 200, 350, 350] {
-            assert!(!breaker.may_pass(now + pause - 1));
-            now += pause;
-            assert!(breaker.may_pass(now), "after {pause}");
-            assert!(!breaker.may_pass(now) && breaker.state(now) == State::Probing, "one alone");
-            let _ = breaker.failed(now, 0.5);
-            assert_eq!(breaker.state(now), State::Open);
-        }
-        assert!(breaker.may_pass(now + 350));
-        let _ = breaker.succeeded();
-        assert!(breaker.may_pass(now + 350) && breaker.state(now) == State::Closed);
-    }
-
-    #[test]
-    fn pauses_differ_by_chance() {
-        for (chance, pause) in [(0.0, 75), (1.0, 125)] {
-            let mut breaker = breaker();
-            (0..3).for_each(|_| _ = breaker.failed(0, chance));
-            assert!(!breaker.may_pass(pause - 1) && breaker.may_pass(pause));
-        }
-    }
-
-    #[test]
-    fn a_probe_that_got_lost_is_replaced() {
-        let mut breaker = breaker();
-        (0..3).for_each(|_| _ = breaker.failed(0, 0.5));
-        assert!(breaker.may_pass(100) && !breaker.may_pass(100 + PROBE_MS - 1) && breaker.may_pass(100 + PROBE_MS));
+    fn pauses_grow_to_their_longest_and_are_never_longer() {
+        let mut looks = Looks::new(settings());
+        assert_eq!([0; 4].map(|_| looks.next(0.0).as_millis()), [100, 200, 350, 350]);
+        assert_eq!(looks.next(1.0), Duration::from_micros(262_500));
+        // By default a store is found again within half a second, however long it was away.
+        let mut looks = Looks::new(Breaking::default());
+        assert!((0..100_000).all(|look| looks.next(f64::from(look % 2)) <= Duration::from_millis(500)));
     }
 }

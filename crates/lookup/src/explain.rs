@@ -81,7 +81,7 @@ async fn ask(world: &World, shared: &Shared, key: &str) -> Explanation {
     if let Some(name) = &shared.sql_store
         && let Ok(store) = world.sql(stores.number(), name)
     {
-        let held = match store.look_up(&shared.query, key).await {
+        let held = match store.look_up(&shared.user, &shared.query, key).await {
             Ok(None) => Held::Negative,
             Ok(Some(value)) => fly::read_value(shared, &value).into(),
             Err(error) => Held::Failed(error),

@@ -150,7 +150,7 @@ async fn resolve(world: &Rc<World>, shared: &Arc<Shared>, key: &str, purges: u64
     }
     let name = shared.sql_store.as_ref().ok_or_else(|| shared.error(Failure::Unknown))?;
     let store = world.sql(stores.number(), name)?;
-    let value = timed(&shared.sql, store.look_up(&shared.query, key)).await?;
+    let value = timed(&shared.sql, store.look_up(&shared.user, &shared.query, key)).await?;
     let said = value.as_deref().map_or(Said::Refusal(None), |value| read_value(shared, value));
     let tally = match said {
         Said::Targets(_) => &shared.sql.hits,

@@ -22,8 +22,8 @@
 //! 1. [`Lookup`] (`lookup`) and [`Stores`] (`stores`): what one calls. [`settings`]: how they are set up. [`Answer`]
 //!    (`answer`): what comes of it.
 //! 2. [`key`], [`value`], [`allow`]: what is looked up, what is found, what of it may be used.
-//! 3. `memory` on `cache`, `flight`, `breaker`: what is kept, who waits, who is left alone. No I/O; time is an
-//!    argument.
+//! 3. `memory` on `cache`, `flight`, `breaker` with `user`: what is kept, who waits, who is left alone. No I/O; time is
+//!    an argument.
 //! 4. `fly`: from tier to tier, on the stores' thread. `memcached` ([`wire`] without I/O), `sql`: the stores.
 //! 5. `explain`, [`counts`]: for those who watch.
 
@@ -44,6 +44,7 @@ mod news;
 pub mod settings;
 mod sql;
 mod stores;
+mod user;
 pub mod value;
 
 pub use allow::Allow;

@@ -19,6 +19,7 @@ use crate::fly;
 use crate::memory::{Found, Memory, Said};
 use crate::settings::{LookupSettings, StoreKind};
 use crate::stores::{StartError, Stores};
+use crate::user::User;
 use crate::value::Targets;
 
 /// A look-up, shared by all cores. Clones are the same one.
@@ -71,6 +72,7 @@ impl Lookup {
             memcached_store: memcached.map(Into::into),
             sql_store: sql.map(Into::into),
             query: settings.sql.as_ref().map_or("", |tier| &tier.query).into(),
+            user: User::Lookup(settings.name.as_str().into()),
             stores: Mutex::new(stores.clone()),
             settings,
             waiting: AtomicUsize::new(0),
@@ -105,6 +107,42 @@ impl Lookup {
             }
         }
         self.ask(key, expired)
+    }
+
+    /// Has the database prepare the query, without running it: `None` where there is no SQL tier. Nothing is told of it, and no breaker counts it.
+    ///
+    /// # Errors
+    /// Of the result: [`Failure::Refused`] if the database does not take the query; anything else if it could not be asked.
+    pub async fn try_query(&self) -> Option<Result<(), StoreError>> {
+        let name = self.0.sql_store.clone()?;
+        let (stores, query) = (self.0.stores(), Arc::clone(&self.0.query));
+        let number = stores.number();
+        let asked = stores.run(move |world| {
+            let store = world.sql(number, &name);
+            async move { store?.try_out(&query).await }
+        });
+        Some(asked.await.unwrap_or_else(|| Err(self.0.error(Failure::Closed))))
+    }
+
+    /// As [`try_query`](Self::try_query), in the background: operators are told of a query that is refused, or could not be tried.
+    pub fn tell_trial(&self) {
+        let Some(name) = self.0.sql_store.clone() else { return };
+        let (stores, query, lookup) = (self.0.stores(), Arc::clone(&self.0.query), self.0.settings.name.clone());
+        let number = stores.number();
+        stores.job(move |world| {
+            let Ok(store) = world.sql(number, &name) else { return };
+            tokio::task::spawn_local(async move {
+                match store.try_out(&query).await {
+                    Ok(()) => {}
+                    Err(error) if matches!(error.failure, Failure::Refused(_)) => {
+                        // The first request need not tell it again.
+                        store.remember(&query, &error.failure);
+                        tracing::warn!("the query of the look-up `{lookup}` is of no use: {error}");
+                    }
+                    Err(error) => tracing::warn!("the query of the look-up `{lookup}` could not be tried: {error}"),
+                }
+            });
+        });
     }
 
     /// From now on these stores are asked, which are to have the same names and kinds. What is in memory stays.
@@ -240,6 +278,8 @@ pub(crate) struct Shared {
     pub(crate) memcached_store: Option<Arc<str>>,
     pub(crate) sql_store: Option<Arc<str>>,
     pub(crate) query: Arc<str>,
+    /// As whom it asks the stores.
+    pub(crate) user: User,
     waiting: AtomicUsize,
     last_failure: Mutex<Option<StoreError>>,
     pub(crate) memcached: Tally,

@@ -9,7 +9,7 @@ use crate::answer::Failure;
 pub(crate) enum News {
     /// A request failed after others had not.
     Fails,
-    /// So many have failed in a row that none goes there for this time.
+    /// So many have failed in a row that none goes there until it answers; after this time it is asked whether it does.
     IsLeftAlone(Duration),
     /// It answers again, after it was left alone.
     IsBack,
@@ -21,7 +21,9 @@ impl News {
         let why = failure.map(|failure| format!(": {failure}")).unwrap_or_default();
         match self {
             News::Fails => tracing::warn!("{store} has failed{why}"),
-            News::IsLeftAlone(pause) => tracing::warn!("{store} is left alone for about {pause:?}{why}"),
+            News::IsLeftAlone(pause) => tracing::warn!(
+                "{store} is left alone until it answers, and asked in the background from {pause:?} on{why}"
+            ),
             News::IsBack => tracing::info!("{store} answers again"),
         }
     }

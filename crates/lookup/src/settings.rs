@@ -184,8 +184,10 @@ pub struct SqlSettings {
     pub url: Secret,
     /// The password, which is better kept out of the URL.
     pub password: Option<Secret>,
-    /// How many connections there are at most. 2 by default.
+    /// How many connections there are at most; one more while a store that was left alone is asked whether it is back. 2 by default.
     pub connections: usize,
+    /// How many of them the queries of scripts take at most; the others are for look-ups alone. Half by default, and at least one.
+    pub script_connections: Option<usize>,
     /// How long a query may take, from the moment that it has a connection. 1 s by default.
     pub query_timeout: Duration,
     /// How long a connect may take. 1 s by default.
@@ -207,12 +209,18 @@ impl SqlSettings {
         crate::sql::objection(self, query, parameters)
     }
 
+    /// How many connections the queries of scripts take at most.
+    pub fn for_scripts(&self) -> usize {
+        self.script_connections.unwrap_or((self.connections / 2).max(1))
+    }
+
     /// The database at this URL, all else as by default.
     pub fn new(url: impl Into<String>) -> Self {
         SqlSettings {
             url: Secret::new(url),
             password: None,
             connections: 2,
+            script_connections: None,
             query_timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
             pending: 10_000,
@@ -402,6 +410,11 @@ impl SqlSettings {
         check.that(self.connections <= 1000, "connections", || {
             format!("{} are too many: expected at most 1000", self.connections)
         });
+        if let Some(share) = self.script_connections {
+            check.that((1..=self.connections).contains(&share), "script-connections", || {
+                format!("{share} is no share of {} connections: expected 1 to {0}", self.connections)
+            });
+        }
         check.positive("query-timeout", self.query_timeout);
         check.positive("connect-timeout", self.connect_timeout);
         check.count("pending", self.pending);

@@ -20,6 +20,7 @@ use crate::lookup::Waiter;
 use crate::memcached::{Memcached, ServerState};
 use crate::settings::{SettingError, StoreKind, StoreSettings};
 use crate::sql::{Rows, Sql, SqlState, Value};
+use crate::user::User;
 
 /// The stores, by name. Clones are the same stores; the thread ends when the last of them, and of what was made with
 /// them, is gone.
@@ -154,7 +155,11 @@ impl Stores {
     pub fn sql(&self, name: &str) -> Result<SqlStore, StoreError> {
         let known = self.has(name, |kind| matches!(kind, StoreKind::Sql(_)));
         let name: Arc<str> = name.into();
-        if known { Ok(SqlStore { stores: self.clone(), name }) } else { Err(unknown(&name)) }
+        if known {
+            Ok(SqlStore { stores: self.clone(), name, user: User::Script("".into()) })
+        } else {
+            Err(unknown(&name))
+        }
     }
 
     /// How each store is, in the order of the settings.
@@ -178,7 +183,7 @@ impl Stores {
 
     /// Has something done there that takes time. It is carried on with when the future is dropped; `None` if the thread
     /// has ended.
-    fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
+    pub(crate) fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
         &self,
         work: impl FnOnce(Rc<World>) -> F + Send + 'static,
     ) -> impl Future<Output = Option<T>> + Send + 'static {
@@ -262,7 +267,11 @@ impl MemcachedStore {
         // Found before these stores can be forgotten, so that it is carried out in any case.
         let work = self.stores.run(move |world| {
             let store = world.memcached(number, &name);
-            async move { work(store?).await }
+            async move {
+                let store = store?;
+                let _place = store.enter()?;
+                work(Rc::clone(&store)).await
+            }
         });
         work.await.unwrap_or_else(|| Err(closed(&self.name)))
     }
@@ -273,9 +282,16 @@ impl MemcachedStore {
 pub struct SqlStore {
     stores: Stores,
     name: Arc<str>,
+    user: User,
 }
 
 impl SqlStore {
+    /// The same one, asked by this script: what its queries come to is held against itself alone.
+    #[must_use]
+    pub fn used_by(self, script: &str) -> Self {
+        SqlStore { user: User::Script(script.into()), ..self }
+    }
+
     /// Sends a query with its parameters (`?`, in PostgreSQL `$1`...), and takes its rows, within the bounds of the
     /// settings. A query that begins with `SELECT` may be sent twice, if the connection broke; any other is sent once.
     ///
@@ -283,9 +299,10 @@ impl SqlStore {
     /// What is wrong with the store, or with the query.
     pub async fn query(&self, query: impl Into<Arc<str>>, parameters: Vec<Value>) -> Result<Rows, StoreError> {
         let (name, query, number) = (Arc::clone(&self.name), query.into(), self.stores.number());
+        let user = self.user.clone();
         let work = self.stores.run(move |world| {
             let store = world.sql(number, &name);
-            async move { store?.query(&query, &parameters).await }
+            async move { store?.query(&user, &query, &parameters).await }
         });
         work.await.unwrap_or_else(|| Err(closed(&self.name)))
     }

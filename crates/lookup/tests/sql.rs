@@ -17,6 +17,9 @@ struct Dialect<'a> {
     query: &'static str,
     /// A query that takes longer than any limit here.
     slow: &'static str,
+    /// The same for a script, and a query of one that needs a parameter.
+    sleeps: &'static str,
+    needs_one: &'static str,
     /// Ends all sessions of the user `gate`.
     kill_sessions: &'a dyn Fn(SqlStore),
     /// Lets the user `gate` have one session alone, and as many as it likes.
@@ -49,6 +52,10 @@ async fn execute(store: &SqlStore, statements: &[&str]) {
     }
 }
 
+fn is_pending<F: Future + Unpin>(future: &mut F) -> bool {
+    std::pin::Pin::new(future).poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_pending()
+}
+
 fn quick(settings: &mut SqlSettings) {
     (settings.query_timeout, settings.connect_timeout) = (Duration::from_millis(100), Duration::from_millis(100));
     settings.breaker.failures = 3;
@@ -66,7 +73,10 @@ fn cases(dialect: &Dialect<'_>, server: &mut Peer) {
         slow(dialect).await;
         connection_limit(dialect).await;
         frozen(dialect, server).await;
+        mistakes(dialect).await;
+        scripts_that_sleep(dialect).await;
         restarted(dialect, server).await;
+        found_again(dialect, server).await;
     });
 }
 
@@ -212,6 +222,86 @@ async fn restarted(dialect: &Dialect<'_>, server: &mut Peer) {
     assert_eq!(sql_state(&stores, "db").await.breaker, BreakerState::Closed);
 }
 
+/// A server that is back is found although nobody asks, and requests find a connection that works.
+async fn found_again(dialect: &Dialect<'_>, server: &mut Peer) {
+    let (lookup, stores) = start(dialect, |settings, lookup| {
+        (settings.breaker.failures, settings.breaker.pause) = (2, Duration::from_millis(20));
+        lookup.memory = None;
+    });
+    assert_eq!(name(&lookup, "a.example").await, "hit");
+    server.kill();
+    until("it is left alone", async || {
+        name(&lookup, "a.example").await;
+        sql_state(&stores, "db").await.breaker != BreakerState::Closed
+    })
+    .await;
+    // For longer than any pause that grows without a bound would stay short.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let (queries, connects) = (sql_state(&stores, "db").await.queries, sql_state(&stores, "db").await.connects);
+    assert_eq!(name(&lookup, "a.example").await, "store-down");
+    assert_eq!(sql_state(&stores, "db").await.queries, queries, "no request finds out");
+    server.restart();
+    until("it is found", async || sql_state(&stores, "db").await.breaker == BreakerState::Closed).await;
+    let found = sql_state(&stores, "db").await;
+    assert_eq!((found.queries, found.connects, found.idle), (queries, connects + 1, 1));
+    assert_eq!(name(&lookup, "a.example").await, "hit");
+    assert_eq!(sql_state(&stores, "db").await.connects, connects + 1, "the connection was kept");
+}
+
+/// A caller's mistake is no failure of the store, nor of the connection.
+async fn mistakes(dialect: &Dialect<'_>) {
+    let (lookup, stores) = start(dialect, |settings, _| {
+        (settings.breaker.failures, settings.connections) = (2, 1);
+        (settings.query_timeout, settings.connect_timeout) = (PATIENCE, PATIENCE);
+    });
+    let script = stores.sql("db").unwrap().used_by("route");
+    for _ in 0..5 {
+        for (query, parameters) in [
+            (dialect.needs_one, vec![]),
+            (dialect.needs_one, vec![Value::Int(1), Value::Int(2)]),
+            ("SELEKT 1", vec![]),
+            ("SELECT 1 FROM nowhere", vec![]),
+        ] {
+            let error = script.query(query, parameters).await.unwrap_err();
+            assert!(matches!(error.failure, Failure::Refused(_)), "{query}: {error}");
+        }
+        assert!(script.query(dialect.needs_one, vec![Value::Text("x".to_owned())]).await.is_ok());
+    }
+    assert_eq!(name(&lookup, "a.example").await, "hit");
+    let state = sql_state(&stores, "db").await;
+    assert_eq!((state.breaker, state.connects), (BreakerState::Closed, 1));
+}
+
+/// Scripts have a share of the connections and breakers of their own.
+async fn scripts_that_sleep(dialect: &Dialect<'_>) {
+    let script = |stores: &Stores| stores.sql("db").unwrap().used_by("route");
+    // However long they sleep, look-ups find a connection.
+    let (lookup, stores) = start(dialect, |settings, lookup| {
+        (settings.query_timeout, settings.connect_timeout) = (PATIENCE, PATIENCE);
+        (lookup.memory, lookup.wait) = (None, PATIENCE);
+    });
+    // They are carried out, whether anybody waits for them or not.
+    let sleeper = script(&stores);
+    let mut asleep: Vec<_> = (0..5).map(|_| Box::pin(sleeper.query(dialect.sleeps, vec![]))).collect();
+    assert!(asleep.iter_mut().all(is_pending));
+    for _ in 0..10 {
+        assert_eq!(name(&lookup, "a.example").await, "hit");
+    }
+    let state = sql_state(&stores, "db").await;
+    assert_eq!((state.busy, state.waiting, state.breaker), (1, 4, BreakerState::Closed));
+    drop(asleep);
+    drop((lookup, sleeper, stores));
+    // Nor is it held against the store that they take too long, as it answers.
+    let (_, stores) = start(dialect, |settings, _| {
+        quick(settings);
+        settings.connect_timeout = PATIENCE;
+    });
+    for _ in 0..5 {
+        assert_eq!(script(&stores).query(dialect.sleeps, vec![]).await.unwrap_err().failure, Failure::Timeout);
+    }
+    assert_eq!(sql_state(&stores, "db").await.breaker, BreakerState::Closed);
+}
+
 #[test]
 fn mariadb() {
     let Some(mut database) = MariaDb::start("sql: mariadb") else { return };
@@ -237,6 +327,8 @@ fn mariadb() {
     let dialect = Dialect {
         query: "SELECT host FROM domain WHERE domain = ?",
         slow: "SELECT host FROM domain WHERE domain = ? AND SLEEP(30) = 0",
+        sleeps: "SELECT SLEEP(30)",
+        needs_one: "SELECT ?",
         kill_sessions: &kill,
         close: "ALTER USER gate@localhost WITH MAX_USER_CONNECTIONS 1",
         open: "ALTER USER gate@localhost WITH MAX_USER_CONNECTIONS 0",
@@ -309,6 +401,8 @@ fn postgres() {
     let dialect = Dialect {
         query: "SELECT host FROM domain WHERE domain = $1",
         slow: "SELECT host FROM domain, pg_sleep(30) WHERE domain = $1",
+        sleeps: "SELECT pg_sleep(30)::text",
+        needs_one: "SELECT $1::text",
         kill_sessions: &kill,
         close: "ALTER ROLE gate CONNECTION LIMIT 1",
         open: "ALTER ROLE gate CONNECTION LIMIT -1",

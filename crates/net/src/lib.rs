@@ -47,6 +47,6 @@ pub use limits::ensure_descriptors;
 pub use listen::{BoundListener, ListenOptions, Listener};
 pub use ports::LocalPorts;
 pub use signal::Shutdown;
-pub use stream::Stream;
+pub use stream::{PeerSays, Stream};
 pub use timer::Timer;
 pub use tls::{ClientTls, ClientTlsOptions, ServerTls};

@@ -383,6 +383,26 @@ impl ListenError {
     }
 }
 
+/// Reads an address as [`BoundListener::bind`] does, and tells where it would listen, without doing so: every address of this machine
+/// comes as the unspecified one of IPv6. A name is looked up.
+///
+/// # Errors
+/// [`ListenError::Address`], [`ListenError::Unix`] and [`ListenError::Resolve`], for what cannot be listened on anywhere; and
+/// [`ListenError::NoFolder`] where there is no folder for a unix socket.
+pub fn check(address: &str) -> Result<Peer, ListenError> {
+    Ok(match parse(address)? {
+        Wanted::Tcp(tcp) => Peer::Tcp(tcp),
+        Wanted::EveryAddress(port) => Peer::Tcp((Ipv6Addr::UNSPECIFIED, port).into()),
+        Wanted::Unix(unix) => {
+            let folder = unix.as_path().and_then(|path| path.parent());
+            if folder.is_some_and(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+                return Err(ListenError::NoFolder { address: shown(address.as_bytes()) });
+            }
+            Peer::Unix(unix)
+        }
+    })
+}
+
 enum Wanted {
     Tcp(SocketAddr),
     EveryAddress(u16),

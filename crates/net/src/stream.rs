@@ -98,6 +98,38 @@ impl Stream {
         matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
+    /// Waits until the peer has something to say, and tells what, without taking it: bytes, the end of what it sends, or that it is gone.
+    ///
+    /// A peer that closes a TCP connection looks like one that has ended its sending side and still reads; it is known to be gone only once it
+    /// has answered something with a reset. On a unix socket the kernel tells the two apart. With TLS this is about the socket below.
+    ///
+    /// # Errors
+    /// When the runtime no longer looks after the socket.
+    pub fn poll_peer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<PeerSays>> {
+        let peeked = match self {
+            Stream::Tcp(stream) => {
+                let mut byte = [0; 1];
+                stream.poll_peek(cx, &mut ReadBuf::new(&mut byte))
+            }
+            Stream::Unix(stream) => stream.poll_peek(cx),
+            Stream::Tls(stream) => return stream.socket_mut().poll_peer(cx),
+        };
+        match std::task::ready!(peeked) {
+            Ok(0) if self.is_hung_up() => Poll::Ready(Ok(PeerSays::Gone)),
+            Ok(0) => Poll::Ready(Ok(PeerSays::End)),
+            Ok(_) => Poll::Ready(Ok(PeerSays::More)),
+            Err(_) => Poll::Ready(Ok(PeerSays::Gone)),
+        }
+    }
+
+    /// Whether the peer neither sends nor reads any more, as far as the kernel knows.
+    fn is_hung_up(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut socket = [PollFd::new(self, PollFlags::empty())];
+        let asked = poll(&mut socket, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        asked.is_ok() && socket[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+
     /// The protocol agreed on by ALPN, for example `h2`; None without TLS or without agreement.
     pub fn alpn(&self) -> Option<&[u8]> {
         match self {
@@ -131,6 +163,17 @@ impl Stream {
     pub fn reset_on_close(&self) -> io::Result<()> {
         Ok(sockopt::set_socket_linger(self, Some(std::time::Duration::ZERO))?)
     }
+}
+
+/// What [`Stream::poll_peer`] tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerSays {
+    /// Bytes that can be read.
+    More,
+    /// The end of what it sends. It may still read.
+    End,
+    /// Nothing any more, and it reads nothing either.
+    Gone,
 }
 
 impl AsFd for Stream {
@@ -233,6 +276,10 @@ impl TlsStream {
     /// The stream that carries the records.
     fn socket(&self) -> &Stream {
         self.0.get_ref().0
+    }
+
+    fn socket_mut(&mut self) -> &mut Stream {
+        self.0.get_mut().0
     }
 
     fn session(&self) -> &rustls::CommonState {

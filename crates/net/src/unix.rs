@@ -78,6 +78,19 @@ impl UnixStream {
         }
     }
 
+    /// Waits for bytes or the end, and takes nothing: how many bytes there are, of the first one.
+    pub(crate) fn poll_peek(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        loop {
+            let mut ready = ready!(self.socket.poll_read_ready(cx))?;
+            match recv(ready.get_inner(), &mut [0; 1], RecvFlags::PEEK) {
+                Ok((_, count)) => return Poll::Ready(Ok(count)),
+                Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Poll::Ready(Err(errno.into())),
+            }
+        }
+    }
+
     /// Writes as much as fits at once: `WouldBlock` when nothing does, or when nothing did and no room was told since.
     #[inline]
     pub(crate) fn try_write(&mut self, buf: &[u8]) -> io::Result<usize> {

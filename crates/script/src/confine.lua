@@ -14,7 +14,10 @@ for _, name in ipairs { "collectgarbage", "dofile", "gcinfo", "io", "loadfile", 
 end
 string.dump = nil
 debug = { traceback = debug.traceback }
-os = { clock = os.clock, date = os.date, difftime = os.difftime, getenv = os.getenv, time = os.time }
+os = { clock = os.clock, date = os.date, difftime = os.difftime, time = os.time }
+function os.getenv()
+  error("os.getenv is not there, as passwords may stand in the environment: expected what the script needs in the script, or a module beside it", 2)
+end
 if jit then
   jit = { arch = jit.arch, os = jit.os, version = jit.version, version_num = jit.version_num }
 end
@@ -56,8 +59,8 @@ end
 
 -- What is written in C and calls functions of the script takes the thread's own stack, of which LuaJIT knows no end.
 for library, names in pairs {
-  [_G] = { "load", "loadstring", "print" }, [os] = { "time" }, [string] = { "format", "gsub" },
-  [table] = { "foreach", "foreachi", "sort" },
+  [_G] = { "load", "loadstring", "print" }, [os] = { "time" }, [string] = { "format" },
+  [table] = { "foreach", "foreachi" },
 } do
   for _, name in ipairs(names) do
     local f = library[name]
@@ -104,7 +107,7 @@ function own.wait()
     if own.top_level then
       error("the top level of a script cannot wait: do it in init()", 2)
     end
-    error("cannot wait here: this was called by a function written in C (string.gsub, table.sort, load, ...) or by a metamethod of one", 2)
+    error("cannot wait here: this was called by a function written in C (load, string.format, ...) or by a metamethod of one", 2)
   end
   local co = running()
   waiting[co] = true

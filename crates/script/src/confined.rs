@@ -15,9 +15,11 @@ use crate::Engine;
 use crate::contained::contained;
 use crate::error::{Context, Error, Kind, TOP_LEVEL, shortened};
 use crate::guard::{self, Handle, Report};
+use crate::strings;
 
-/// Its Lua part.
+/// Its Lua part, and that of [`strings`].
 const CONFINE: &str = include_str!("confine.lua");
+const STRINGS: &str = include_str!("strings.lua");
 
 /// The largest file of a module, bytes.
 const MODULE_BYTES: usize = 1 << 20;
@@ -86,6 +88,7 @@ impl Confined {
         handle: Handle,
     ) -> mlua::Result<Self> {
         let own = lua.create_table()?;
+        strings::install(lua, &own, handle.clone(), instructions, memory)?;
         own.raw_set("ending", lua.create_function(move |_, ()| Ok(handle.is_ending()))?)?;
         own.raw_set("count", lua.create_function(|lua, ()| Ok(lua.used_memory() as f64 / 1024.0))?)?;
         let preludes = Rc::<RefCell<Vec<String>>>::default();
@@ -194,6 +197,7 @@ impl Engine {
 
     pub(crate) fn confine(&self) -> Result<(), Error> {
         self.prelude("confine", CONFINE)?;
+        self.prelude("strings", STRINGS)?;
         if let Some(confined) = &self.confined {
             let waits = confined.own.raw_get("waits");
             *confined.waits.borrow_mut() = waits.unwrap_or(Value::Nil);

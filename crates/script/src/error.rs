@@ -168,7 +168,13 @@ fn pieces(error: &LuaError) -> (Kind, String, &str) {
         LuaError::MemoryError(text) => (Kind::Memory, text.clone(), ""),
         LuaError::FromLuaConversionError { from, to, message } => {
             let why = message.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
-            (Kind::Value, format!("it returned a {from} where a {to} is expected{why}"), "")
+            (Kind::Value, format!("it returned a {from} where a {} is expected{why}", in_lua(to)), "")
+        }
+        // What a function of ours was given.
+        LuaError::BadArgument { pos, name, cause, .. } => (Kind::Runtime, argument(*pos, name.as_deref(), cause), ""),
+        LuaError::UserDataTypeMismatch => (Kind::Runtime, "this is not the object that it is called on".to_owned(), ""),
+        LuaError::CallbackError { traceback, cause } if matches!(**cause, LuaError::FromLuaConversionError { .. }) => {
+            (Kind::Runtime, argument(0, None, cause), traceback)
         }
         LuaError::CallbackError { traceback, cause } => {
             // Errors that passed through several functions of ours have one cause, and the first has the deepest calls.
@@ -180,6 +186,47 @@ fn pieces(error: &LuaError) -> (Kind, String, &str) {
             (kind, format!("{context}: {text}"), calls)
         }
         other => (Kind::Runtime, other.to_string(), ""),
+    }
+}
+
+/// What is wrong with an argument, from 1; 0: there is but one.
+fn argument(place: usize, name: Option<&str>, cause: &LuaError) -> String {
+    let what = match cause {
+        LuaError::FromLuaConversionError { from, to, .. } => {
+            if name == Some("self") {
+                return "it is a method: expected a colon before its name, as in request:values(\"X-A\")".to_owned();
+            }
+            format!(
+                "expected a {}, not {}",
+                in_lua(to),
+                if *from == "nil" { "nil".to_owned() } else { format!("a {}", in_lua(from)) }
+            )
+        }
+        LuaError::UserDataTypeMismatch => "this is not the object that it is called on".to_owned(),
+        LuaError::RuntimeError(text) => text.clone(),
+        other => pieces(other).1,
+    };
+    match place {
+        0 => what,
+        place => format!("bad argument #{place}: {what}"),
+    }
+}
+
+/// A type's name as scripts know it. mlua names Rust's.
+fn in_lua(name: &str) -> &str {
+    let last = name.rsplit("::").next().unwrap_or(name);
+    match last {
+        "String" | "LuaString" | "BString" | "str" | "&str" | "OsString" | "PathBuf" => "string",
+        "i8" | "i16" | "i32" | "i64" | "isize" | "u8" | "u16" | "u32" | "u64" | "usize" | "f32" | "f64" | "integer" => {
+            "number"
+        }
+        "bool" => "boolean",
+        "Table" | "HashMap" | "BTreeMap" | "Vec" => "table",
+        "Function" => "function",
+        "Thread" => "coroutine",
+        "AnyUserData" | "UserData" | "UserDataRef" | "UserDataRefMut" => "userdata",
+        // Said by ourselves, in words.
+        _ => name,
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! 1. [`engine`](Engine): one state, from its file to its calls.
 //! 2. [`confined`](Confines): states whose scripts get no more than they need. [`coroutine`](Coroutine): calls in them, which may wait.
-//!    `contained`: a panic ends a call alone.
+//!    `contained`: a panic ends a call alone. `strings`, on `pattern`: functions of LuaJIT's libraries that may run for long, with a bound.
 //! 3. [`guard`](Handle): how a call that does not return is ended, or told to be stuck, and how instructions are counted; all `unsafe` of this
 //!    crate is there. `watchdog` is the thread that looks.
 //! 4. [`error`](Error): what a script did wrong, and where.
@@ -22,6 +22,8 @@ mod data;
 mod engine;
 mod error;
 mod guard;
+mod pattern;
+mod strings;
 mod watchdog;
 
 pub use confined::{Confines, Read};

@@ -199,6 +199,8 @@ fn recursion_without_an_end_is_an_error() {
     let shapes = [
         "local function g() return 1 + g() end g()",
         "local function g() string.gsub('a', 'a', g) end g()",
+        "local t local function g() string.format('%s', t) return '' end t = setmetatable({}, { __tostring = g }) g()",
+        "local function g() table.sort({ 2, 1 }, g) end g()",
         "local function g() coroutine.wrap(g)() end g()",
         "local function g() pause() coroutine.wrap(g)() end g()",
         "local function g() pcall(g) error('x') end g()",
@@ -211,8 +213,9 @@ fn recursion_without_an_end_is_an_error() {
 
 /// Functions in C that call functions of the script take the thread's own stack; coroutines multiply what one of them may.
 const DEEP: &str = "local function g() return coroutine.wrap(function()
-  local depth = 0
-  local function h() depth = depth + 1 if depth < 1500 then string.gsub('a', 'a', h) else g() end end
+  local depth, t = 0
+  local function h() depth = depth + 1 if depth < 1500 then string.format('%s', t) else g() end return '' end
+  t = setmetatable({}, { __tostring = h })
   h() end)() end g()";
 
 #[test]
@@ -234,8 +237,9 @@ fn the_thread_s_own_stack_does_not_overflow() {
             local function down() local function co(k) local d, t = 0 t = setmetatable({{}}, {{ __index = function()
               d = d + 1 if d < 6000 then return os.time(t) end if k > 0 then coroutine.wrap(co)(k - 1) end return 1 end }})
               os.time(t) end coroutine.wrap(co)(5) end
-            local function f() return coroutine.wrap(function() local d = 0 local function h() g = g + 1 d = d + 1
-              if g >= {depth} then return down() elseif d < 1500 then string.gsub('a', 'a', h) else f() end end h() end)() end
+            local function f() return coroutine.wrap(function() local d, t = 0 local function h() g = g + 1 d = d + 1
+              if g >= {depth} then down() elseif d < 1500 then string.format('%s', t) else f() end return '' end
+              t = setmetatable({{}}, {{ __tostring = h }}) h() end)() end
             return (pcall(f)), pause()"
         );
         let ended = with(&format!("function f() {shape} end"), |engine| call(engine, "f", 100_000_000).map(drop));
@@ -304,6 +308,9 @@ fn waiting_goes_through_whatever_calls_it() {
         ("return pcall(pause)", "true 1"),
         ("return tostring(setmetatable({}, { __tostring = function() return 'x' .. pause() end }))", "x1"),
         ("return pcall(pcall, pause)", "true true 1"),
+        ("return string.gsub('ab', '.', pause)", "12 2"),
+        ("return (string.gsub('ab', '.', function(c) return c .. coroutine.wrap(pause)() end))", "a1b2"),
+        ("local t = { 1, 2, 3 } table.sort(t, function(a, b) pause() return a > b end) return unpack(t)", "3 2 1"),
         ("return xpcall(function() return pause() + pause() end, error)", "true 3"),
         ("local ok, err = pcall(function() pause() error('x', 0) end) return ok, err, pause()", "false x 2"),
         ("local co = coroutine.wrap(function() return pause() end) return co(), pause()", "1 2"),
@@ -327,10 +334,10 @@ fn waiting_goes_through_whatever_calls_it() {
 #[test]
 fn waiting_where_that_cannot_be_is_an_error_that_says_so() {
     let shapes = [
-        "string.gsub('a', 'a', pause)",
-        "table.sort({ 1, 2, 3 }, function(a, b) pause() return a < b end)",
+        "assert(load(pause))",
+        "os.time(setmetatable({}, { __index = function() pause() end }))",
         "assert(load(function() pause() end))",
-        "string.gsub('a', 'a', function() coroutine.wrap(pause)() end)",
+        "assert(load(function() coroutine.wrap(pause)() end))",
     ];
     for shape in shapes {
         let error = failed(&format!("\nfunction f()\n{shape}\nend"), 100_000);
@@ -338,7 +345,7 @@ fn waiting_where_that_cannot_be_is_an_error_that_says_so() {
         assert!(error.place.ends_with("a.lua:3"), "{shape}: {error}");
         assert!(error.what.contains("cannot wait here: "), "{shape}: {error}");
     }
-    let caught = "function f() local ok, why = pcall(string.gsub, 'a', 'a', pause) return ok, pause(), why end";
+    let caught = "function f() local ok, why = pcall(os.time, setmetatable({}, { __index = function() pause() end })) return ok, pause(), why end";
     assert!(with(caught, |engine| text(engine, "f")).starts_with("false 1 "));
 }
 
@@ -432,6 +439,8 @@ fn there_is_no_way_out() {
         ("return pcall(load, '\\27LJ\\2', 'x', 'b')", "expected text"),
         ("return load(function() return '\\27LJ\\2' end)", "attempt to load chunk with wrong mode"),
         ("return pcall(collectgarbage, 'stop')", "expected \"count\""),
+        // Passwords may stand there.
+        ("return pcall(os.getenv, 'PATH')", "os.getenv is not there"),
     ];
     for (shape, part) in refused {
         let shown = with(&format!("function f() {shape} end"), |engine| text(engine, "f"));
@@ -441,10 +450,7 @@ fn there_is_no_way_out() {
         ("return load('return 7')()", "7"),
         ("return load('return x', 'c', 't', { x = 8 })()", "8"),
         ("return setfenv(loadstring('return x'), { x = 9 })()", "9"),
-        (
-            "return type(os.time()), type(os.getenv('PATH')), type(os.clock()), type(os.date())",
-            "number string number string",
-        ),
+        ("return type(os.time()), type(os.clock()), type(os.date())", "number number string"),
         ("return collectgarbage('count') > 10", "true"),
         ("return require('bit') == bit, bit.band(6, 3), require('table.new')(1, 1)[1]", "true 2 nil"),
         ("return type(debug.traceback('x'))", "string"),

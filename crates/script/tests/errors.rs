@@ -155,7 +155,7 @@ fn what_is_returned_has_to_fit() {
         let error = engine.call::<u32>("three", &function(&engine, "three"), ()).unwrap_err();
         assert_eq!(
             (told(&error).split(" (").next(), error.kind),
-            (Some("a.lua:2: it returned a table where a u32 is expected"), Kind::Value)
+            (Some("a.lua:2: it returned a table where a number is expected"), Kind::Value)
         );
     });
 }

@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use oroshi_http1::{Framing, RequestDecoder, RequestEvent, RequestHead};
 
+use crate::core::Core;
 use crate::error::{Error, Wait};
+use crate::settings::Settings;
 use crate::wire::{Unread, Wire};
 
 /// How much [`RequestBody::peer_closed`] takes in ahead of what is wanted, in bytes.
@@ -27,6 +29,34 @@ pub struct RequestBody<'a> {
     trailers: Vec<(String, Vec<u8>)>,
     /// The tick at which the whole request must have come.
     due: u64,
+    pace: Pace,
+}
+
+/// How fast a body comes: ticks in which it was waited for, and bytes that came in them, since the last window of time was over.
+#[derive(Debug, Default)]
+struct Pace {
+    waited: u64,
+    bytes: u64,
+}
+
+impl Pace {
+    /// The tick at which a wait that begins now makes the body too slow, if nothing comes.
+    fn due(&self, core: &Core) -> u64 {
+        let Settings { body_rate, body_rate_window, .. } = core.settings;
+        let wanted = u128::from(body_rate) * body_rate_window.as_millis() / 1000;
+        if u128::from(self.bytes) >= wanted {
+            return u64::MAX;
+        }
+        core.now().saturating_add(core.ticks.body_window.saturating_sub(self.waited))
+    }
+
+    fn note(&mut self, core: &Core, ticks: u64, bytes: usize) {
+        self.waited += ticks;
+        self.bytes += bytes as u64;
+        if self.waited >= core.ticks.body_window {
+            *self = Pace::default();
+        }
+    }
 }
 
 /// What follows an exchange on its connection.
@@ -80,6 +110,7 @@ impl<'a> RequestBody<'a> {
             tells: true,
             trailers: Vec::new(),
             due,
+            pace: Pace::default(),
         }
     }
 
@@ -91,7 +122,7 @@ impl<'a> RequestBody<'a> {
     /// # Errors
     ///
     /// [`Error::Request`] when the body is malformed, over a limit, or cut off; [`Error::Timeout`] when the peer pauses
-    /// for too long; [`Error::Io`] when the connection breaks.
+    /// for too long, is too slow, or has taken too long in all; [`Error::Io`] when the connection breaks.
     pub async fn chunk(&mut self) -> Result<Option<&[u8]>, Error> {
         loop {
             match self.step()? {
@@ -266,8 +297,11 @@ impl<'a> RequestBody<'a> {
         self.more.drain(..self.taken);
         self.taken = 0;
         let core = self.wire.core();
-        let due = core.now().saturating_add(core.ticks.body).min(self.due);
-        if self.wire.read(&mut self.more, Wait::Body, due).await? == 0 {
+        let began = core.now();
+        let due = began.saturating_add(core.ticks.body).min(self.due).min(self.pace.due(core));
+        let count = self.wire.read(&mut self.more, Wait::Body, due).await?;
+        self.pace.note(core, core.now() - began, count);
+        if count == 0 {
             self.decoder.eof().map_err(Error::Request)?;
         }
         Ok(())

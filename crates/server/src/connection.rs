@@ -1,7 +1,8 @@
 //! A connection's life: wait for a request, have it answered, and again; then close in a way that fits.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -12,12 +13,41 @@ use crate::body::Leftover;
 use crate::core::Seated;
 use crate::counters::ErrorKind;
 use crate::error::{Error, Wait};
-use crate::exchange::{Exchange, Handler};
+use crate::exchange::{Exchange, Handler, Refused};
 use crate::reply::Reply;
 use crate::wire::Wire;
 
-/// Serves a connection to its end.
-pub(crate) async fn run<H: Handler>(seated: Seated, handler: Rc<H>, stream: Stream, tls: Option<ServerTls>) {
+/// A connection that was accepted. Boxed, as it is gone once the connection is served.
+pub(crate) struct Accepted {
+    pub(crate) seated: Seated,
+    pub(crate) stream: Stream,
+    pub(crate) tls: Option<ServerTls>,
+}
+
+/// Serves a connection to its end. While it waits for a request, this is all that there is of it: what a request needs is in a turn.
+pub(crate) async fn run<F: Future<Output = Result<bool, Error>> + 'static>(
+    accepted: Box<Accepted>,
+    turns: Rc<dyn Begin<F>>,
+) {
+    let Some(wire) = Box::pin(begin(accepted)).await else { return };
+    let served = async {
+        let mut input = Vec::new();
+        while wait_for_request(&wire, &mut input).await? {
+            let mut turn = Turn::begin(&turns, Rc::clone(&wire), std::mem::take(&mut input));
+            if !turn.end().await? {
+                return Ok(());
+            }
+        }
+        Box::pin(wire.finish()).await
+    };
+    if let Err(error) = served.await {
+        wire.core().counters.count_error(error.kind());
+    }
+}
+
+/// `None`: nobody is there any more, which is counted.
+async fn begin(accepted: Box<Accepted>) -> Option<Rc<Wire>> {
+    let Accepted { seated, stream, tls } = *accepted;
     let core = Rc::clone(&seated.core);
     if core.closing.get() {
         // Accepted in the last moment: whether its request is there already is known after the next look at the sockets.
@@ -27,12 +57,80 @@ pub(crate) async fn run<H: Handler>(seated: Seated, handler: Rc<H>, stream: Stre
         None => stream,
         Some(tls) => match handshake(&seated, &tls, stream).await {
             Ok(stream) => stream,
-            Err(kind) => return core.counters.count_error(kind),
+            Err(kind) => {
+                core.counters.count_error(kind);
+                return None;
+            }
         },
     };
-    let wire = Wire::new(seated, stream);
-    if let Err(error) = serve(&wire, &*handler).await {
-        core.counters.count_error(error.kind());
+    Some(Rc::new(Wire::new(seated, stream)))
+}
+
+/// Begins turns, and keeps the room of those that have ended: a request allocates nothing.
+pub(crate) trait Begin<F> {
+    fn begin(&self, wire: Rc<Wire>, input: Vec<u8>) -> F;
+    fn rooms(&self) -> &RefCell<Vec<Room<F>>>;
+}
+
+/// Where a turn is, if there is one in it.
+type Room<F> = Pin<Box<Option<F>>>;
+
+/// The turns of connections whose handler is this one.
+pub(crate) struct Turns<M, F> {
+    begin: M,
+    rooms: RefCell<Vec<Room<F>>>,
+}
+
+impl<M: Fn(Rc<Wire>, Vec<u8>) -> F, F> Turns<M, F> {
+    pub(crate) fn new(begin: M) -> Self {
+        Turns { begin, rooms: RefCell::default() }
+    }
+}
+
+impl<M: Fn(Rc<Wire>, Vec<u8>) -> F, F> Begin<F> for Turns<M, F> {
+    fn begin(&self, wire: Rc<Wire>, input: Vec<u8>) -> F {
+        (self.begin)(wire, input)
+    }
+
+    fn rooms(&self) -> &RefCell<Vec<Room<F>>> {
+        &self.rooms
+    }
+}
+
+/// So many rooms are kept: for as many connections at the same time a request allocates nothing.
+const ROOMS: usize = 256;
+
+/// From the first bytes of a request to the moment when nothing more has come. Its room goes back when it is dropped, wherever it was.
+struct Turn<'t, F> {
+    turns: &'t Rc<dyn Begin<F>>,
+    room: Option<Room<F>>,
+}
+
+impl<'t, F: Future> Turn<'t, F> {
+    fn begin(turns: &'t Rc<dyn Begin<F>>, wire: Rc<Wire>, input: Vec<u8>) -> Self {
+        let kept = turns.rooms().borrow_mut().pop();
+        let mut room = kept.unwrap_or_else(|| Box::pin(None));
+        room.set(Some(turns.begin(wire, input)));
+        Turn { turns, room: Some(room) }
+    }
+
+    fn end(&mut self) -> impl Future<Output = F::Output> {
+        poll_fn(|context| match self.room.as_mut().and_then(|room| room.as_mut().as_pin_mut()) {
+            Some(turn) => turn.poll(context),
+            // There is one until this is dropped.
+            None => Poll::Pending,
+        })
+    }
+}
+
+impl<F> Drop for Turn<'_, F> {
+    fn drop(&mut self) {
+        let Some(mut room) = self.room.take() else { return };
+        room.set(None);
+        let mut rooms = self.turns.rooms().borrow_mut();
+        if rooms.len() < ROOMS {
+            rooms.push(room);
+        }
     }
 }
 
@@ -53,26 +151,30 @@ async fn handshake(seated: &Seated, tls: &ServerTls, stream: Stream) -> Result<S
     .await
 }
 
-/// Serves requests until the connection is to be closed, which then is done by dropping it. An error is for counting:
-/// whatever could be said about it to the peer has been said.
-async fn serve<H: Handler>(wire: &Wire, handler: &H) -> Result<(), Error> {
+/// Serves requests until nothing more has come, which is true, or the connection is to be closed, which then is done by dropping it. An
+/// error is for counting: whatever could be said about it to the peer has been said.
+pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut input: Vec<u8>) -> Result<bool, Error> {
+    let (wire, handler) = (&*wire, &*handler);
     let core = wire.core();
     let mut decoder = RequestDecoder::default();
-    let mut input = Vec::new();
     let mut at = 0; // where in `input` the next request begins
     let mut head_due = None;
     loop {
         let mut rest = &input[at..];
-        // Matched by reference: an exchange that is moved is kept twice in the task.
+        // Matched by reference: an exchange that is moved is kept twice in the turn.
         let mut next = next(wire, &mut decoder, &mut rest);
         let left = rest.len();
         let after = match &mut next {
             Ok(Some(exchange)) => match answer(wire, handler, exchange).await? {
                 Some(leftover) => Some(leftover),
-                None => return Ok(()),
+                None => return Ok(false),
             },
             Ok(None) => None,
-            Err(error) => return refuse(wire, Error::Request(*error)).await,
+            Err(error) => {
+                let error = Error::Request(*error);
+                tell_refused(wire, handler, &error, &input[at..]);
+                return refuse(wire, error).await.map(|()| false);
+            }
         };
         drop(next);
         if after.is_some() && left > 0 {
@@ -87,26 +189,30 @@ async fn serve<H: Handler>(wire: &Wire, handler: &H) -> Result<(), Error> {
             }
             None => {
                 wire.flush().await?;
+                if left == 0 {
+                    core.spares.give(input);
+                    return Ok(true);
+                }
                 input.drain(..input.len() - left);
                 at = 0;
-                if left == 0 {
-                    head_due = None;
-                    if !wait_for_request(wire, &mut input).await? {
-                        return wire.finish().await;
-                    }
-                    continue;
-                }
                 let due = *head_due.get_or_insert_with(|| {
                     wire.seat().waits(core.now());
                     core.now().saturating_add(core.ticks.head)
                 });
                 match wire.read(&mut input, Wait::Head, due).await {
                     Ok(0) => match decoder.eof() {
-                        Err(error) => return refuse(wire, Error::Request(error)).await,
-                        Ok(()) => return wire.finish().await,
+                        Err(error) => {
+                            let error = Error::Request(error);
+                            tell_refused(wire, handler, &error, &input);
+                            return refuse(wire, error).await.map(|()| false);
+                        }
+                        Ok(()) => return wire.finish().await.map(|()| false),
                     },
                     Ok(_) => {}
-                    Err(error @ Error::Timeout(_)) => return refuse(wire, error).await,
+                    Err(error @ Error::Timeout(_)) => {
+                        tell_refused(wire, handler, &error, &input);
+                        return refuse(wire, error).await.map(|()| false);
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -193,6 +299,13 @@ async fn fail(wire: &Wire, reply: &mut Reply<'_>, error: &Error) {
     }
 }
 
+/// Tells the handler of a request that never became an exchange.
+#[cold]
+fn tell_refused<H: Handler>(wire: &Wire, handler: &H, error: &Error, bytes: &[u8]) {
+    let Some(status) = error.status() else { return };
+    handler.refused(&Refused { error, status, bytes, remote: wire.addresses().1 });
+}
+
 /// Answers a request that never became an exchange.
 async fn refuse(wire: &Wire, error: Error) -> Result<(), Error> {
     // Boxed, as is every future of what seldom happens: a connection's task is as large as the largest of its waits.
@@ -221,18 +334,46 @@ async fn answer_error(reply: &mut Reply<'_>, error: &Error) {
 mod tests {
     use super::*;
 
-    /// Tens of thousands of idle connections are mostly this.
+    struct Hello;
+    impl Handler for Hello {
+        async fn handle(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+            exchange.reply.send(200, [], b"Hello, world").await
+        }
+    }
+
+    fn size<A, B, F>(_: impl Fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Tens of thousands of idle connections are mostly this: none grows with what the handler needs.
     #[test]
-    fn a_connections_task_is_small() {
-        struct Hello;
-        impl Handler for Hello {
+    fn a_connection_that_waits_is_small() {
+        struct Large;
+        impl Handler for Large {
             async fn handle(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
-                exchange.reply.send(200, [], b"Hello, world").await
+                let large = [1; 10_000];
+                exchange.reply.send(200, [], &large).await
             }
         }
-        fn size<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
+        fn waiting<H: Handler>(handler: Rc<H>) -> usize {
+            fn of<F: Future<Output = Result<bool, Error>> + 'static>(
+                _: &Turns<impl Fn(Rc<Wire>, Vec<u8>) -> F, F>,
+            ) -> usize {
+                size(run::<F>)
+            }
+            of(&Turns::new(move |wire, input| take_turn(wire, Rc::clone(&handler), input)))
+        }
+        let (small, large) = (waiting(Rc::new(Hello)), waiting(Rc::new(Large)));
+        assert_eq!(small, large);
+        assert!(small <= 256, "{small} bytes");
+        assert!(size_of::<Wire>() <= 256, "{} bytes", size_of::<Wire>());
+    }
+
+    #[test]
+    fn a_turn_is_small() {
+        fn size<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
             size_of::<F>()
         }
-        assert!(size(run::<Hello>) <= 1280, "{} bytes", size(run::<Hello>));
+        assert!(size(take_turn::<Hello>) <= 1280, "{} bytes", size(take_turn::<Hello>));
     }
 }

@@ -22,6 +22,22 @@ use crate::wire::Wire;
 pub trait Handler: 'static {
     /// Answers one request.
     fn handle(&self, exchange: &mut Exchange<'_>) -> impl Future<Output = Result<(), Error>>;
+
+    /// Is told of what the server answers itself, as it never became a request: a head that is malformed, over a limit, or too slow.
+    fn refused(&self, _: &Refused<'_>) {}
+}
+
+/// What never became a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Refused<'a> {
+    /// Why.
+    pub error: &'a Error,
+    /// What it is answered.
+    pub status: u16,
+    /// What has come of it, from its first byte on; anything may stand there.
+    pub bytes: &'a [u8],
+    /// Who sent it, over TCP.
+    pub remote: Option<SocketAddr>,
 }
 
 impl<F> Handler for F

@@ -62,7 +62,7 @@ mod wire;
 pub use body::RequestBody;
 pub use counters::{Counters, Counts, ErrorKind};
 pub use error::{Error, Wait};
-pub use exchange::{Closing, Exchange, Handler};
+pub use exchange::{Closing, Exchange, Handler, Refused};
 pub use reply::Reply;
 pub use room::{Place, Room};
 pub use serve::{Door, Server};

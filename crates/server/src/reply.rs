@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 
 use oroshi_http1::encode::{self, EncodeError};
 use oroshi_http1::{RequestHead, Version};
+use oroshi_net::PeerSays;
 
 use crate::error::Error;
 use crate::wire::{Unread, Wire};
@@ -52,9 +53,10 @@ enum Transfer {
 
 impl<'a> Reply<'a> {
     pub(crate) fn new(wire: &'a Wire, head: &RequestHead<'_>) -> Self {
-        wire.close.set(!head.keep_alive);
-        wire.answered.set(false);
         let (head_only, connect) = (head.method == "HEAD", head.method == "CONNECT");
+        // A client that asks for a tunnel may have sent ahead what is for it, which is no request whatever it looks like.
+        wire.close.set(!head.keep_alive || connect);
+        wire.answered.set(false);
         Reply { wire, client: head.version, head_only, connect, state: State::Untouched, status: None }
     }
 
@@ -268,6 +270,13 @@ impl<'a> Reply<'a> {
     /// When the connection broke, or the peer does not read.
     pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.wire.poll_relieve(context)
+    }
+
+    /// Ready when the peer has ended its sending side or is gone, or has sent more, for handlers that wait for something else and want to stop
+    /// when nobody listens any more. Nothing is read: a next request stays where it is, and behind one the end is not seen. To be asked once
+    /// the request's body was read to its end, and no more once it was ready.
+    pub fn poll_peer(&mut self, context: &mut Context<'_>) -> Poll<PeerSays> {
+        self.wire.poll_peer(context)
     }
 
     /// Waits until everything written so far was handed to the kernel.

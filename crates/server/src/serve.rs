@@ -10,11 +10,13 @@ use std::time::Duration;
 use oroshi_net::{Listener, ServerTls, Stream};
 use tokio::task::JoinSet;
 
-use crate::connection;
+use crate::connection::{self, Accepted, Begin, Turns};
 use crate::core::Core;
 use crate::counters::{Counters, ErrorKind};
+use crate::error::Error;
 use crate::exchange::Handler;
 use crate::settings::Settings;
+use crate::wire::Wire;
 
 /// The server of one core: a handler, and the connections it serves.
 ///
@@ -100,12 +102,8 @@ impl<H: Handler> Server<H> {
 
 /// Accepts from one listener until the shutdown.
 async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
-    let seat = |stream: Stream| {
-        let seated = core.seat();
-        let seat = Rc::clone(&seated.seat);
-        let task = connection::run(seated, Rc::clone(&handler), stream, door.tls.clone());
-        seat.set_task(tokio::task::spawn_local(task).abort_handle());
-    };
+    let turns = Rc::new(Turns::new(move |wire, input| connection::take_turn(wire, Rc::clone(&handler), input)));
+    let seat = |stream: Stream| seat(Accepted { seated: core.seat(), stream, tls: door.tls.clone() }, &turns);
     while !core.closing.get() {
         if core.is_full() {
             until_room(&core, &door.listener).await;
@@ -154,6 +152,18 @@ async fn until_room(core: &Core, listener: &Listener) {
 
 /// How long a listener that has no room waits until it looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Serves a connection in a task of its own.
+fn seat<F, M>(accepted: Accepted, turns: &Rc<Turns<M, F>>)
+where
+    F: Future<Output = Result<bool, Error>> + 'static,
+    M: Fn(Rc<Wire>, Vec<u8>) -> F + 'static,
+{
+    let seat = Rc::clone(&accepted.seated.seat);
+    let turns: Rc<dyn Begin<F>> = Rc::<Turns<M, F>>::clone(turns);
+    let task = connection::run(Box::new(accepted), turns);
+    seat.set_task(tokio::task::spawn_local(task).abort_handle());
+}
 
 /// How many connections a listener's backlog is emptied of at the shutdown, at most: an end for clients who never stop
 /// coming. Backlogs are shorter (`net.core.somaxconn` is 4096 by default).

@@ -27,6 +27,12 @@ pub struct Settings {
     pub body_timeout: Duration,
     /// How long a request may take from its head to the last byte of its body, however often bytes come.
     pub request_timeout: Duration,
+    /// The fewest bytes a second that a body must bring, on average over each [`body_rate_window`](Self::body_rate_window) of time in which it is
+    /// waited for; 0 is any. Time in which the handler does not ask for the body does not count. The handler's read then fails as after
+    /// a pause.
+    pub body_rate: u64,
+    /// Over how much waiting the rate of a body is taken. It begins with the body, so that none is too slow earlier.
+    pub body_rate_window: Duration,
     /// How long a write may make no progress because the peer does not read. The connection is then dropped. It bounds each
     /// wait, not the whole answer: a slow reader that takes some bytes each time keeps its seat for as long as it likes.
     pub write_timeout: Duration,
@@ -62,6 +68,8 @@ impl Default for Settings {
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             request_timeout: Duration::from_secs(3600),
+            body_rate: 0,
+            body_rate_window: Duration::from_secs(20),
             write_timeout: Duration::from_secs(30),
             linger_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(30),
@@ -84,6 +92,7 @@ pub(crate) struct Ticks {
     pub(crate) head: u64,
     pub(crate) body: u64,
     pub(crate) request: u64,
+    pub(crate) body_window: u64,
     pub(crate) write: u64,
     pub(crate) linger: u64,
     pub(crate) last_request: u64,
@@ -99,6 +108,7 @@ impl Ticks {
             settings.request_timeout,
             settings.write_timeout,
             settings.linger_timeout,
+            if settings.body_rate > 0 { settings.body_rate_window } else { Duration::MAX },
         ];
         let shortest = limits.into_iter().min().unwrap_or(Duration::MAX);
         let length = (shortest / 8).clamp(Duration::from_millis(5), Duration::from_secs(1));
@@ -113,6 +123,7 @@ impl Ticks {
             head: ticks(settings.head_timeout),
             body: ticks(settings.body_timeout),
             request: ticks(settings.request_timeout),
+            body_window: ticks(settings.body_rate_window),
             write: ticks(settings.write_timeout),
             linger: ticks(settings.linger_timeout),
             // Neither of these makes the sweep any faster: one matters where others wait, the other once in a server's life.

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use oroshi_net::{Peer, Stream};
+use oroshi_net::{Peer, PeerSays, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::core::{Core, Seat, Seated};
@@ -189,6 +189,14 @@ impl Wire {
                 }
                 Poll::Pending
             }
+        }
+    }
+
+    /// What the peer says, without reading it. A connection that was handed off says nothing here.
+    pub(crate) fn poll_peer(&self, context: &mut Context<'_>) -> Poll<PeerSays> {
+        match &mut *self.stream.borrow_mut() {
+            Some(stream) => stream.poll_peer(context).map(|says| says.unwrap_or(PeerSays::Gone)),
+            None => Poll::Pending,
         }
     }
 

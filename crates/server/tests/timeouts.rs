@@ -86,6 +86,46 @@ fn a_request_that_drips_on_has_a_limit_as_a_whole() {
 }
 
 #[test]
+fn a_body_that_drips_is_too_slow_and_one_that_keeps_up_is_not() {
+    // A byte a second is a byte in any window of less: what drips without a pause is fast enough for it, and far too slow for a gigabyte.
+    for (body_rate, is_too_slow) in [(1 << 30, true), (1, false)] {
+        let settings = Settings { body_rate, body_rate_window: SHORT, ..patient() };
+        let server = Running::start(settings, describe);
+        let mut client = server.connect();
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        if is_too_slow {
+            let dripping = client.send_until_refused(b"1\r\nx\r\n");
+            assert_eq!(client.answer().status, 408);
+            client.give_up();
+            dripping.join().unwrap();
+        } else {
+            for _ in 0..20 {
+                client.send("1\r\nx\r\n");
+                std::thread::sleep(SHORT / 5);
+            }
+            assert_eq!(client.send("0\r\n\r\n").answer().text(), "POST / 20");
+        }
+        server.stop();
+    }
+}
+
+#[test]
+fn the_time_in_which_nobody_asks_for_a_body_does_not_make_it_slow() {
+    let (body_rate, body_rate_window) = (1_000_000, SHORT);
+    let server =
+        Running::start(Settings { body_rate, body_rate_window, ..patient() }, async |exchange: &mut Exchange<'_>| {
+            exchange.body.chunk().await?;
+            tokio::time::sleep(SHORT * 6).await;
+            while exchange.body.chunk().await?.is_some() {}
+            exchange.reply.send(200, [], b"all").await
+        });
+    let mut client = server.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na").send("b");
+    assert_eq!(client.answer().text(), "all");
+    server.stop();
+}
+
+#[test]
 fn an_unread_body_that_does_not_come_is_not_waited_for_without_end() {
     let settings = Settings { body_timeout: SHORT, linger_timeout: SHORT, ..patient() };
     let server =

@@ -35,12 +35,19 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
         table.set("connections", &mut limits.connections, number);
         table.set("per-host", &mut limits.per_host, |text| off_or(text, number));
         table.set("head-bytes", &mut limits.head_bytes, number);
-        table.set("headers", &mut limits.headers, number);
+        if let Some(headers) = table.read("headers", number) {
+            (limits.headers, limits.answer_headers) = (headers, headers);
+        }
+        table.set("answer-headers", &mut limits.answer_headers, number);
+        table.set("hops", &mut limits.hops, |text| off_or(text, number));
         table.set("target-bytes", &mut limits.target_bytes, number);
         table.set("body-bytes", &mut limits.body_bytes, |text| Ok(off_or(text, number)?.unwrap_or(u64::MAX)));
         table.set("idle", &mut limits.idle, parse_time);
         table.set("head", &mut limits.head, parse_time);
-        table.set("body", &mut limits.body, parse_time);
+        table.set("body", &mut limits.body, |text| Ok(off_or(text, parse_time)?.unwrap_or(Duration::MAX)));
+        table.set("body-pause", &mut limits.body_pause, parse_time);
+        table.set("body-rate", &mut limits.body_rate, |text| Ok(off_or(text, number)?.unwrap_or(0)));
+        table.set("body-rate-window", &mut limits.body_rate_window, parse_time);
         table.set("write", &mut limits.write, parse_time);
         table.finish();
     }
@@ -128,6 +135,7 @@ fn sql(table: Table<'_>) -> SqlSettings {
     settings.password =
         secret(&table, &[("password-file", Kept::File), ("password-env", Kept::Variable)]).map(Secret::new);
     table.set("connections", &mut settings.connections, number);
+    table.set("script-connections", &mut settings.script_connections, |text| number(text).map(Some));
     table.set("query-timeout", &mut settings.query_timeout, parse_time);
     table.set("connect-timeout", &mut settings.connect_timeout, parse_time);
     table.set("pending", &mut settings.pending, number);
@@ -351,6 +359,7 @@ fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
     table.set("strip-prefix", &mut settings.strip_prefix, own);
     table.set("add-prefix", &mut settings.add_prefix, own);
     table.set("via", &mut settings.via, own);
+    table.set("buffer", &mut settings.buffer, |text| Ok(off_or(text, number)?.unwrap_or(0)));
     table.set("upgrade", &mut settings.upgrade, switch);
     table.set("retry", &mut settings.retry, switch);
     table.set("explain", &mut settings.explain, switch);
@@ -363,6 +372,7 @@ fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
         table.set("between", &mut timeouts.between, or_never);
         table.set("total", &mut timeouts.total, or_never);
         table.set("tunnel", &mut timeouts.tunnel, or_never);
+        table.set("half-close", &mut timeouts.half_close, or_never);
         table.finish();
     }
     for (key, edits) in [("request", &mut settings.request), ("response", &mut settings.response)] {

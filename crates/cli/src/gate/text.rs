@@ -33,11 +33,16 @@ pub(super) fn config(plan: &Plan) -> String {
     out.or_off("per-host", limits.per_host);
     out.bare("head-bytes", limits.head_bytes);
     out.bare("headers", limits.headers);
+    out.bare("answer-headers", limits.answer_headers);
     out.bare("target-bytes", limits.target_bytes);
+    out.or_off("hops", limits.hops);
     out.or_off("body-bytes", Some(limits.body_bytes).filter(|&bytes| bytes < u64::MAX));
     out.time("idle", limits.idle);
     out.time("head", limits.head);
-    out.time("body", limits.body);
+    out.time_or_off("body", limits.body);
+    out.time("body-pause", limits.body_pause);
+    out.or_off("body-rate", (limits.body_rate > 0).then_some(limits.body_rate));
+    out.time("body-rate-window", limits.body_rate_window);
     out.time("write", limits.write);
     match &plan.access_log {
         None => out.comment("no access log"),
@@ -152,6 +157,7 @@ fn stores(out: &mut Toml, plan: &Plan) {
                 out.comment("a URL is set");
                 out.comment(if sql.password.is_some() { "a password is set" } else { "no password beside the URL" });
                 out.bare("connections", sql.connections);
+                out.bare("script-connections", sql.for_scripts());
                 out.time("query-timeout", sql.query_timeout);
                 out.time("connect-timeout", sql.connect_timeout);
                 out.bare("pending", sql.pending);
@@ -299,6 +305,7 @@ fn rules(out: &mut Toml, settings: &Settings) {
     out.text("strip-prefix", &settings.strip_prefix);
     out.text("add-prefix", &settings.add_prefix);
     out.text("via", &settings.via);
+    out.or_off("buffer", (settings.buffer > 0).then_some(settings.buffer));
     out.bare("upgrade", settings.upgrade);
     out.bare("retry", settings.retry);
     out.bare("explain", settings.explain);
@@ -310,6 +317,7 @@ fn rules(out: &mut Toml, settings: &Settings) {
     out.time_or_off("between", timeouts.between);
     out.time_or_off("total", timeouts.total);
     out.time_or_off("tunnel", timeouts.tunnel);
+    out.time_or_off("half-close", timeouts.half_close);
     edits(out, "route.request", &settings.request);
     edits(out, "route.response", &settings.response);
 }

@@ -249,3 +249,30 @@ end
     gate.get("a", "/go");
     until("those that waited", || gate.get("a", "/").body.parse::<f64>().is_ok_and(|told| told >= 1000.0));
 }
+
+/// A pattern that would try its ways for minutes: a 500 for its own request, and nobody else waits for it.
+#[test]
+fn a_pattern_that_would_run_for_ever_ends_its_request_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "function on_request(request)
+  if request.path == '/evil' then
+    local found = string.find(('a'):rep(40), '.-.-.-.-.-.-.-.-b')
+  end
+  return gate.answer(200, 'fine')
+end";
+    fs::write(folder.path().join("route.lua"), script).unwrap();
+    let config = "threads = 1\nlisten = { public = \"unix:{dir}/public.sock\", admin = \"unix:{dir}/admin.sock\" }
+[script.s]
+[[route]]
+script = \"s\"
+";
+    let gate = Gate::start(folder, &configured(config));
+    for count in 1..=3 {
+        assert_eq!(gate.get("a", "/evil").status, 500);
+        assert_eq!(gate.get("a", "/fine").body, "fine");
+        let line = &told(gate.folder.path(), 2 * count)[2 * count - 2];
+        assert_eq!(line["failure"], "script");
+        let detail = line["detail"].as_str().unwrap();
+        assert!(detail.ends_with("route.lua:3: on_request() took more than 1000000 instructions"), "{detail}");
+    }
+}

@@ -1,16 +1,16 @@
 //! The parts of a draft, checked one by one.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use oroshi_lookup::{StoreKind, StoreSettings, key};
+use oroshi_lookup::{LookupSettings, StoreKind, StoreSettings, key};
 
 use super::{KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, Wrong, check_answer, expected};
 use crate::plan::{HashBy, KeyFrom, Lookup, Script, Upstream};
 use crate::route::{HostPattern, Matcher};
-use crate::script::{self, Hook, HookSet, ScriptSettings};
+use crate::script::{self, Hook, HookSet, Names, ScriptSettings};
 use crate::upstream::{Ejection, Policy, PoolSettings, Target};
 
 impl UpstreamDraft {
@@ -59,7 +59,7 @@ pub(super) fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], w
 }
 
 impl LookupDraft {
-    pub(super) fn plan(self, stores: &[StoreSettings], scripts: &Scripts, class: u32, wrong: &mut Wrong) -> Lookup {
+    pub(super) fn plan(mut self, stores: &[StoreSettings], scripts: &Scripts, class: u32, wrong: &mut Wrong) -> Lookup {
         let at = format!("lookup.{}", self.settings.name);
         for error in self.settings.validate() {
             wrong.add(format!("{at}.{}", error.key), error.problem);
@@ -101,9 +101,21 @@ impl LookupDraft {
             check_answer(answer, &format!("{at}.{key}"), wrong);
         }
         check_pool(&self.pool, &at, wrong);
+        // Nobody is told to come back before it can be known that a store is back.
+        let longest = stores
+            .iter()
+            .filter(|store| asks(&self.settings, &store.name))
+            .map(longest_pause)
+            .max()
+            .unwrap_or_default();
+        let least = u32::try_from(longest.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+        self.down.retry_after = self.down.retry_after.map(|told| told.max(least));
         let allow = self.settings.allow.clone();
-        let pool =
-            PoolSettings { class, allow: Some(Arc::new(move |address: IpAddr| allow.resolved(address))), ..self.pool };
+        let pool = PoolSettings {
+            class,
+            allow: Some(Arc::new(move |address: SocketAddr| allow.resolved(address))),
+            ..self.pool
+        };
         Lookup {
             settings: self.settings,
             key,
@@ -117,9 +129,23 @@ impl LookupDraft {
     }
 }
 
+/// Whether one of a look-up's tiers is this store.
+fn asks(lookup: &LookupSettings, store: &str) -> bool {
+    lookup.memcached.as_ref().is_some_and(|tier| tier.store == store)
+        || lookup.sql.as_ref().is_some_and(|tier| tier.store == store)
+}
+
+/// After how long at most it is noticed that a store is back.
+fn longest_pause(store: &StoreSettings) -> Duration {
+    match &store.kind {
+        StoreKind::Memcached(memcached) => memcached.breaker.pause_max,
+        StoreKind::Sql(sql) => sql.breaker.pause_max,
+    }
+}
+
 impl ScriptDraft {
     /// `None` if there is nothing that could run.
-    pub(super) fn plan(self, class: u32, wrong: &mut Wrong) -> Option<Script> {
+    pub(super) fn plan(self, class: u32, stores: &Names, wrong: &mut Wrong) -> Option<Script> {
         let at = format!("script.{}", self.name);
         for (key, answer) in [("unknown", &self.unknown), ("invalid", &self.invalid)] {
             check_answer(answer, &format!("{at}.{key}"), wrong);
@@ -141,7 +167,7 @@ impl ScriptDraft {
         if settings.memory < LEAST_MEMORY {
             too_small("memory", settings.memory.to_string(), &format!("{LEAST_MEMORY} bytes"));
         }
-        let hooks = match hooks(&settings) {
+        let hooks = match hooks(&settings, stores) {
             Ok(hooks) => hooks,
             Err(why) => {
                 wrong.add(format!("{at}.file"), why);
@@ -157,8 +183,11 @@ impl ScriptDraft {
             );
         }
         let allow = self.allow.clone();
-        let pool =
-            PoolSettings { class, allow: Some(Arc::new(move |address: IpAddr| allow.resolved(address))), ..self.pool };
+        let pool = PoolSettings {
+            class,
+            allow: Some(Arc::new(move |address: SocketAddr| allow.resolved(address))),
+            ..self.pool
+        };
         Some(Script {
             settings,
             hooks,
@@ -178,17 +207,32 @@ const LEAST_WALL: Duration = Duration::from_millis(10);
 const LEAST_MEMORY: usize = 1 << 20;
 
 /// Runs a script's top level where nothing can be asked, and tells which hooks it has.
-fn hooks(settings: &ScriptSettings) -> Result<HookSet, String> {
+fn hooks(settings: &ScriptSettings, stores: &Names) -> Result<HookSet, String> {
     // On a thread with as much stack as those that serve have.
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("check".to_owned()).stack_size(oroshi_script::STACK_BYTES);
-        let checked = builder.spawn_scoped(scope, || script::Script::check(settings));
+        let checked = builder.spawn_scoped(scope, || script::Script::check(settings, Some(stores)));
         let checked = checked.map_err(|error| format!("cannot start a thread to check it: {error}"))?;
         match checked.join() {
             Ok(hooks) => hooks.map_err(|error| error.to_string()),
             Err(_) => Err("the thread that checked it panicked".to_owned()),
         }
     })
+}
+
+/// Hosts whose ports nobody looks at.
+pub(super) fn odd_hosts(hosts: &[String], at: &str, wrong: &mut Wrong) {
+    for text in hosts {
+        let has_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        if let Some((name, _)) = text.rsplit_once(':').filter(|(_, port)| has_port(port)) {
+            wrong.warn(
+                format!("{at}.host"),
+                format!(
+                    "`{text}` has a port, which is not looked at, as hosts are compared without: expected `{name}`"
+                ),
+            );
+        }
+    }
 }
 
 /// Whether a script can say what becomes of a request.
@@ -234,11 +278,11 @@ impl RouteDraft {
         if !self.path.is_empty() {
             match crate::route::plain_path(&self.path) {
                 Ok(plain)
-                    if plain == self.path && self.path.starts_with('/') && !self.path.contains(['?', '#', ' ']) => {}
+                    if plain == self.path && self.path.starts_with('/') && !self.path.contains(['?', '#', ' ', ';', '\\']) => {}
                 _ => wrong.add(
                     format!("{at}.path"),
                     format!(
-                        "`{}` is no path in its plain form: expected one such as /api, without escapes, `//` or `..`",
+                        "`{}` is no path in its plain form: expected one such as /api, without escapes, `//`, `..`, `;` or `\\`",
                         self.path
                     ),
                 ),

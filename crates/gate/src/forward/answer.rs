@@ -1,13 +1,15 @@
 //! The answer on its way from the server behind to the client: read into the core's scratch buffer, passed on from there.
 
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use oroshi_http1::{DecodeError, Expect, Framing, ResponseDecoder, ResponseEvent, ResponseHead};
-use oroshi_net::monotonic_ns;
+use oroshi_net::{PeerSays, monotonic_ns};
 use oroshi_server::{Error, Reply};
 use tokio::io::{AsyncRead, ReadBuf};
+use tokio::time::Sleep;
 
 use super::edits::Edits;
 use super::failure::{Failure, Trouble};
@@ -81,8 +83,19 @@ pub(crate) struct Answer {
     is_head: bool,
     /// The client does not keep up.
     stalled: bool,
+    watch: Watch,
     /// Of an answer that is inspected, which few are.
     inspection: Option<Box<Inspection>>,
+}
+
+/// Whether the client is still there, while the server behind is waited for.
+enum Watch {
+    /// It has said nothing more.
+    Quiet,
+    /// It has ended its sending side. It is waited for no longer than this.
+    Ended(Pin<Box<Sleep>>),
+    /// What it has said is no end, and hides one.
+    Over,
 }
 
 /// What an inspection has come to.
@@ -109,6 +122,7 @@ impl Answer {
             keep: None,
             is_head: expect == Expect::Head,
             stalled: false,
+            watch: Watch::Quiet,
             inspection: None,
         }
     }
@@ -140,6 +154,10 @@ impl Answer {
             let read = Pin::new(&mut *connection.stream.borrow_mut()).poll_read(context, &mut buffer);
             match read {
                 Poll::Pending => {
+                    if self.client_has_left(context, course, reply) {
+                        let left = io::Error::new(io::ErrorKind::ConnectionAborted, "the client has left");
+                        return Poll::Ready(Err(Stop::Client(Error::Io(left))));
+                    }
                     return match course.waiting.poll_over(context) {
                         Some(trouble) => Poll::Ready(Err(Stop::Trouble(trouble))),
                         None => Poll::Pending,
@@ -161,6 +179,30 @@ impl Answer {
                     course.waiting.enter(Phase::Body, monotonic_ns());
                 }
             }
+        }
+    }
+
+    /// Whether nobody waits for the answer any more. Otherwise the task is woken when that may have changed.
+    fn client_has_left(&mut self, context: &mut Context<'_>, course: &Course<'_>, reply: &mut Reply<'_>) -> bool {
+        // Whoever reads the request's body sees its end.
+        if !matches!(course.waiting.phase(), Phase::Head | Phase::Body) {
+            return false;
+        }
+        if let Watch::Quiet = self.watch {
+            let patience = course.rules.settings.timeouts.half_close;
+            self.watch = match reply.poll_peer(context) {
+                Poll::Pending => return false,
+                Poll::Ready(PeerSays::Gone) => return true,
+                Poll::Ready(PeerSays::End) if patience.is_zero() => return true,
+                Poll::Ready(PeerSays::End) if patience < Duration::MAX => {
+                    Watch::Ended(Box::pin(tokio::time::sleep(patience)))
+                }
+                Poll::Ready(PeerSays::End | PeerSays::More) => Watch::Over,
+            };
+        }
+        match &mut self.watch {
+            Watch::Ended(patience) => patience.as_mut().poll(context).is_ready(),
+            Watch::Quiet | Watch::Over => false,
         }
     }
 
@@ -274,6 +316,9 @@ impl Answer {
     ) -> Result<(), Stop> {
         self.head_at = monotonic_ns();
         self.keep_alive = head.keep_alive;
+        if is_stream(head) {
+            course.waiting.is_stream();
+        }
         let length = self.length(head);
         let mut seen = response_head::Seen::default();
         let relayed = reply.relay(head.status, head.reason, length, |out| {
@@ -303,6 +348,9 @@ impl Answer {
         self.head_at = monotonic_ns();
         self.keep_alive = head.keep_alive;
         self.given = head.status;
+        if is_stream(head) {
+            course.waiting.is_stream();
+        }
         // Time passes before it goes on.
         self.came_at_once = false;
         let mut lines = Vec::with_capacity(head.headers.as_bytes().len() + 64);
@@ -405,6 +453,15 @@ impl Answer {
     fn malformed(&self, error: DecodeError) -> Stop {
         Trouble::sent(Failure::Malformed, format!("{}: {error}", error.name())).into()
     }
+}
+
+/// Whether it is a stream of events, which goes on for as long as somebody listens.
+fn is_stream(head: &ResponseHead<'_>) -> bool {
+    const EVENTS: &[u8] = b"text/event-stream";
+    // One whose length is known has an end.
+    let is_open = matches!(head.framing, Framing::Chunked | Framing::UntilClose);
+    let is_events = |kind: &[u8]| kind.get(..EVENTS.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENTS));
+    is_open && head.headers.get("content-type").is_some_and(is_events)
 }
 
 fn decimal(digits: &[u8]) -> Option<u64> {

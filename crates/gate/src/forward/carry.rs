@@ -17,7 +17,7 @@ use super::outcome::{Outcome, RequestId};
 use super::request_head::{Peer, Request, is_trusted};
 use super::rules::{HostPolicy, Rules};
 use super::{Call, To, tunnel, upload};
-use crate::upstream::{Engine, Lease, Patience, Pool, Spare};
+use crate::upstream::{Account, Engine, Lease, Patience, Pool, Spare};
 
 /// What is decided once for a request, however often it is sent.
 struct Message {
@@ -27,11 +27,18 @@ struct Message {
     whole: bool,
     framing: Framing,
     expect: Expect,
+    /// What of the body was waited for is held by the core's account.
+    account: Option<Account>,
     /// Whether sending it twice does no harm (RFC 9110, section 9.2.2).
     idempotent: bool,
 }
 
 impl Message {
+    /// Whether its body is waited for before it goes anywhere.
+    fn is_buffered(&self, rules: &Rules) -> bool {
+        rules.settings.buffer > 0 && self.expect != Expect::Upgrade
+    }
+
     /// Whether it may be sent again although a server may have acted upon it.
     fn is_repeatable(&self) -> bool {
         self.idempotent && self.whole
@@ -54,6 +61,11 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
     let engine = Rc::clone(pool.engine());
     let waiting = Waiting::new(engine.clock.seat(), &call.rules.settings.timeouts, now);
     let mut message = compose(exchange, call, &engine, pool, outcome).map_err(Stop::Client)?;
+    if !message.whole && message.is_buffered(call.rules) {
+        // Boxed, as most requests come whole.
+        Box::pin(wait_for_body(exchange, call, &engine, &mut message)).await.map_err(Stop::Client)?;
+        outcome.started = monotonic_ns();
+    }
     let mut tried = Tried::default();
     loop {
         outcome.target = Some(Rc::clone(pool));
@@ -158,6 +170,7 @@ fn compose(
         head_bytes: 0,
         whole: true,
         framing: head.framing,
+        account: None,
         expect: match head.method {
             "HEAD" => Expect::Head,
             // Any other protocol would go past every rule: h2c, most of all.
@@ -168,10 +181,26 @@ fn compose(
     };
     write_head(exchange, call, &mut message, pool, outcome);
     if !matches!(head.framing, Framing::None) {
-        exchange.body.leave_continue();
+        if !message.is_buffered(call.rules) {
+            exchange.body.leave_continue();
+        }
         message.whole = upload::gather(&mut exchange.body, head.framing, &mut message.bytes, call.rules)?;
     }
     Ok(message)
+}
+
+/// Waits for the body, as far as the route says.
+async fn wait_for_body(
+    exchange: &mut Exchange<'_>,
+    call: &Call<'_>,
+    engine: &Rc<Engine>,
+    message: &mut Message,
+) -> Result<(), Error> {
+    let account = message.account.insert(engine.account());
+    let most = (message.head_bytes, call.rules.settings.buffer);
+    let (body, bytes) = (&mut exchange.body, &mut *message.bytes);
+    message.whole = upload::buffer(body, message.framing, bytes, most, account, call.rules).await?;
+    Ok(())
 }
 
 /// The id that a request goes by, where the route asks for one: a trusted client's, or a new one.
@@ -199,6 +228,7 @@ fn write_head(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, p
         edits: call.request,
         authority: pool.authority(),
         upgrade: message.expect == Expect::Upgrade,
+        expect: !message.is_buffered(call.rules),
         id: outcome.request_id.as_ref().map(RequestId::as_str),
     };
     request.write(&mut message.bytes);
@@ -223,7 +253,7 @@ async fn attempt(
     fresh: bool,
     waiting: &Waiting<'_>,
 ) -> Result<(), Stop> {
-    let began = outcome.began;
+    let began = outcome.started;
     let idle = if fresh { None } else { pool.take_idle(!message.is_repeatable(), began) };
     let (lease, mut sent) = match idle {
         Some(lease) => (lease, 0),
@@ -231,7 +261,7 @@ async fn attempt(
             let timeouts = &call.rules.settings.timeouts;
             // All targets that are tried share it.
             let queue = timeouts.queue.saturating_sub(Duration::from_nanos(outcome.queued));
-            let patience = Patience { queue, connect: timeouts.connect, total: waiting.total };
+            let patience = Patience { queue, connect: timeouts.connect, total: waiting.total() };
             // Boxed: while the answer is waited for, there is no room kept for connecting.
             let acquired = Box::pin(pool.acquire(fresh, &waiting.seat, patience, &message.bytes)).await?;
             outcome.queued += acquired.queued;
@@ -274,7 +304,7 @@ async fn attempt(
         (Ending::Whole, all_sent) => {
             // The clock is not read again for what came in one read.
             let now = if came_at_once { head_at } else { monotonic_ns() };
-            outcome.total = (now - began).max(1);
+            outcome.total = (now - outcome.began).max(1);
             if keep_alive && all_sent {
                 lease.give_back(keep, now);
             }
@@ -307,7 +337,7 @@ fn take_note(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
     }
     outcome.status = answer.status;
     outcome.bytes = answer.bytes;
-    outcome.head = answer.head_at - outcome.began;
+    outcome.head = answer.head_at - outcome.started;
     let counters = &pool.counters;
     counters.answers.add(1);
     counters.server_errors.add(u64::from(answer.given >= 500));
@@ -326,7 +356,7 @@ async fn switch_over(
     waiting: &Waiting<'_>,
 ) -> Result<(), Stop> {
     let now = monotonic_ns();
-    outcome.head = now - outcome.began;
+    outcome.head = now - outcome.started;
     let pool = outcome.target.clone();
     let fields: Vec<(&str, &[u8])> = switch.fields.iter().map(|(name, value)| (&**name, &**value)).collect();
     // RFC 9110, section 7.8: only to what the client has asked for.

@@ -96,7 +96,9 @@ const fn bit(name: &str) -> u64 {
 }
 
 fn checked(name: &str) -> Result<(), EditError> {
-    const MANAGED: [&str; 10] = [
+    const MANAGED: [&str; 11] = [
+        // RFC 8586, section 3: nobody may be able to take it out.
+        "cdn-loop",
         "connection",
         "content-length",
         // Whether the client waits for a 100 is known of its connection.

@@ -18,6 +18,8 @@ pub enum Failure {
     Resolve,
     /// The target's address is not among those that are allowed.
     NotAllowed,
+    /// The target is where the gateway itself listens. Correct the row, or the script, that names it.
+    OwnAddress,
     /// The target does not take the connection. Start the server, or correct the address.
     Connect,
     /// The target did not answer the connect in time.
@@ -51,12 +53,13 @@ pub(crate) const SCRIPT_FAILED: &str = "a script of this gateway failed";
 
 impl Failure {
     /// Every failure, in the order of [`Counts::failures`](crate::upstream::Counts::failures).
-    pub const ALL: [Failure; 18] = [
+    pub const ALL: [Failure; 19] = [
         Failure::NoTarget,
         Failure::QueueFull,
         Failure::QueueTimeout,
         Failure::Resolve,
         Failure::NotAllowed,
+        Failure::OwnAddress,
         Failure::Connect,
         Failure::ConnectTimeout,
         Failure::Exhausted,
@@ -80,6 +83,7 @@ impl Failure {
             Failure::QueueTimeout => "queue-timeout",
             Failure::Resolve => "resolve",
             Failure::NotAllowed => "not-allowed",
+            Failure::OwnAddress => "own-address",
             Failure::Connect => "connect",
             Failure::ConnectTimeout => "connect-timeout",
             Failure::Exhausted => "exhausted",
@@ -102,7 +106,7 @@ impl Failure {
             Failure::NoTarget | Failure::QueueFull | Failure::QueueTimeout | Failure::Exhausted => Some(503),
             Failure::ConnectTimeout | Failure::SendTimeout | Failure::HeadTimeout => Some(504),
             Failure::BodyTimeout | Failure::TotalTimeout => Some(504),
-            Failure::Resolve | Failure::NotAllowed | Failure::Connect => Some(502),
+            Failure::Resolve | Failure::NotAllowed | Failure::OwnAddress | Failure::Connect => Some(502),
             Failure::Closed | Failure::Malformed | Failure::Cut => Some(502),
             Failure::Script => Some(500),
             Failure::ClientGone | Failure::ClientBody => None,
@@ -115,7 +119,7 @@ impl Failure {
             Failure::NoTarget => "no server is left to answer this request",
             Failure::QueueFull => "too many requests wait for the server behind this gateway",
             Failure::QueueTimeout => "no connection to the server behind this gateway came free in time",
-            Failure::Resolve | Failure::NotAllowed | Failure::Connect => {
+            Failure::Resolve | Failure::NotAllowed | Failure::OwnAddress | Failure::Connect => {
                 "the server behind this gateway cannot be reached"
             }
             Failure::ConnectTimeout => "the server behind this gateway did not take the connection in time",
@@ -139,7 +143,8 @@ impl Failure {
             Failure::Resolve | Failure::Connect | Failure::ConnectTimeout | Failure::SendTimeout => true,
             Failure::Closed | Failure::HeadTimeout | Failure::Malformed | Failure::Cut | Failure::BodyTimeout => true,
             Failure::NoTarget | Failure::QueueFull | Failure::QueueTimeout | Failure::NotAllowed => false,
-            Failure::Exhausted
+            Failure::OwnAddress
+            | Failure::Exhausted
             | Failure::TotalTimeout
             | Failure::ClientGone
             | Failure::ClientBody

@@ -42,6 +42,22 @@ fn options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(move |option| !known(option))
 }
 
+/// The field by which a loop over several gateways is known (RFC 8586): each adds itself.
+pub(crate) const LOOP: &str = "cdn-loop";
+
+/// What this gateway calls itself there.
+const LOOP_ID: &[u8] = b"oroshi";
+
+/// Its line.
+pub(super) const LOOP_LINE: &[u8] = b"CDN-Loop: oroshi\r\n";
+
+/// How many gateways of this kind a request has come through, as far as its fields say.
+pub(crate) fn hops(headers: Headers<'_>) -> usize {
+    let entries = headers.get_all(LOOP).flat_map(|value| value.split(|&byte| byte == b','));
+    let ids = entries.map(|entry| entry.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii());
+    ids.filter(|id| id.eq_ignore_ascii_case(LOOP_ID)).count()
+}
+
 /// Whether a field is among those that `Connection` names.
 pub(super) fn is_named(name: &str, named: &[&[u8]]) -> bool {
     named.iter().any(|option| option.eq_ignore_ascii_case(name.as_bytes()))

@@ -19,7 +19,7 @@ pub(crate) struct Waiting<'r> {
     pub(crate) seat: Seated,
     timeouts: &'r Timeouts,
     /// When all is over.
-    pub(crate) total: u64,
+    total: Cell<u64>,
     phase: Cell<Phase>,
 }
 
@@ -35,18 +35,29 @@ pub(crate) enum Phase {
 
 impl<'r> Waiting<'r> {
     pub(crate) fn new(seat: Seated, timeouts: &'r Timeouts, now: u64) -> Self {
-        Waiting { seat, timeouts, total: after(now, timeouts.total), phase: Cell::new(Phase::Client) }
+        let total = Cell::new(after(now, timeouts.total));
+        Waiting { seat, timeouts, total, phase: Cell::new(Phase::Client) }
+    }
+
+    /// When all is over.
+    pub(crate) fn total(&self) -> u64 {
+        self.total.get()
+    }
+
+    /// What comes has no end: the limit on the whole exchange does not hold.
+    pub(crate) fn is_stream(&self) {
+        self.total.set(u64::MAX);
     }
 
     /// The time for a phase begins now.
     pub(crate) fn enter(&self, phase: Phase, now: u64) {
         self.phase.set(phase);
         let time = match phase {
-            Phase::Client => return self.seat.set_due(self.total),
+            Phase::Client => return self.seat.set_due(self.total()),
             Phase::Send | Phase::Body => self.timeouts.between,
             Phase::Head => self.timeouts.head,
         };
-        self.seat.set_due(after(now, time).min(self.total));
+        self.seat.set_due(after(now, time).min(self.total()));
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -59,7 +70,7 @@ impl<'r> Waiting<'r> {
             return None;
         }
         let failure = match self.phase.get() {
-            _ if monotonic_ns() >= self.total => Failure::TotalTimeout,
+            _ if monotonic_ns() >= self.total() => Failure::TotalTimeout,
             Phase::Client => Failure::TotalTimeout,
             Phase::Send => Failure::SendTimeout,
             Phase::Head => Failure::HeadTimeout,

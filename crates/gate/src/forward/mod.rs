@@ -31,6 +31,7 @@ pub(crate) use carry::request_id;
 pub use edits::{EditError, Edits};
 pub use failure::Failure;
 pub(crate) use failure::{SCRIPT_FAILED, Trouble};
+pub(crate) use fields::hops;
 pub use held::{Inspect, Inspected, Looking, Verdict};
 pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};

@@ -33,11 +33,13 @@ pub struct Outcome {
     pub request_id: Option<RequestId>,
     /// When it began, by [`monotonic_ns`].
     pub began: u64,
+    /// When it began to go anywhere: later than that only where its body was waited for.
+    pub started: u64,
     /// In line for a connection.
     pub queued: u64,
     /// Looking the name up and connecting.
     pub connecting: u64,
-    /// From the beginning to the end of the answer's head.
+    /// From the start to the end of the answer's head.
     pub head: u64,
     /// From the beginning to the last byte from the server behind, which may still be on its way to the client.
     pub total: u64,
@@ -52,6 +54,7 @@ impl Outcome {
 
     pub(super) fn begin(&mut self) {
         self.began = monotonic_ns();
+        self.started = self.began;
     }
 
     /// It has ended, now or when it is known to have.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use oroshi_http1::{Framing, Header, RequestHead, encode};
 
 use super::edits::Edits;
-use super::fields::{copy_kept, holds, is_named, is_plain_connection, named_by_connection};
+use super::fields::{LOOP, LOOP_LINE, copy_kept, holds, is_named, is_plain_connection, named_by_connection};
 use super::rules::{Forwarding, HostPolicy, Rules};
 
 /// What is known of the connection on which a request came.
@@ -36,6 +36,8 @@ pub(crate) struct Request<'r> {
     pub(crate) authority: &'r str,
     /// Whether to ask for the other protocol that the client asks for.
     pub(crate) upgrade: bool,
+    /// Whether the server behind is asked for leave to send the body, where the client asks for it; else the gateway gives it.
+    pub(crate) expect: bool,
     /// The id, where the gateway writes one.
     pub(crate) id: Option<&'r str>,
 }
@@ -122,7 +124,7 @@ impl Request<'_> {
             4 if is("host") => return false,
             // A CGI program behind would take it for HTTP_PROXY (CVE-2016-5385).
             5 if is("proxy") => return false,
-            6 if is("expect") => return self.head.expect_continue,
+            6 if is("expect") => return self.head.expect_continue && self.expect,
             7 if is("upgrade") => return false,
             9 if is("forwarded") => {
                 seen.forwarded |= trusted;
@@ -240,6 +242,9 @@ impl Request<'_> {
         if !self.rules.settings.via.is_empty() {
             write_via(out, self.head.version, &self.rules.settings.via);
         }
+        if self.rules.settings.marks {
+            out.extend_from_slice(LOOP_LINE);
+        }
         out.extend_from_slice(self.rules.settings.request.lines());
         out.extend_from_slice(self.edits.lines());
         match self.head.framing {
@@ -338,7 +343,7 @@ fn without_escaped<'t>(target: &'t str, prefix: &str) -> Option<&'t str> {
 
 /// Fields that are nobody's to take out by naming them in `Connection`: what the gateway says, and what servers decide by.
 fn is_own(name: &str) -> bool {
-    const OWN: [&str; 5] = ["authorization", "cookie", "via", "x-request-id", "cache-control"];
+    const OWN: [&str; 6] = ["authorization", "cookie", "via", "x-request-id", "cache-control", LOOP];
     OWN.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 

@@ -30,10 +30,14 @@ pub struct Timeouts {
     pub head: Duration,
     /// A pause of the server behind: in its answer's body, or while it does not take the request's. Default 60 s.
     pub between: Duration,
-    /// The whole exchange, from the request's head to the last byte from the server behind. Default never.
+    /// The whole exchange, from the request's head to the last byte from the server behind. Neither an upgraded connection nor a stream of
+    /// events (`text/event-stream`) has this limit. Default 6 h.
     pub total: Duration,
     /// A pause in both directions of an upgraded connection. Default one hour.
     pub tunnel: Duration,
+    /// For how long a client that has ended its sending side is still waited for with an answer: it may read on, and over TCP one that has
+    /// left looks the same. Zero: not at all. Default 1 s.
+    pub half_close: Duration,
 }
 
 impl Default for Timeouts {
@@ -43,8 +47,9 @@ impl Default for Timeouts {
             connect: Duration::from_secs(3),
             head: Duration::from_secs(60),
             between: Duration::from_secs(60),
-            total: Duration::MAX,
+            total: Duration::from_secs(6 * 3600),
             tunnel: Duration::from_secs(3600),
+            half_close: Duration::from_secs(1),
         }
     }
 }
@@ -100,6 +105,10 @@ pub struct Settings {
     pub add_prefix: String,
     /// The gateway's name in `Via`, in both directions (RFC 9110, section 7.6.3); none is written where this is empty.
     pub via: String,
+    /// So many bytes of a request's body are waited for, if it has as many, before anything is sent to the server behind; 0: none. Default 64 KiB.
+    pub buffer: usize,
+    /// Whether the gateway adds itself to `CDN-Loop` (RFC 8586), by which a loop over several gateways is known. Default no.
+    pub marks: bool,
     /// Whether a client may switch to another protocol, such as WebSocket. Default yes.
     pub upgrade: bool,
     /// Whether a request is sent again on another connection where that is safe. Default yes.
@@ -122,6 +131,8 @@ impl Default for Settings {
             strip_prefix: String::new(),
             add_prefix: String::new(),
             via: String::new(),
+            buffer: 64 * 1024,
+            marks: false,
             upgrade: true,
             retry: true,
             explain: false,
@@ -198,7 +209,7 @@ impl Rules {
         if !settings.via.bytes().all(in_name) {
             wrong.push(RuleError::Via(settings.via.clone()));
         }
-        let Timeouts { connect, head, between, total, tunnel, queue: _ } = settings.timeouts;
+        let Timeouts { connect, head, between, total, tunnel, queue: _, half_close: _ } = settings.timeouts;
         for (key, time) in [
             ("timeouts.connect", connect),
             ("timeouts.head", head),

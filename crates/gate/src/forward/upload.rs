@@ -12,7 +12,7 @@ use super::answer::{Answer, Course, Ending, Stop};
 use super::link::{Phase, Waiting};
 use super::request_head::is_left_out_of_trailers;
 use super::rules::Rules;
-use crate::upstream::Connection;
+use crate::upstream::{Account, Connection};
 
 /// Why the rest of a request does not go out.
 enum Unsent {
@@ -39,6 +39,31 @@ pub(crate) fn gather(
         end_chunked(body, out, rules);
     }
     Ok(body.is_ended())
+}
+
+/// Waits for more of a body, until all of it is there, or `most` bytes in `out` behind the head, or there is no room for more. Whether that
+/// is all of it.
+pub(crate) async fn buffer(
+    body: &mut RequestBody<'_>,
+    framing: Framing,
+    out: &mut Vec<u8>,
+    (head_bytes, most): (usize, usize),
+    account: &mut Account,
+    rules: &Rules,
+) -> Result<bool, Error> {
+    while out.len() - head_bytes < most && account.holds(out.len() - head_bytes) {
+        match body.chunk().await? {
+            Some(piece) if framing == Framing::Chunked => encode::chunk(out, piece),
+            Some(piece) => out.extend_from_slice(piece),
+            None => {
+                if framing == Framing::Chunked {
+                    end_chunked(body, out, rules);
+                }
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Sends what is left of the message, then the body as it comes, and passes the answer on at the same time. True with the ending when

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use oroshi_net::{BoundListener, Listener, Shutdown};
-use oroshi_server::{Exchange, Server, Settings};
+use oroshi_server::{Error, Exchange, Handler, Refused, Server, Settings};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
@@ -234,11 +234,7 @@ async fn serve(place: Place, door: Door, listener: Listener, shutdown: Shutdown,
         let until = until();
         Box::pin(async move { server.serve([listener.into()], until).await })
     } else {
-        let handler = async move |exchange: &mut Exchange<'_>| {
-            let site = Rc::clone(&place.borrow());
-            site.answer(exchange).await
-        };
-        let server = Server::new(handler, settings);
+        let server = Server::new(Public(place), settings);
         works.ledger.enter(server.counters());
         let until = until();
         Box::pin(async move { server.serve([listener.into()], until).await })
@@ -250,14 +246,30 @@ async fn serve(place: Place, door: Door, listener: Listener, shutdown: Shutdown,
     }
 }
 
+/// What answers clients.
+struct Public(Place);
+
+impl Handler for Public {
+    async fn handle(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+        let site = Rc::clone(&self.0.borrow());
+        site.answer(exchange).await
+    }
+
+    fn refused(&self, refused: &Refused<'_>) {
+        self.0.borrow().tell_refused(refused);
+    }
+}
+
 /// What a server of clients allows.
 fn settings(works: &Works) -> Settings {
     let (plan, limits) = (&works.plan, &works.plan.limits);
     let mut settings = Settings {
         idle_timeout: limits.idle,
         head_timeout: limits.head,
-        body_timeout: limits.body,
-        request_timeout: Duration::MAX,
+        body_timeout: limits.body_pause,
+        request_timeout: limits.body,
+        body_rate: limits.body_rate,
+        body_rate_window: limits.body_rate_window,
         write_timeout: limits.write,
         // `serve` looks after it, as a reload may change it.
         drain_timeout: Duration::MAX,

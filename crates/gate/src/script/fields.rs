@@ -197,6 +197,19 @@ impl Headers {
     }
 }
 
+/// What a script asks an object for that has no such part.
+pub(super) fn no_such_part(object: &str, asked: &Value, parts: &[&str]) -> mlua::Error {
+    let Some(name) = asked.as_string().map(mlua::LuaString::to_string_lossy) else {
+        return mlua::Error::runtime(format!("{object} has named parts alone: expected one of {}", parts.join(", ")));
+    };
+    let shown: String = name.chars().take(64).collect();
+    let hint = match oroshi_words::nearest(&shown, parts.iter().copied()) {
+        Some(near) => format!("did you mean {object}.{near}?"),
+        None => format!("expected one of {}", parts.join(", ")),
+    };
+    mlua::Error::runtime(format!("there is no {object}.{}: {hint}", shown.escape_debug()))
+}
+
 /// What was kept for longer than there is anything behind it.
 pub(super) fn over() -> mlua::Error {
     mlua::Error::runtime("the request is over: expected what is needed of it to be copied before")

@@ -16,15 +16,13 @@ use super::request::Request;
 use super::response::Response;
 use super::{Counters, ErrorKind, Hook, HookCounts, Reply, Script, ScriptError, ScriptSettings};
 use crate::forward::{Inspect, Inspected, Looking, Verdict};
+use crate::seldom::Seldom;
 
 /// How many calls of `on_log` may be under way on one core. Beyond that requests are not told.
 const MOST_LOGS: usize = 1000;
 
 /// The longest text that says where a request goes, bytes: no host, socket or name is longer.
 const PLACE_BYTES: usize = 4096;
-
-/// How often calls that were refused as too many were under way are told.
-const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// A script on one core, at work for a plan.
 #[derive(Debug)]
@@ -35,7 +33,7 @@ pub(crate) struct Desk {
     pub(crate) logs: Rc<Logs>,
     /// The requests that the script knows.
     known: Known,
-    refused: Cell<Refused>,
+    refused: Cell<Seldom>,
 }
 
 /// One request's visit to a script. Clones are the same visit.
@@ -61,13 +59,6 @@ struct Known {
 struct Place {
     desk: Rc<Desk>,
     number: u32,
-}
-
-/// Calls that were refused as too many were under way, and are not told yet.
-#[derive(Clone, Copy, Debug, Default)]
-struct Refused {
-    count: u64,
-    told: Option<Instant>,
 }
 
 /// Where `on_route` has a request go.
@@ -204,18 +195,6 @@ impl Desk {
             return;
         }
         tracing::error!(script = self.settings.name, hook = hook.name(), kind = error.kind.name(), "{error}");
-    }
-}
-
-impl Refused {
-    /// One more. How many there are to be told of now, if any.
-    fn next(&mut self, now: Instant) -> Option<u64> {
-        self.count += 1;
-        if self.told.is_some_and(|told| now.saturating_duration_since(told) < TELL_EVERY) {
-            return None;
-        }
-        self.told = Some(now);
-        Some(std::mem::take(&mut self.count))
     }
 }
 

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oroshi_lookup::{Lookup, Stores};
+use oroshi_lookup::{Lookup, StoreKind, StoreSettings, Stores};
 
 pub(crate) use api::{Reply, http_client};
 pub(crate) use cache::Cache;
@@ -205,6 +205,22 @@ pub(crate) struct Tools {
     pub(crate) core: usize,
     /// What is counted of the script on this core; outlives reloads.
     pub(crate) counters: Arc<Counters>,
+}
+
+/// The names of the stores of a configuration.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Names {
+    pub(crate) memcached: Vec<String>,
+    pub(crate) sql: Vec<String>,
+}
+
+impl Names {
+    pub(crate) fn of(stores: &[StoreSettings]) -> Self {
+        let (sql, memcached): (Vec<_>, Vec<_>) =
+            stores.iter().partition(|store| matches!(store.kind, StoreKind::Sql(_)));
+        let names = |stores: Vec<&StoreSettings>| stores.into_iter().map(|store| store.name.clone()).collect();
+        Names { memcached: names(memcached), sql: names(sql) }
+    }
 }
 
 /// A look-up that is declared in the configuration.

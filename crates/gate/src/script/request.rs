@@ -4,16 +4,22 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 
-use mlua::{AnyUserData, Lua, UserData, UserDataFields, UserDataMethods, Value};
+use mlua::{AnyUserData, Lua, MetaMethod, UserData, UserDataFields, UserDataMethods, Value};
 use oroshi_http1::Version;
 use oroshi_server::Exchange;
 use oroshi_words::query;
 
-use super::fields::{Fields, Headers, over};
+use super::fields::{Fields, Headers, no_such_part, over};
 use crate::forward::{RequestId, is_path};
 
 /// The longest target that a script can give, bytes: what `limits.target-bytes` takes of clients, if it is not said.
 const TARGET_BYTES: usize = 8192;
+
+/// What a script finds in `request`.
+const PARTS: [&str; 16] = [
+    "args", "client", "cookie", "ctx", "fields", "headers", "host", "id", "method", "path", "query", "route", "scheme",
+    "target", "values", "version",
+];
 
 /// What a script may know of a request, and what it makes of it. Clones are the same one, also for another script.
 #[derive(Clone, Debug)]
@@ -157,6 +163,10 @@ impl UserData for RequestView {
         methods.add_method("fields", |lua, this, ()| this.get()?.fields.listed(lua));
         methods
             .add_method("cookie", |lua, this, name: mlua::LuaString| this.get()?.fields.cookie(lua, &name.as_bytes()));
+        // For what is none of these.
+        methods.add_meta_method(MetaMethod::Index, |_, _, asked: Value| {
+            Err::<Value, _>(no_such_part("request", &asked, &PARTS))
+        });
     }
 }
 

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use mlua::{UserData, UserDataFields, UserDataMethods, Value};
+use mlua::{MetaMethod, UserData, UserDataFields, UserDataMethods, Value};
 
-use super::fields::{Fields, Headers, over};
+use super::fields::{Fields, Headers, no_such_part, over};
 use super::request::kept;
 use crate::forward::Inspected;
 
@@ -87,5 +87,9 @@ impl UserData for ResponseView {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("values", |lua, this, name: mlua::LuaString| this.get()?.fields.all(lua, &name.as_bytes()));
         methods.add_method("fields", |lua, this, ()| this.get()?.fields.listed(lua));
+        // For what is none of these.
+        methods.add_meta_method(MetaMethod::Index, |_, _, asked: Value| {
+            Err::<Value, _>(no_such_part("response", &asked, &["fields", "headers", "length", "status", "values"]))
+        });
     }
 }

@@ -12,7 +12,7 @@ use oroshi_script::{Confines, Coroutine, Engine, Kind, Progress, Report};
 use tokio::time::{Instant, timeout_at};
 
 use super::api::{self, Host};
-use super::{Counters, ErrorKind, Hook, HookCounts, HookSet, Modules, ScriptError, ScriptSettings, Tools};
+use super::{Counters, ErrorKind, Hook, HookCounts, HookSet, Modules, Names, ScriptError, ScriptSettings, Tools};
 
 /// How many calls may be under way in a state at once. Rust can hold some 8,000 values of a state (LUAI_MAXCSTACK), of which each call is one.
 const MOST_CALLS: usize = 2_000;
@@ -46,8 +46,9 @@ pub(crate) struct Script {
 
 impl Script {
     /// Runs a script's top level in a state that is thrown away, and tells which hooks it has. What waits is refused.
-    pub(crate) fn check(settings: &ScriptSettings) -> Result<HookSet, ScriptError> {
-        let script = Self::new(settings, Host::new(&settings.name, None), Arc::default())?;
+    /// `stores`: those that there will be, by which it may name no others.
+    pub(crate) fn check(settings: &ScriptSettings, stores: Option<&Names>) -> Result<HookSet, ScriptError> {
+        let script = Self::new(settings, Host::to_check(&settings.name, stores), Arc::default())?;
         let mut hooks = HookSet::default();
         Hook::ALL.into_iter().filter(|&hook| script.has(hook)).for_each(|hook| hooks.add(hook));
         Ok(hooks)

@@ -1,6 +1,6 @@
 //! What all requests of one core share: the scratch buffer, spare buffers, the connector, the deadlines.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -8,6 +8,7 @@ use std::rc::Rc;
 use oroshi_net::{Connector, ConnectorOptions};
 
 use super::clock::Clock;
+use crate::seldom::Seldom;
 
 /// How much one read takes in at most, in bytes.
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -18,8 +19,15 @@ pub(crate) struct Engine {
     pub(crate) scratch: RefCell<Box<[u8]>>,
     pub(crate) connector: Connector,
     pub(crate) clock: Rc<Clock>,
+    /// Requests for the gateway's own sockets, as far as operators were told.
+    pub(super) own_told: Cell<Seldom>,
     spares: RefCell<Vec<Vec<u8>>>,
+    /// Bytes of requests' bodies that were waited for and are still held.
+    buffered: Cell<usize>,
 }
+
+/// So many bytes of requests' bodies are held by a core at most; beyond that they stream.
+const MOST_BUFFERED: usize = 64 << 20;
 
 impl Engine {
     pub(super) fn new() -> Self {
@@ -27,8 +35,15 @@ impl Engine {
             scratch: RefCell::new(vec![0; SCRATCH_BYTES].into()),
             connector: Connector::new(ConnectorOptions::default()),
             clock: Rc::new(Clock::new()),
+            own_told: Cell::default(),
             spares: RefCell::default(),
+            buffered: Cell::new(0),
         }
+    }
+
+    /// An account of bytes that a request holds.
+    pub(crate) fn account(self: &Rc<Self>) -> Account {
+        Account { bytes: 0, engine: Rc::clone(self) }
     }
 
     /// An empty buffer, which goes back when it is dropped. Nothing is allocated for it here.
@@ -40,6 +55,29 @@ impl Engine {
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("under_way", &self.clock.seats()).finish_non_exhaustive()
+    }
+}
+
+/// How many bytes of its body a request holds; none any more when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Account {
+    bytes: usize,
+    engine: Rc<Engine>,
+}
+
+impl Account {
+    /// It holds so many; whether there is room for more.
+    pub(crate) fn holds(&mut self, bytes: usize) -> bool {
+        let others = self.engine.buffered.get() - self.bytes;
+        self.bytes = bytes;
+        self.engine.buffered.set(others + bytes);
+        others + bytes < MOST_BUFFERED
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.engine.buffered.set(self.engine.buffered.get() - self.bytes);
     }
 }
 

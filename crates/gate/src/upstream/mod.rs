@@ -2,7 +2,7 @@
 //! between cores but what is counted.
 //!
 //! Read `target` (a place), `pool` (its connections; its decisions are `slots` and `health`, without I/O), `pools` (all of a core's,
-//! with one sweep for all deadlines: `clock`), `balance` (several targets), `names`, `engine` and `counters`.
+//! with one sweep for all deadlines: `clock`), `balance` (several targets), `names`, `own` (the gateway's own sockets, which are no targets), `engine` and `counters`.
 
 mod balance;
 mod clock;
@@ -10,6 +10,7 @@ mod counters;
 mod engine;
 mod health;
 mod names;
+mod own;
 mod pool;
 mod pools;
 mod recent;
@@ -19,8 +20,9 @@ mod target;
 pub use balance::{Balancer, Policy, hash};
 pub(crate) use clock::{Seated, after};
 pub use counters::{Counters, Counts, LATENCY_BOUNDS_US};
-pub(crate) use engine::{Engine, Spare};
+pub(crate) use engine::{Account, Engine, Spare};
 pub use health::Ejection;
+pub use own::OwnSockets;
 pub use pool::{Allow, Pool, PoolSettings};
 pub(crate) use pool::{Connection, Lease, Patience};
 pub use pools::{Pools, Registry, Settings, TargetCounts};

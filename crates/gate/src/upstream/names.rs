@@ -10,7 +10,7 @@ use oroshi_net::{Peer, monotonic_ns};
 use tokio::sync::Mutex;
 
 use super::clock::after;
-use super::pool::PoolSettings;
+use super::pool::{PoolSettings, canonical};
 
 /// What is known of one name.
 #[derive(Debug, Default)]
@@ -59,6 +59,6 @@ async fn look_up(host: &str) -> io::Result<Rc<[IpAddr]>> {
 
 /// The places that a look-up's answer leads to, as far as they are allowed.
 pub(crate) fn allowed(addresses: &[IpAddr], port: u16, settings: &PoolSettings) -> Vec<Peer> {
-    let allow = |address: &&IpAddr| settings.allow.as_ref().is_none_or(|allow| allow(address.to_canonical()));
-    addresses.iter().filter(allow).map(|&address| Peer::Tcp(SocketAddr::new(address, port))).collect()
+    let allow = |address: &SocketAddr| settings.allow.as_ref().is_none_or(|allow| allow(canonical(*address)));
+    addresses.iter().map(|&address| SocketAddr::new(address, port)).filter(allow).map(Peer::Tcp).collect()
 }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,13 @@ use super::counters::Counters;
 use super::engine::Engine;
 use super::health::{Ejection, Health};
 use super::names::{Name, allowed};
+use super::own::OwnSockets;
 use super::slots::{Caps, Grant, Slots, Take};
 use super::target::Target;
 use crate::forward::{Failure, Trouble};
 
 /// Tells whether an address may be connected to. An IPv4 address inside an IPv6 one comes as the IPv4 one.
-pub type Allow = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+pub type Allow = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
 
 /// How a target's connections are kept, on each core.
 #[derive(Clone)]
@@ -50,6 +51,9 @@ pub struct PoolSettings {
     pub name_negative_ttl: Duration,
     /// Which addresses may be connected to; all of them where this is `None`.
     pub allow: Option<Allow>,
+    /// Sockets of this process that are no targets, whatever `allow` says; `None` where somebody who configures the gateway has named the
+    /// targets.
+    pub own: Option<OwnSockets>,
 }
 
 impl Default for PoolSettings {
@@ -67,6 +71,7 @@ impl Default for PoolSettings {
             name_ttl: Duration::from_secs(30),
             name_negative_ttl: Duration::from_secs(1),
             allow: None,
+            own: None,
         }
     }
 }
@@ -282,9 +287,9 @@ impl Pool {
         seat.set_due(due);
         let peers = match &self.target {
             Target::Peer(peer) => {
-                let refused = |address: IpAddr| Trouble::unsent(Failure::NotAllowed, || address.to_string());
+                let refused = |address: SocketAddr| Trouble::unsent(Failure::NotAllowed, || address.to_string());
                 match peer {
-                    Peer::Tcp(address) if !self.allows(address.ip()) => return Err(refused(address.ip())),
+                    Peer::Tcp(address) if !self.allows(*address) => return Err(refused(*address)),
                     peer => vec![peer.clone()],
                 }
             }
@@ -292,6 +297,9 @@ impl Pool {
                 seat.bound(self.resolve(host, *port)).await.unwrap_or_else(|| Err(overdue()))?
             }
         };
+        if let Some(own) = peers.iter().find(|peer| self.is_own(peer)) {
+            return Err(self.refuse_own(own));
+        }
         let mut last = None;
         for (place, peer) in peers.iter().enumerate() {
             // Each address gets its share of the time that is left.
@@ -339,8 +347,28 @@ impl Pool {
         Ok(peers)
     }
 
-    fn allows(&self, address: IpAddr) -> bool {
-        self.settings.borrow().allow.as_ref().is_none_or(|allow| allow(address.to_canonical()))
+    fn allows(&self, address: SocketAddr) -> bool {
+        self.settings.borrow().allow.as_ref().is_none_or(|allow| allow(canonical(address)))
+    }
+
+    /// Whether a connection there would come in at this gateway.
+    fn is_own(&self, peer: &Peer) -> bool {
+        self.settings.borrow().own.as_ref().is_some_and(|own| own.hold(peer))
+    }
+
+    /// Tells operators, now and then.
+    #[cold]
+    fn refuse_own(&self, own: &Peer) -> Trouble {
+        let mut told = self.engine.own_told.get();
+        if let Some(count) = told.next(std::time::Instant::now()) {
+            let target = &self.target;
+            tracing::warn!(
+                count,
+                "a row or a script names `{target}` for a server, which is {own}, where this gateway itself listens: answered 502"
+            );
+        }
+        self.engine.own_told.set(told);
+        Trouble::unsent(Failure::OwnAddress, || format!("{own} is where this gateway itself listens"))
     }
 
     /// Takes note of what a request came to, for the target's health.
@@ -413,6 +441,11 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("target", &self.target).field("load", &self.load()).finish_non_exhaustive()
     }
+}
+
+/// The same address, as IPv4 if it is one.
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// A place in line; left when dropped.

@@ -42,6 +42,7 @@ impl Setup {
             head: HANG * 2,
             between: HANG * 2,
             tunnel: HANG * 2,
+            half_close: HANG * 2,
             ..Default::default()
         };
         Setup {

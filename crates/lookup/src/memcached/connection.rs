@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use tokio::time::{Instant, Sleep, timeout_at};
 
 use super::wire::{self, Reply, Request};
 use crate::answer::Failure;
-use crate::breaker::{Breaker, State as BreakerState};
+use crate::breaker::{Breaker, Looks, State as BreakerState};
 use crate::clock;
 use crate::settings::MemcachedSettings;
 
@@ -53,6 +53,8 @@ struct State {
     connected: bool,
     connects: u64,
     closed: bool,
+    /// It is being asked whether it is back.
+    probing: bool,
 }
 
 #[derive(Debug)]
@@ -100,6 +102,7 @@ impl Server {
             connected: false,
             connects: 0,
             closed: false,
+            probing: false,
         };
         let server = Rc::new(Server { name, place, settings, state: RefCell::new(state) });
         tokio::task::spawn_local(Rc::clone(&server).drive());
@@ -118,7 +121,7 @@ impl Server {
             if state.asked.len() >= self.settings.pending {
                 return Err(Failure::Busy);
             }
-            if !state.breaker.may_pass(clock::now()) {
+            if state.breaker.is_open() {
                 return Err(Failure::BreakerOpen);
             }
             let (answer, answered) = oneshot::channel();
@@ -148,7 +151,11 @@ impl Server {
         let state = self.state.borrow();
         ServerState {
             server: self.name.clone(),
-            breaker: state.breaker.state(clock::now()),
+            breaker: match (state.breaker.is_open(), state.probing) {
+                (false, _) => BreakerState::Closed,
+                (true, false) => BreakerState::Open,
+                (true, true) => BreakerState::Probing,
+            },
             connected: state.connected,
             connects: state.connects,
             pending: state.asked.len(),
@@ -157,13 +164,25 @@ impl Server {
 
     async fn drive(self: Rc<Self>) {
         let connector = Connector::new(ConnectorOptions::default());
+        let mut looks = None;
         loop {
-            poll_fn(|cx| self.poll_wanted(cx)).await;
+            let is_left_alone = self.state.borrow().breaker.is_open();
+            if is_left_alone {
+                let pause = looks.get_or_insert_with(|| Looks::new(self.settings.breaker)).next(fastrand::f64());
+                self.pause(pause).await;
+            } else {
+                looks = None;
+                poll_fn(|cx| self.poll_wanted(cx)).await;
+            }
             if self.state.borrow().closed {
                 break;
             }
+            self.state.borrow_mut().probing = is_left_alone;
             let failure = match self.connect(&connector).await {
                 Ok(stream) => {
+                    if is_left_alone {
+                        self.ask_version();
+                    }
                     self.connected(true);
                     let ended = Connection::new(&self, stream).serve().await;
                     self.connected(false);
@@ -171,9 +190,30 @@ impl Server {
                 }
                 Err(failure) => failure,
             };
+            self.state.borrow_mut().probing = false;
             self.fail(&failure);
         }
         self.fail(&Failure::Closed);
+    }
+
+    /// Until then, or until it is closed.
+    async fn pause(&self, pause: Duration) {
+        let mut time = std::pin::pin!(tokio::time::sleep(pause));
+        poll_fn(|cx| {
+            let mut state = self.state.borrow_mut();
+            state.driver = Some(cx.waker().clone());
+            if state.closed { Poll::Ready(()) } else { time.as_mut().poll(cx) }
+        })
+        .await;
+    }
+
+    /// Asks whether it is back: the first thing on a new connection, which requests then go on with. Nobody waits for the answer.
+    fn ask_version(&self) {
+        let mut state = self.state.borrow_mut();
+        let (answer, _) = oneshot::channel();
+        wire::version(&mut state.out);
+        let deadline = Instant::now() + self.settings.timeout;
+        state.asked.push_back(Asked { request: Request::Version, key: Box::default(), deadline, answer });
     }
 
     /// Until something is asked, or it is closed.
@@ -228,7 +268,7 @@ impl Server {
                 failure => failure.clone(),
             };
             if failure.is_its_fault()
-                && let Some(news) = state.breaker.failed(clock::now(), fastrand::f64())
+                && let Some(news) = state.breaker.failed(clock::now())
             {
                 news.tell(&format!("the memcached server `{}`", self.name), Some(&failure));
             }

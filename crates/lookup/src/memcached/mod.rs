@@ -7,6 +7,7 @@ mod connection;
 mod ring;
 pub mod wire;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -28,6 +29,8 @@ pub(crate) struct Memcached {
     servers: Vec<Rc<Server>>,
     ring: Ring,
     settings: Rc<MemcachedSettings>,
+    /// Requests of scripts that are under way.
+    of_scripts: Cell<usize>,
 }
 
 impl Memcached {
@@ -40,7 +43,7 @@ impl Memcached {
         };
         let servers = settings.servers.iter().map(server).collect();
         let ring = Ring::new(settings.servers.iter().map(String::as_str));
-        Memcached { name, servers, ring, settings }
+        Memcached { name, servers, ring, settings, of_scripts: Cell::new(0) }
     }
 
     pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Box<[u8]>>, StoreError> {
@@ -67,6 +70,15 @@ impl Memcached {
         Ok(self.ask(Request::Delete, key, |out| wire::delete(key, out)).await? == Got::Done)
     }
 
+    /// A place for a request of a script: they may take half of those that one server has, so that look-ups find room.
+    pub(crate) fn enter(&self) -> Result<Place<'_>, StoreError> {
+        if self.of_scripts.get() >= (self.settings.pending / 2).max(1) {
+            return Err(self.error(Failure::Busy));
+        }
+        self.of_scripts.set(self.of_scripts.get() + 1);
+        Ok(Place(&self.of_scripts))
+    }
+
     pub(crate) fn state(&self) -> Vec<ServerState> {
         self.servers.iter().map(|server| server.state()).collect()
     }
@@ -89,6 +101,15 @@ impl Memcached {
 impl Drop for Memcached {
     fn drop(&mut self) {
         self.servers.iter().for_each(|server| server.close());
+    }
+}
+
+/// A script's request that is under way.
+pub(crate) struct Place<'a>(&'a Cell<usize>);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 

@@ -14,6 +14,8 @@ pub enum Request {
     Set,
     /// `delete`.
     Delete,
+    /// `version`, which asks whether the server is there.
+    Version,
 }
 
 /// A reply, as it stands in the bytes.
@@ -30,7 +32,7 @@ pub enum Reply<'a> {
     },
     /// To `get`: there is none. To `delete`: there was none.
     Missing,
-    /// To `set` and `delete`: it is done.
+    /// To `set` and `delete`: it is done. To `version`: the server is there.
     Done,
     /// The server understood, and could not: out of memory, value too large. The connection is fine.
     ServerError(&'a [u8]),
@@ -73,6 +75,7 @@ pub fn decode(bytes: &[u8], asked: Request, value_limit: usize) -> Result<Option
         Request::Get => "get",
         Request::Set => "set",
         Request::Delete => "delete",
+        Request::Version => "version",
     };
     let Some((line, taken)) = line(bytes)? else { return Ok(None) };
     if let Some(message) = line.strip_prefix(b"SERVER_ERROR") {
@@ -81,6 +84,7 @@ pub fn decode(bytes: &[u8], asked: Request, value_limit: usize) -> Result<Option
     let reply = match (asked, line) {
         (Request::Get, b"END") | (Request::Delete, b"NOT_FOUND") => Reply::Missing,
         (Request::Set, b"STORED") | (Request::Delete, b"DELETED") => Reply::Done,
+        (Request::Version, _) if line.starts_with(b"VERSION ") => Reply::Done,
         (Request::Get, _) if line.starts_with(b"VALUE ") => {
             let (key, flags, length) = value_line(line).ok_or(Garbage::Line(name))?;
             if length > value_limit {
@@ -121,6 +125,11 @@ pub fn set(key: &[u8], data: &[u8], flags: u32, ttl_seconds: u32, out: &mut Vec<
 /// Appends a `delete`.
 pub fn delete(key: &[u8], out: &mut Vec<u8>) {
     command(b"delete ", key, b"\r\n", out);
+}
+
+/// Appends a `version`.
+pub fn version(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"version\r\n");
 }
 
 /// Whether the protocol can carry a key: anything else would be a command of its own.

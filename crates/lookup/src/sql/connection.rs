@@ -9,7 +9,10 @@ use futures_util::StreamExt as _;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, Column as _, ConnectOptions as _, Connection as _, Row as _, TypeInfo as _, ValueRef as _};
+use sqlx::{
+    AssertSqlSafe, Column as _, ConnectOptions as _, Connection as _, Either, Executor as _, Row as _, SqlSafeStr as _,
+    Statement as _, TypeInfo as _, ValueRef as _,
+};
 
 use crate::answer::Failure;
 use crate::settings::{Secret, SqlSettings};
@@ -123,6 +126,26 @@ pub(crate) fn parse_url(settings: &SqlSettings) -> Result<Database, String> {
 }
 
 impl Database {
+    /// What a database has said, without the user and the password, if it names them.
+    pub(super) fn hide(&self, words: Box<str>, password: Option<&Secret>) -> Box<str> {
+        let user = match self {
+            Database::Sqlite(_) => return words,
+            Database::MySql(at) => at.get_username(),
+            Database::Postgres(at) => at.get_username(),
+        };
+        let mut hidden = words.into_string();
+        for quote in ['\'', '"', '`'] {
+            let named = format!("{quote}{user}{quote}");
+            if !user.is_empty() && hidden.contains(&named) {
+                hidden = hidden.replace(&named, &format!("{quote}...{quote}"));
+            }
+        }
+        match password.map(Secret::reveal).filter(|password| !password.is_empty()) {
+            Some(password) if hidden.contains(password) => hidden.replace(password, "...").into(),
+            _ => hidden.into(),
+        }
+    }
+
     /// Connects, and asks the server to give up by itself what has taken longer than `limit`: a query that nobody waits
     /// for any more would go on there otherwise, and take one of its connections.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, Failure> {
@@ -210,7 +233,19 @@ impl Connection {
     ) -> Result<Rows, Failure> {
         match self {
             Connection::Sqlite(connection) => query_sqlite(connection, query, parameters, bounds).await,
-            Connection::MySql(connection) => query_mysql(connection, query, parameters, bounds).await,
+            Connection::MySql(connection) => {
+                // sqlx's own error for this leaves the connection waiting for an answer that does not come.
+                let prepared = (&mut *connection).prepare(AssertSqlSafe(Arc::clone(query)).into_sql_str()).await;
+                let expected = match prepared.map_err(failure)?.parameters() {
+                    Some(Either::Right(count)) => count,
+                    _ => parameters.len(),
+                };
+                if expected != parameters.len() {
+                    let why = format!("the query has {expected} parameters, and {} were given", parameters.len());
+                    return Err(Failure::Refused(why.into()));
+                }
+                query_mysql(connection, query, parameters, bounds).await
+            }
             Connection::Postgres(connection) => query_postgres(connection, query, parameters, bounds).await,
         }
     }
@@ -343,7 +378,7 @@ fn unreadable(column: &str, kind: &str) -> Failure {
 }
 
 /// What an error means for the connection, and for whoever asked.
-fn failure(error: sqlx::Error) -> Failure {
+pub(super) fn failure(error: sqlx::Error) -> Failure {
     match error {
         sqlx::Error::Database(error) => {
             let message = error.message().into();
@@ -359,7 +394,9 @@ fn failure(error: sqlx::Error) -> Failure {
             match error.code().as_deref() {
                 // SQLite: SQLITE_BUSY and SQLITE_LOCKED with their extended codes: somebody held a lock for too long.
                 Some("5" | "6" | "261" | "262" | "517" | "773") => Failure::Timeout,
-                // PostgreSQL (its appendix A): query_canceled, which the server's own limit causes; connection
+                // PostgreSQL (its appendix A): protocol_violation, which a wrong number of parameters is.
+                Some("08P01") => Failure::Refused(message),
+                // query_canceled, which the server's own limit causes; connection
                 // exceptions; the server ends the session.
                 Some("57014") => Failure::Timeout,
                 Some(code) if code.starts_with("08") || code.starts_with("57P") => Failure::Lost(message),

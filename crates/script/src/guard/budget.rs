@@ -4,6 +4,8 @@
 //! take turns in one state are counted apart. How far it is when a slice ends, LuaJIT does not tell; so the place in the state where it counts
 //! is found when the state is made.
 
+mod charge;
+
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

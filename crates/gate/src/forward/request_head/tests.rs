@@ -23,6 +23,7 @@ fn written_with(request: &str, from: &str, settings: Settings, target: Option<&s
         edits: &edits,
         authority: "behind:81",
         upgrade: crate::forward::fields::is_websocket(head.upgrade) && rules.settings.upgrade,
+        expect: true,
         id,
     };
     let mut out = Vec::new();

@@ -21,8 +21,8 @@ use mlua::{IntoLua, IntoLuaMulti, Lua, MultiValue, Table, Value};
 use oroshi_lookup::{Answer, Rows};
 use oroshi_script::{Data, Engine, Error};
 
-use super::Tools;
 use super::cache::{Asked, Ticket};
+use super::{Names, Tools};
 use args::{Args, Wrong};
 
 pub(crate) use http::client as http_client;
@@ -39,6 +39,8 @@ pub(crate) struct Host {
     script: String,
     /// None while a script is checked.
     tools: Option<Tools>,
+    /// The stores that there will be, where that is known while a script is checked.
+    names: Option<Names>,
     /// What the call that has just stopped waits for.
     pending: RefCell<Option<Pending>>,
     /// What the call that is running has promised to make.
@@ -75,7 +77,17 @@ pub(crate) enum Done {
 
 impl Host {
     pub(crate) fn new(script: &str, tools: Option<Tools>) -> Self {
-        Host { script: script.to_owned(), tools, pending: RefCell::default(), tickets: RefCell::default() }
+        Host { script: script.to_owned(), tools, names: None, pending: RefCell::default(), tickets: RefCell::default() }
+    }
+
+    /// For a check, where these are the stores.
+    pub(crate) fn to_check(script: &str, names: Option<&Names>) -> Self {
+        Host { names: names.cloned(), ..Host::new(script, None) }
+    }
+
+    /// At a check: whether there will be a store of this name, as far as that is known.
+    fn expects(&self, name: &str, kind: impl Fn(&Names) -> &Vec<String>) -> bool {
+        self.names.as_ref().is_none_or(|names| kind(names).iter().any(|known| known == name))
     }
 
     /// Takes what is waited for.

@@ -29,10 +29,11 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.memcached", |lua, host, args| {
         let name = args.text(lua, "name")?;
         let name = name.to_string_lossy();
-        let Ok(tools) = host.tools() else { return now(lua, true) };
-        let store = tools.stores.memcached(&name);
-        let store =
-            store.map_err(|_| Wrong::new(format!("there is no memcached store `{name}` in the configuration")))?;
+        let unknown = || Wrong::new(format!("there is no memcached store `{name}` in the configuration"));
+        let Ok(tools) = host.tools() else {
+            return if host.expects(&name, |names| &names.memcached) { now(lua, true) } else { Err(unknown()) };
+        };
+        let store = tools.stores.memcached(&name).map_err(|_| unknown())?;
         now(lua, lua.create_userdata(Memcached(store))?)
     })?;
     library.add("memcached:get", |lua, _, args| {
@@ -56,10 +57,12 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.sql", |lua, host, args| {
         let name = args.text(lua, "name")?;
         let name = name.to_string_lossy();
-        let Ok(tools) = host.tools() else { return now(lua, true) };
-        let store = tools.stores.sql(&name);
-        let store = store.map_err(|_| Wrong::new(format!("there is no SQL store `{name}` in the configuration")))?;
-        now(lua, lua.create_userdata(Sql(store))?)
+        let unknown = || Wrong::new(format!("there is no SQL store `{name}` in the configuration"));
+        let Ok(tools) = host.tools() else {
+            return if host.expects(&name, |names| &names.sql) { now(lua, true) } else { Err(unknown()) };
+        };
+        let store = tools.stores.sql(&name).map_err(|_| unknown())?;
+        now(lua, lua.create_userdata(Sql(store.used_by(&host.script)))?)
     })?;
     library.add("sql:query", |lua, _, args| query(lua, args, Shape::All))?;
     library.add("sql:row", |lua, _, args| query(lua, args, Shape::First))?;

@@ -77,10 +77,3 @@ fn a_place_to_go_to_is_short() {
         }
     });
 }
-
-#[test]
-fn refusals_are_told_once_a_second_with_their_count() {
-    let (mut refused, begun) = (Refused::default(), Instant::now());
-    let told: Vec<_> = (0..2_500).filter_map(|ms| refused.next(begun + Duration::from_millis(ms))).collect();
-    assert_eq!(told, [1, 1000, 1000]);
-}

@@ -10,7 +10,7 @@ use super::*;
 fn hooks_are_found_and_called() {
     let bench = Bench::new();
     let source = "function init() started = gate.core end function on_request(...) return started, ... end function on_log() end";
-    let hooks = Script::check(&bench.settings(source)).unwrap();
+    let hooks = Script::check(&bench.settings(source), None).unwrap();
     let found: Vec<_> = Hook::ALL.into_iter().filter(|&hook| hooks.has(hook)).collect();
     assert_eq!(found, [Hook::Init, Hook::Request, Hook::Log]);
     run(async {
@@ -33,7 +33,7 @@ fn hooks_are_found_and_called() {
 #[test]
 fn a_check_tells_what_is_wrong_and_asks_nobody() {
     let bench = Bench::new();
-    let told_of = |source| Script::check(&bench.settings(source)).map(|_| ()).map_err(|error| told(&error));
+    let told_of = |source| Script::check(&bench.settings(source), None).map(|_| ()).map_err(|error| told(&error));
     assert_eq!(told_of("db, cache = gate.sql('any'), gate.memcached('any') gate.info('hello')"), Ok(()));
     let wrong = [
         ("\nx = = 1", "error a.lua:2: unexpected symbol near '='"),

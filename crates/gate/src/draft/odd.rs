@@ -1,0 +1,91 @@
+//! What of a draft is no mistake, and most likely not meant so; and which addresses are one.
+
+use std::collections::HashMap;
+
+use oroshi_lookup::{StoreKind, StoreSettings};
+use oroshi_net::Peer;
+
+use super::Wrong;
+use crate::plan::{Action, KeyFrom, Lookup, Route, Script, Upstream};
+use crate::route::Matcher;
+
+/// Whether two addresses cannot both be listened on. With several threads, and so with sockets that share a port, one address beside all of
+/// them can: the kernel takes the closer one.
+pub(super) fn is_one_socket(one: &Peer, other: &Peer, threads: usize) -> bool {
+    match (one, other) {
+        (Peer::Tcp(one), Peer::Tcp(other)) => {
+            let is_covered = threads == 1 && (one.ip().is_unspecified() || other.ip().is_unspecified());
+            one.port() != 0 && one.port() == other.port() && (one.ip() == other.ip() || is_covered)
+        }
+        (one, other) => one == other,
+    }
+}
+
+/// Routes that no request can take, as another one before them fits whatever they fit.
+pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], wrong: &mut Wrong) {
+    let mut seen: HashMap<_, usize> = HashMap::new();
+    for (place, matcher) in matchers.iter().enumerate() {
+        let mut methods = matcher.methods.clone();
+        methods.sort();
+        let mut headers: Vec<_> =
+            matcher.headers.iter().map(|field| (field.name.to_ascii_lowercase(), field.value.clone())).collect();
+        headers.sort();
+        let path = matcher.path.trim_end_matches('/');
+        let hosts = if matcher.hosts.is_empty() { vec![None] } else { matcher.hosts.iter().map(Some).collect() };
+        let mut first = Vec::new();
+        for host in &hosts {
+            let fits = (*host, path, methods.clone(), headers.clone());
+            match seen.get(&fits) {
+                Some(&before) => first.push(before),
+                None => drop(seen.insert(fits, place)),
+            }
+        }
+        if let Some(&before) = first.first().filter(|&&before| first.len() == hosts.len() && before != place) {
+            let name = &routes[before].name;
+            let problem = format!("no request takes it: route `{name}` stands before it, and fits all that it fits");
+            wrong.warn(format!("route[{}]", place + 1), problem);
+        }
+    }
+}
+
+/// What is configured and of no use. A script may name whatever there is.
+pub(super) fn unused(
+    routes: &[Route],
+    lookups: &[Lookup],
+    upstreams: &[Upstream],
+    scripts: &[Script],
+    stores: &[StoreSettings],
+    wrong: &mut Wrong,
+) {
+    for (place, script) in scripts.iter().enumerate() {
+        let is_used = routes.iter().any(|route| route.script == Some(place))
+            || lookups.iter().any(|lookup| lookup.key == KeyFrom::Script(place));
+        if !is_used {
+            wrong.warn(format!("script.{}", script.settings.name), "no route and no look-up uses it");
+        }
+    }
+    if !scripts.is_empty() {
+        return;
+    }
+    for (place, upstream) in upstreams.iter().enumerate() {
+        if !routes.iter().any(|route| route.action == Action::Forward(place)) {
+            wrong.warn(format!("upstream.{}", upstream.name), "no route uses it");
+        }
+    }
+    for (place, lookup) in lookups.iter().enumerate() {
+        if !routes.iter().any(|route| route.action == Action::Lookup(place)) {
+            wrong.warn(format!("lookup.{}", lookup.settings.name), "no route uses it");
+        }
+    }
+    for store in stores {
+        let is_used = lookups.iter().any(|lookup| {
+            let settings = &lookup.settings;
+            settings.memcached.as_ref().is_some_and(|tier| tier.store == store.name)
+                || settings.sql.as_ref().is_some_and(|tier| tier.store == store.name)
+        });
+        if !is_used {
+            let kind = if matches!(store.kind, StoreKind::Sql(_)) { "sql" } else { "memcached" };
+            wrong.warn(format!("{kind}.{}", store.name), "no look-up uses it");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Trying a query out: whether the database would take it, without running it. And telling operators of those that it does not take.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sqlx::{AssertSqlSafe, Either, Executor as _, SqlSafeStr as _, Statement as _};
+use tokio::time::timeout;
+
+use super::connection::{Connection, Database, failure};
+use super::contained::contained;
+use super::{Sql, statement};
+use crate::answer::{Failure, StoreError};
+use crate::clock;
+
+/// A query that is refused is told again in other words after so long, at the earliest.
+const OTHER_WORDS_MS: u64 = 1000;
+
+/// In words that differ in nothing but what is quoted, such as a key, after so long.
+const OTHER_KEYS_MS: u64 = 60_000;
+
+/// So many queries are remembered; each look-up has one.
+const MOST_QUERIES: usize = 1000;
+
+/// How much is told of what a database says, and of a query.
+const SHOWN_CHARS: usize = 300;
+
+impl Sql {
+    /// Has the database prepare a look-up's query, over a connection of its own, and looks at what it makes of it. The breaker is not asked, and
+    /// not told.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] in the database's words, or in ours where the query takes not one parameter or brings nothing. Any other failure: it
+    /// could not be tried.
+    pub(crate) async fn try_out(&self, query: &Arc<str>) -> Result<(), StoreError> {
+        self.prepared(query)
+            .await
+            .map_err(|failure| StoreError { store: Arc::clone(&self.name), failure: self.hidden(failure) })
+    }
+
+    async fn prepared(&self, query: &Arc<str>) -> Result<(), Failure> {
+        if matches!(self.database, Database::Sqlite(_))
+            && let Some(why) = statement::objection(query, 1)
+        {
+            return Err(Failure::Refused(why.into()));
+        }
+        let _place = self.places.acquire().await.map_err(|_| Failure::Closed)?;
+        let (connect, answer) = (self.settings.connect_timeout, self.settings.query_timeout);
+        let connected = timeout(connect, contained(self.database.connect(answer * 2))).await;
+        let mut connection =
+            connected.unwrap_or_else(|_| Err(Failure::Connect(format!("not within {connect:?}").into())))?;
+        let Prepared { places, columns } =
+            timeout(answer, contained(connection.prepare(query))).await.unwrap_or(Err(Failure::Timeout))?;
+        if let Some(places) = places.filter(|&places| places != 1) {
+            let why = format!("the query has places for {places} parameters: expected one, for the key");
+            return Err(Failure::Refused(why.into()));
+        }
+        if columns == 0 {
+            return Err(Failure::Refused("the query brings no column: expected a SELECT of the target".into()));
+        }
+        Ok(())
+    }
+
+    /// Takes note of what a look-up's query came to, and tells operators if it is refused.
+    pub(super) fn note(&self, query: &Arc<str>, failure: Option<&Failure>, now: u64) {
+        let name = &self.name;
+        match failure {
+            None => {
+                if self.refusals.taken(query) {
+                    tracing::info!("the SQL store `{name}` takes the query `{}` again", shown(query));
+                }
+            }
+            Some(Failure::Refused(words) | Failure::TooLarge(words)) => {
+                if self.refusals.is_news(query, words, now) {
+                    let (database, query, words) = (&self.database, shown(query), shown(words));
+                    tracing::warn!("the SQL store `{name}` ({database}) refuses the query `{query}`: {words}");
+                }
+            }
+            // The breaker looks after these.
+            Some(_) => {}
+        }
+    }
+
+    /// Operators know of a refusal already.
+    pub(crate) fn remember(&self, query: &Arc<str>, failure: &Failure) {
+        if let Failure::Refused(words) = failure {
+            let _ = self.refusals.taken(query);
+            let _ = self.refusals.is_news(query, words, clock::now());
+        }
+    }
+
+    /// The same failure, in which neither the user nor the password is named.
+    pub(super) fn hidden(&self, failure: Failure) -> Failure {
+        let hide = |words: Box<str>| self.database.hide(words, self.settings.password.as_ref());
+        match failure {
+            Failure::Connect(words) => Failure::Connect(hide(words)),
+            Failure::Lost(words) => Failure::Lost(hide(words)),
+            Failure::Refused(words) => Failure::Refused(hide(words)),
+            other => other,
+        }
+    }
+}
+
+/// What a database makes of a query.
+pub(super) struct Prepared {
+    /// How many parameters it takes, if the database says so.
+    places: Option<usize>,
+    columns: usize,
+}
+
+/// The three databases have the same calls and no common type for them.
+macro_rules! prepared {
+    ($connection:expr, $query:expr, $types:expr) => {{
+        let query = AssertSqlSafe(Arc::clone($query)).into_sql_str();
+        let statement = $connection.prepare_with(query, $types).await.map_err(failure)?;
+        let places = match statement.parameters() {
+            Some(Either::Left(types)) => Some(types.len()),
+            Some(Either::Right(count)) => Some(count),
+            None => None,
+        };
+        Ok(Prepared { places, columns: statement.columns().len() })
+    }};
+}
+
+impl Connection {
+    pub(super) async fn prepare(&mut self, query: &Arc<str>) -> Result<Prepared, Failure> {
+        match self {
+            Connection::Sqlite(connection) => prepared!(connection, query, &[]),
+            Connection::MySql(connection) => prepared!(connection, query, &[]),
+            Connection::Postgres(connection) => {
+                // As the key comes: what compares it with a number is refused.
+                let text = [<str as sqlx::Type<sqlx::Postgres>>::type_info()];
+                prepared!(connection, query, &text)
+            }
+        }
+    }
+}
+
+/// Queries of look-ups that were refused, as far as operators were told.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(RefCell<HashMap<Arc<str>, Told>>);
+
+#[derive(Debug)]
+struct Told {
+    words: String,
+    at: u64,
+}
+
+impl Refusals {
+    /// A query is taken. Whether it was told to be refused before.
+    fn taken(&self, query: &Arc<str>) -> bool {
+        let mut told = self.0.borrow_mut();
+        !told.is_empty() && told.remove(query).is_some()
+    }
+
+    /// A query is refused in these words. Whether that is to be told.
+    fn is_news(&self, query: &Arc<str>, words: &str, now: u64) -> bool {
+        let mut told = self.0.borrow_mut();
+        if let Some(told) = told.get_mut(query) {
+            let pause = match () {
+                () if told.words == words => return false,
+                () if without_quoted(&told.words) == without_quoted(words) => OTHER_KEYS_MS,
+                () => OTHER_WORDS_MS,
+            };
+            let is_news = now >= told.at + pause;
+            if is_news {
+                *told = Told { words: words.to_owned(), at: now };
+            }
+            return is_news;
+        }
+        if told.len() >= MOST_QUERIES {
+            told.clear();
+        }
+        told.insert(Arc::clone(query), Told { words: words.to_owned(), at: now });
+        true
+    }
+}
+
+/// Without what stands between quotes, which may be a request's key.
+fn without_quoted(words: &str) -> String {
+    words.split(['"', '\'', '`']).step_by(2).collect::<Vec<_>>().join("\"")
+}
+
+/// As much of a text as a line of the log may show.
+fn shown(text: &str) -> String {
+    let mut shown: String =
+        text.chars().take(SHOWN_CHARS).map(|char| if char.is_control() { ' ' } else { char }).collect();
+    if text.chars().nth(SHOWN_CHARS).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_once_and_again_when_it_changes() {
+        let (refusals, query): (_, Arc<str>) = (Refusals::default(), "SELECT 1".into());
+        let other: Arc<str> = "SELECT 2".into();
+        assert!(!refusals.taken(&query));
+        assert!(refusals.is_news(&query, "no such table: a", 0) && refusals.is_news(&other, "no such table: a", 0));
+        assert!(!refusals.is_news(&query, "no such table: a", 100_000));
+        assert!(refusals.is_news(&query, "no such column: b", 100_000));
+        assert!(!refusals.is_news(&query, "no such column: c", 100_000 + OTHER_WORDS_MS - 1));
+        assert!(refusals.is_news(&query, "no such column: c", 100_000 + OTHER_WORDS_MS));
+        // Back, and refused anew in the same words.
+        assert!(refusals.taken(&query) && !refusals.taken(&query));
+        assert!(refusals.is_news(&query, "no such column: c", 200_000));
+    }
+
+    #[test]
+    fn words_that_name_the_key_are_told_once_a_minute() {
+        let (refusals, query): (_, Arc<str>) = (Refusals::default(), "SELECT 1".into());
+        let words = |key: u64| format!("invalid input syntax for type integer: \"host-{key}\"");
+        let told = (0..180_000).step_by(100).filter(|&now| refusals.is_news(&query, &words(now), now)).count();
+        assert_eq!(told, 3);
+        for number in 0..MOST_QUERIES as u64 * 2 {
+            let _ = refusals.is_news(&number.to_string().into(), "no", number);
+        }
+        assert!(refusals.0.borrow().len() <= MOST_QUERIES);
+    }
+
+    #[test]
+    fn what_is_told_is_one_short_line() {
+        assert_eq!(shown("a\nb"), "a b");
+        assert_eq!(shown(&"x".repeat(1000)).len(), SHOWN_CHARS + 3);
+    }
+}

@@ -1,0 +1,257 @@
+-- Functions of LuaJIT's libraries that may run for long, in which nothing could end them: here their work counts. Runs after confine.lua. What is
+-- called is taken now: a script may put anything in its place later.
+local own = ...
+
+local error, rawget, rawset, tonumber, type = error, rawget, rawset, tonumber, type
+local concat, native_sort = table.concat, table.sort
+local native_find, native_match, native_gmatch, native_gsub = string.find, string.match, string.gmatch, string.gsub
+local rep, lower, upper, reverse, sub = string.rep, string.lower, string.upper, string.reverse, string.sub
+local find, match, gmatch, step, gsub, sort, charge = own.find, own.match, own.gmatch, own.step, own.gsub, own.sort, own.charge
+
+-- So many bytes that are copied count as one instruction, beyond the first.
+local FREE_BYTES, BYTES_PER_INSTRUCTION = 4096, 64
+-- So many bytes of Lua that are compiled do.
+local SOURCE_BYTES_PER_INSTRUCTION = 4
+
+-- An error of the script's comes as false and a text. It is raised at the line that called the function which ends with this.
+local function checked(first, ...)
+  if first == false then
+    error((...), 2)
+  end
+  return first, ...
+end
+
+-- A text or a number as a text.
+local function text(value)
+  local kind = type(value)
+  if kind == "string" then
+    return value
+  elseif kind == "number" then
+    return value .. ""
+  end
+end
+
+local function number(value, default)
+  if value == nil then
+    return default
+  end
+  return tonumber(value)
+end
+
+-- Whatever is called with a wrong argument is LuaJIT's own function, which says so at the script's line.
+
+function string.find(s, p, init, plain)
+  local subject, pattern, from = text(s), text(p), number(init, 1)
+  if not (subject and pattern and from) then
+    return native_find(s, p, init, plain)
+  end
+  return checked(find(subject, pattern, from, plain and true or false))
+end
+
+function string.match(s, p, init)
+  local subject, pattern, from = text(s), text(p), number(init, 1)
+  if not (subject and pattern and from) then
+    return native_match(s, p, init)
+  end
+  return checked(match(subject, pattern, from))
+end
+
+function string.gmatch(s, p)
+  local subject, pattern = text(s), text(p)
+  if not (subject and pattern) then
+    return native_gmatch(s, p)
+  end
+  local from = 0
+  local function go_on(on, ...)
+    if on == false then
+      error((...), 2)
+    elseif on == nil then
+      from = #subject + 1
+      return nil
+    end
+    from = on
+    return ...
+  end
+  return function()
+    return go_on(gmatch(subject, pattern, from))
+  end
+end
+
+-- What stands in a match's place, behind what was not matched before it.
+local function put(parts, size, subject, copied, with, is_table, start, stop, ...)
+  if start == false then
+    error(stop, 4)
+  elseif start == nil then
+    return nil
+  end
+  local value
+  if is_table then
+    value = with[(...)]
+  else
+    value = with(...)
+  end
+  local kind = type(value)
+  if not value then
+    value = sub(subject, start + 1, stop)
+  elseif kind ~= "string" and kind ~= "number" then
+    error("invalid replacement value (a " .. kind .. ")", 4)
+  end
+  parts[size + 1], parts[size + 2] = sub(subject, copied + 1, start), value
+  return start, stop
+end
+
+local function substitute(subject, pattern, with, most)
+  local is_table, is_anchored = type(with) == "table", sub(pattern, 1, 1) == "^"
+  local parts, size, count, copied, from = {}, 0, 0, 0, 0
+  while count < most and from <= #subject do
+    local start, stop = put(parts, size, subject, copied, with, is_table, step(subject, pattern, from, not is_table))
+    if not start then
+      break
+    end
+    size, count, copied, from = size + 2, count + 1, stop, stop
+    if stop == start then
+      from = from + 1
+    end
+    if is_anchored then
+      break
+    end
+  end
+  parts[size + 1] = sub(subject, copied + 1)
+  return concat(parts), count
+end
+
+function string.gsub(s, p, with, n)
+  local subject, pattern, most, kind = text(s), text(p), number(n, 1 / 0), type(with)
+  local is_text = kind == "string" or kind == "number"
+  if not (subject and pattern and most and (is_text or kind == "function" or kind == "table")) then
+    return native_gsub(s, p, with, n)
+  elseif is_text then
+    return checked(gsub(subject, pattern, text(with), most))
+  end
+  local replaced, count = substitute(subject, pattern, with, most)
+  return replaced, count
+end
+
+-- Copies.
+
+local function pay(bytes)
+  if bytes > FREE_BYTES then
+    charge(bytes / BYTES_PER_INSTRUCTION)
+  end
+end
+
+function string.rep(s, n, between)
+  if type(s) == "string" and type(n) == "number" and n > 0 then
+    pay((#s + (type(between) == "string" and #between or 0)) * n)
+  end
+  return rep(s, n, between)
+end
+
+for name, f in pairs { lower = lower, upper = upper, reverse = reverse } do
+  string[name] = function(s)
+    if type(s) == "string" then
+      pay(#s)
+    end
+    return f(s)
+  end
+end
+
+function table.concat(t, between, from, to)
+  if type(t) == "table" then
+    pay(#t * 16)
+  end
+  return concat(t, between, from, to)
+end
+
+local load = load
+local function paid_load(chunk, ...)
+  if type(chunk) == "string" then
+    charge(#chunk / SOURCE_BYTES_PER_INSTRUCTION)
+  end
+  return load(chunk, ...)
+end
+_G.load, loadstring = paid_load, paid_load
+
+-- Sorting.
+
+local function less(a, b)
+  return a < b
+end
+
+-- Long texts may have much in common.
+local function less_text(a, b)
+  local bytes = #a < #b and #a or #b
+  pay(bytes)
+  return a < b
+end
+
+-- Sorts by merging, in a time that grows with n log n whatever the values are and whatever is said of them.
+local function merge_sort(t, n, is_less)
+  local from, to, width = {}, {}, 1
+  for i = 1, n do
+    from[i] = rawget(t, i)
+  end
+  while width < n do
+    local low = 1
+    while low <= n do
+      local middle, high = low + width, low + 2 * width
+      if middle > n + 1 then
+        middle = n + 1
+      end
+      if high > n + 1 then
+        high = n + 1
+      end
+      local i, j = low, middle
+      for k = low, high - 1 do
+        if j >= high or i < middle and not is_less(from[j], from[i]) then
+          to[k], i = from[i], i + 1
+        else
+          to[k], j = from[j], j + 1
+        end
+      end
+      low = high
+    end
+    from, to, width = to, from, 2 * width
+  end
+  for i = 1, n do
+    rawset(t, i, from[i])
+  end
+end
+
+-- Whether there is a way to compare the values; which function does.
+local function comparison(t, n)
+  local kind, longest = type(rawget(t, 1)), 0
+  for i = 1, n do
+    local value = rawget(t, i)
+    local other = type(value)
+    if other ~= kind or other == "nil" or other == "boolean" or other == "function" then
+      if other == kind then
+        return nil, "attempt to compare two " .. kind .. " values"
+      end
+      return nil, "attempt to compare " .. other .. " with " .. kind
+    elseif kind == "string" and #value > longest then
+      longest = #value
+    end
+  end
+  return longest > FREE_BYTES and less_text or less
+end
+
+function table.sort(t, is_less)
+  if type(t) ~= "table" or is_less ~= nil and type(is_less) ~= "function" then
+    return native_sort(t, is_less)
+  end
+  local n = #t
+  if n < 2 then
+    return
+  elseif not is_less then
+    if sort(t, n) then
+      return
+    end
+    local why
+    is_less, why = comparison(t, n)
+    if not is_less then
+      error(why, 2)
+    end
+  end
+  merge_sort(t, n, is_less)
+end

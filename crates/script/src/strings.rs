@@ -1,0 +1,307 @@
+//! What a confined state has in place of those functions of LuaJIT's libraries that are written in C and may run for long: nothing can end one of
+//! those. Here they count their work against the call's instructions, and stop when there are none left. `strings.lua` is their Lua side.
+
+use mlua::{Lua, LuaString, MultiValue, Table, Value};
+
+use crate::guard::Handle;
+use crate::pattern::{Capture, Fault, Match, Matcher, find_text, is_pattern};
+
+/// So many steps of a pattern's match count as one instruction: they take about as long.
+const STEPS_PER_INSTRUCTION: u64 = 8;
+
+/// So many bytes that are copied are one step.
+const BYTES_PER_STEP: usize = 64;
+
+/// A text that a pattern takes apart, and the pattern.
+type Given = (LuaString, LuaString, f64);
+
+/// Adds the functions to what is between Rust and the preludes. What a script did wrong they return as `false` and a text, for Lua to raise it at
+/// the script's line.
+///
+/// `instructions`: what one function may take where instructions are not counted. `memory`: what the state may use, bytes.
+pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64, memory: usize) -> mlua::Result<()> {
+    let payer = Payer { handle, uncounted: instructions, memory };
+    let pays = payer.clone();
+    let find = move |lua: &Lua, (subject, pattern, init, plain): (LuaString, LuaString, f64, bool)| {
+        let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
+        let from = place(init, subject.len());
+        if plain || !is_pattern(&pattern) {
+            let (found, steps) = find_text(&subject, &pattern, from);
+            pays.charge(steps / STEPS_PER_INSTRUCTION);
+            return Ok(MultiValue::from_vec(found.map_or_else(|| vec![Value::Nil], |found| ends(found).into())));
+        }
+        pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
+            let Some(found) = matcher.find(from, is_anchored)? else { return Ok(None) };
+            let mut values = Vec::from(ends(found));
+            add_captures(lua, &mut values, matcher, matcher.captures(), &subject, found)?;
+            Ok(Some(values))
+        })
+    };
+    own.raw_set("find", lua.create_function(find)?)?;
+    let pays = payer.clone();
+    let first = move |lua: &Lua, (subject, pattern, init): Given| {
+        let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
+        pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
+            let found = matcher.find(place(init, subject.len()), is_anchored)?;
+            found.map(|found| captures(lua, Vec::new(), matcher, &subject, found)).transpose()
+        })
+    };
+    own.raw_set("match", lua.create_function(first)?)?;
+    // Where to go on, from 0, and the captures. `^` is a byte like others here.
+    let pays = payer.clone();
+    let next = move |lua: &Lua, (subject, pattern, from): Given| {
+        let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
+        pays.run(lua, &subject, &pattern, |matcher| {
+            let Some(found) = matcher.find(from as usize, false)? else { return Ok(None) };
+            let on = found.end + usize::from(found.end == found.start);
+            captures(lua, vec![number(on)], matcher, &subject, found).map(Some)
+        })
+    };
+    own.raw_set("gmatch", lua.create_function(next)?)?;
+    // The next match from a place on, from 0: where it begins and ends, and the captures or the first of them alone.
+    let pays = payer.clone();
+    let step = move |lua: &Lua, (subject, pattern, from, all): (LuaString, LuaString, f64, bool)| {
+        let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
+        pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
+            let Some(found) = matcher.find(from as usize, is_anchored)? else { return Ok(None) };
+            let mut values = vec![number(found.start), number(found.end)];
+            let count = if all { matcher.captures().max(1) } else { 1 };
+            add_captures(lua, &mut values, matcher, count, &subject, found)?;
+            Ok(Some(values))
+        })
+    };
+    own.raw_set("step", lua.create_function(step)?)?;
+    let pays = payer.clone();
+    let gsub = move |lua: &Lua, (subject, pattern, with, most): (LuaString, LuaString, LuaString, f64)| {
+        let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
+        let room = pays.memory.saturating_sub(lua.used_memory());
+        pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
+            let with = with.as_bytes();
+            let (text, count) = substitute(matcher, is_anchored, &subject, &with, most, room)?;
+            Ok(Some(vec![Value::String(lua.create_string(&text)?), Value::Number(count as f64)]))
+        })
+    };
+    own.raw_set("gsub", lua.create_function(gsub)?)?;
+    let pays = payer.clone();
+    own.raw_set("sort", lua.create_function(move |_, (table, count): (Table, usize)| pays.sort(&table, count))?)?;
+    let charge = move |_: &Lua, instructions: f64| {
+        payer.charge(instructions as u64);
+        Ok(())
+    };
+    own.raw_set("charge", lua.create_function(charge)?)
+}
+
+/// Who pays for the work.
+#[derive(Clone)]
+struct Payer {
+    handle: Handle,
+    uncounted: u64,
+    memory: usize,
+}
+
+/// Why there is no result.
+enum Wrong {
+    /// What the script did.
+    Fault(Fault),
+    /// What Lua says.
+    Lua(mlua::Error),
+}
+
+impl From<Fault> for Wrong {
+    fn from(fault: Fault) -> Self {
+        Wrong::Fault(fault)
+    }
+}
+
+impl From<mlua::Error> for Wrong {
+    fn from(error: mlua::Error) -> Self {
+        Wrong::Lua(error)
+    }
+}
+
+impl Payer {
+    /// Work of so many instructions.
+    fn charge(&self, instructions: u64) {
+        match self.handle.left() {
+            None if instructions > self.uncounted => self.handle.exhaust(),
+            None => {}
+            Some(_) => self.handle.charge(instructions),
+        }
+    }
+
+    /// As [`run`](Self::run), for a pattern that may begin with `^`: whether it does is told.
+    fn search(
+        &self,
+        lua: &Lua,
+        (subject, pattern): (&[u8], &[u8]),
+        work: impl FnOnce(&mut Matcher<'_>, bool) -> Result<Option<Vec<Value>>, Wrong>,
+    ) -> mlua::Result<MultiValue> {
+        match pattern.strip_prefix(b"^") {
+            Some(rest) => self.run(lua, subject, rest, |matcher| work(matcher, true)),
+            None => self.run(lua, subject, pattern, |matcher| work(matcher, false)),
+        }
+    }
+
+    /// Has a pattern at work, as far as the instructions that are left go. Nil where nothing was found.
+    fn run(
+        &self,
+        lua: &Lua,
+        subject: &[u8],
+        pattern: &[u8],
+        work: impl FnOnce(&mut Matcher<'_>) -> Result<Option<Vec<Value>>, Wrong>,
+    ) -> mlua::Result<MultiValue> {
+        let most = self.handle.left().unwrap_or(self.uncounted).saturating_mul(STEPS_PER_INSTRUCTION);
+        let mut matcher = Matcher::new(subject, pattern, most);
+        let done = work(&mut matcher);
+        let taken = most - matcher.steps();
+        let values = match done {
+            Ok(values) => values.unwrap_or_else(|| vec![Value::Nil]),
+            Err(Wrong::Fault(Fault::Pattern(what))) => wrong(lua, what)?,
+            Err(Wrong::Fault(Fault::Steps)) => {
+                self.handle.exhaust();
+                // Read by nobody, as the next instruction ends the call; unless there is none.
+                return wrong(lua, "the pattern takes too many steps").map(MultiValue::from_vec);
+            }
+            Err(Wrong::Lua(error)) => return Err(error),
+        };
+        self.charge(taken / STEPS_PER_INSTRUCTION);
+        Ok(MultiValue::from_vec(values))
+    }
+
+    /// Sorts the first `count` values of a table if all are numbers; whether they are.
+    fn sort(&self, table: &Table, count: usize) -> mlua::Result<bool> {
+        if !matches!(table.raw_get(1)?, Value::Number(_) | Value::Integer(_)) {
+            return Ok(false);
+        }
+        let work = count as u64 + count as u64 * u64::from(count.max(1).ilog2()) / 4;
+        let is_too_much = work > self.handle.left().unwrap_or(self.uncounted);
+        self.charge(work);
+        if is_too_much {
+            return Ok(true);
+        }
+        let mut numbers = Vec::with_capacity(count);
+        for place in 1..=count {
+            match table.raw_get(place)? {
+                Value::Number(number) => numbers.push(number),
+                Value::Integer(number) => numbers.push(number as f64),
+                _ => return Ok(false),
+            }
+        }
+        numbers.sort_unstable_by(f64::total_cmp);
+        for (index, number) in numbers.into_iter().enumerate() {
+            table.raw_set(index + 1, number)?;
+        }
+        Ok(true)
+    }
+}
+
+fn wrong(lua: &Lua, what: &str) -> mlua::Result<Vec<Value>> {
+    Ok(vec![Value::Boolean(false), Value::String(lua.create_string(what)?)])
+}
+
+/// Where Lua's `init` is in a text of so many bytes, from 0: below 0 it counts from the end.
+fn place(init: f64, bytes: usize) -> usize {
+    let from = if init < 0.0 { bytes as f64 + init.trunc() } else { init.trunc() - 1.0 };
+    // What is beyond either end, or no number, is there.
+    (from.max(0.0) as usize).min(bytes)
+}
+
+fn number(place: usize) -> Value {
+    Value::Number(place as f64)
+}
+
+/// As Lua counts: the first byte's place, from 1, and the last one's.
+fn ends(found: Match) -> [Value; 2] {
+    [number(found.start + 1), number(found.end)]
+}
+
+/// A match's captures, or all of it where the pattern has none.
+fn captures(
+    lua: &Lua,
+    mut values: Vec<Value>,
+    matcher: &Matcher<'_>,
+    subject: &[u8],
+    found: Match,
+) -> Result<Vec<Value>, Wrong> {
+    add_captures(lua, &mut values, matcher, matcher.captures().max(1), subject, found)?;
+    Ok(values)
+}
+
+fn add_captures(
+    lua: &Lua,
+    values: &mut Vec<Value>,
+    matcher: &Matcher<'_>,
+    count: usize,
+    subject: &[u8],
+    found: Match,
+) -> Result<(), Wrong> {
+    for index in 0..count {
+        values.push(match matcher.capture(index, found)? {
+            Capture::Bytes(start, end) => Value::String(lua.create_string(&subject[start..end])?),
+            Capture::Place(place) => number(place + 1),
+        });
+    }
+    Ok(())
+}
+
+/// Replaces up to `most` matches; the text, and how many there were. With more than `room` bytes there is no memory for it.
+fn substitute(
+    matcher: &mut Matcher<'_>,
+    is_anchored: bool,
+    subject: &[u8],
+    with: &[u8],
+    most: f64,
+    room: usize,
+) -> Result<(Vec<u8>, usize), Wrong> {
+    let mut text = Text { bytes: Vec::new(), room };
+    let (mut copied, mut count, mut from) = (0, 0, 0);
+    while (count as f64) < most && from <= subject.len() {
+        let Some(found) = matcher.find(from, is_anchored)? else { break };
+        count += 1;
+        text.add(matcher, &subject[copied..found.start])?;
+        replace(&mut text, matcher, subject, with, found)?;
+        (copied, from) = (found.end, found.end + usize::from(found.end == found.start));
+        if is_anchored {
+            break;
+        }
+    }
+    text.add(matcher, &subject[copied..])?;
+    Ok((text.bytes, count))
+}
+
+/// What stands in a match's place: `%1` is a capture, `%0` the match, and `%` before any other byte is that byte.
+fn replace(text: &mut Text, matcher: &mut Matcher<'_>, subject: &[u8], with: &[u8], found: Match) -> Result<(), Wrong> {
+    let mut left = with;
+    while let Some(escape) = memchr::memchr(b'%', left) {
+        text.add(matcher, &left[..escape])?;
+        // Behind the end there is a zero byte in C, which LuaJIT takes for what is escaped.
+        let escaped = left.get(escape + 1).copied().unwrap_or(0);
+        match escaped {
+            b'0' => text.add(matcher, &subject[found.start..found.end])?,
+            b'1'..=b'9' => match matcher.capture(usize::from(escaped - b'1'), found)? {
+                Capture::Bytes(start, end) => text.add(matcher, &subject[start..end])?,
+                Capture::Place(place) => text.add(matcher, (place + 1).to_string().as_bytes())?,
+            },
+            other => text.add(matcher, &[other])?,
+        }
+        left = left.get(escape + 2..).unwrap_or_default();
+    }
+    text.add(matcher, left)
+}
+
+/// A text that grows, up to its room.
+struct Text {
+    bytes: Vec<u8>,
+    room: usize,
+}
+
+impl Text {
+    fn add(&mut self, matcher: &mut Matcher<'_>, piece: &[u8]) -> Result<(), Wrong> {
+        if self.bytes.len() + piece.len() > self.room {
+            return Err(Wrong::Lua(mlua::Error::MemoryError("not enough memory".to_owned())));
+        }
+        matcher.spend(1 + (piece.len() / BYTES_PER_STEP) as u64)?;
+        self.bytes.extend_from_slice(piece);
+        Ok(())
+    }
+}
