@@ -103,6 +103,7 @@ class NativeSpreadTest < Minitest::Test
     app = lambda do |env|
       UNIXSocket.open(door.path, &:read) if env["PATH_INFO"] == "/gate"
       body = env["rack.input"]&.read.to_s
+      body = body.bytesize.to_s if body.bytesize > 10_000_000
       [200, {}, [body.empty? ? Process.pid.to_s : "#{Process.pid} #{body}"]]
     end
     with_workers(listener, app) do |pids|
@@ -162,6 +163,30 @@ class NativeSpreadTest < Minitest::Test
       assert_equal 200, slow.answer.status
     end
   end
+
+  # However often that is: who drips a large body must not have it copied with each drop.
+  def test_a_large_body_that_moves_is_not_copied
+    size = 30_000_000
+    with_all_at_the_first(3) do |(slow, half), door, pids|
+      half.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: #{size}\r\n\r\n#{"x" * (size - 2)}")
+      within("the body to arrive") { slow.send(request).answer && wrote(pids.first) > size - 1_000_000 }
+      slow.send(request("/gate"))
+      keeper = door.accept
+      half.send("y")
+      within("it to move") { @board.read(0)[:handed_over] == 1 }
+      half.send("z")
+      pid, received = half.answer.body.split
+      copied = pids.drop(1).sum { |one| wrote(one) }
+      keeper.close
+      assert_equal 200, slow.answer.status
+      assert_includes pids.drop(1), pid.to_i
+      assert_equal size.to_s, received
+      assert_operator copied, :<, 1_000_000
+    end
+  end
+
+  # Bytes that a process has written to files.
+  def wrote(pid) = File.read("/proc/#{pid}/io")[/^wchar: (\d+)/, 1].to_i
 
   # Of a body in chunks nobody else can go on: it waits, and comes to no harm.
   def test_requests_with_half_a_body_in_chunks_wait_for_their_worker

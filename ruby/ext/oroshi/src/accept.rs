@@ -19,6 +19,7 @@ use crate::output::{FileRest, Output};
 use crate::patience::Patience;
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
+use crate::request::skip;
 use crate::socket::{self, Place};
 use crate::worker::Stop;
 
@@ -303,6 +304,18 @@ impl Engine<'_> {
         let mut more = self.take_requests(connection, input);
         let mut piece = vec![0; 64 * 1024];
         for mut rest in body {
+            if rest.left > self.worker.settings.spool_bytes as u64 {
+                // It stays in its file, however large that is: this costs no more than a small one.
+                let Some(mut connection) = more.take() else { return };
+                let one = &mut *connection;
+                let Stage::Body(incoming) = &mut one.stage else { return self.refuse(connection, 503) };
+                if !skip(&mut one.decoder, &self.worker.settings.limits, rest.left) {
+                    return self.refuse(connection, 503);
+                }
+                incoming.spool.adopt(rest.file, rest.left);
+                more = Some(connection);
+                continue;
+            }
             let file = File::from(rest.file);
             while rest.left > 0 {
                 let Some(connection) = more.take() else { return };

@@ -124,7 +124,8 @@ impl Watch {
             }
             thread::yield_now();
         }
-        let done = (!forked::is_child()).then(work);
+        // The main thread would wait for ever for what a panic had left taken.
+        let done = if forked::is_child() { None } else { catch_unwind(AssertUnwindSafe(work)).ok() };
         self.window.store(OPEN, Release);
         done
     }
