@@ -230,9 +230,9 @@ impl Watch {
             must_shut: connection.must_shut || forked::has_forked(),
             has_asked: connection.has_asked,
             due_ms: connection.due_ms,
-            over_us: match errand {
-                Errand::Rest(_) => connection.output.patience.as_us(),
-                _ => connection.patience.as_us(),
+            patience_us: match errand {
+                Errand::Rest(_) => connection.output.patience.left_us(),
+                _ => connection.patience.left_us(),
             },
         };
         let patience = connection.output.patience;
