@@ -10,11 +10,11 @@ class NativeSpreadTest < Minitest::Test
 
   WHO = ->(_env) { [200, {}, [Process.pid.to_s]] }
 
-  def with_workers(listener, app = WHO)
+  def with_workers(listener, app = WHO, **settings)
     board = @board = Oroshi::Native::Scoreboard.new(WORKERS, WORKERS)
     pids = Array.new(WORKERS) do |slot|
       fork do
-        worker = Oroshi::Native::Worker.new(app, listener_fds: [listener.fileno], scoreboard: board, slot: slot, settings: { keep_alive_s: 30.0 })
+        worker = Oroshi::Native::Worker.new(app, listener_fds: [listener.fileno], scoreboard: board, slot: slot, settings: { keep_alive_s: 30.0 }.merge(settings))
         trap("TERM") { worker.stop_now }
         worker.run
       ensure
@@ -103,6 +103,7 @@ class NativeSpreadTest < Minitest::Test
     app = lambda do |env|
       UNIXSocket.open(door.path, &:read) if env["PATH_INFO"] == "/gate"
       body = env["rack.input"]&.read.to_s
+      body = body.bytesize.to_s if body.bytesize > 10_000_000
       [200, {}, [body.empty? ? Process.pid.to_s : "#{Process.pid} #{body}"]]
     end
     with_workers(listener, app) do |pids|
@@ -162,6 +163,64 @@ class NativeSpreadTest < Minitest::Test
       assert_equal 200, slow.answer.status
     end
   end
+
+  # However often that is: who drips a large body must not have it copied with each drop.
+  def test_a_large_body_that_moves_is_not_copied
+    size = 30_000_000
+    with_all_at_the_first(3) do |(slow, half), door, pids|
+      half.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: #{size}\r\n\r\n#{"x" * (size - 2)}")
+      within("the body to arrive") { slow.send(request).answer && wrote(pids.first) > size - 1_000_000 }
+      slow.send(request("/gate"))
+      keeper = door.accept
+      half.send("y")
+      within("it to move") { @board.read(0)[:handed_over] == 1 }
+      half.send("z")
+      pid, received = half.answer.body.split
+      copied = pids.drop(1).sum { |one| wrote(one) }
+      keeper.close
+      assert_equal 200, slow.answer.status
+      assert_includes pids.drop(1), pid.to_i
+      assert_equal size.to_s, received
+      assert_operator copied, :<, 1_000_000
+    end
+  end
+
+  # Each drop comes while a worker is busy, and moves the connection on: that must not begin its time anew.
+  def test_heads_and_bodies_that_drip_while_they_move_expire
+    listener = UNIXServer.new("\0oroshi-#{Process.pid}-#{rand(1 << 32)}")
+    slow = ->(env) { sleep 0.05 and WHO.call(env) }
+    with_workers(listener, slow, timeout_s: 1.5, least_rate: 1 << 20) do |_pids|
+      over = false
+      busy = Array.new(WORKERS) do
+        Thread.new do
+          client = Client.new(UNIXSocket.new(listener.path))
+          client.send(request).answer until over
+        ensure
+          client.close
+        end
+      end
+      drips = ["GET / HTTP/1.1\r\nX: ", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"] * 5
+      drips.map! { |bytes| Client.new(UNIXSocket.new(listener.path)).send(bytes) }
+      clients = drips.dup
+      within("all to expire") do
+        clients.each { |client| client.send("x") }
+        clients -= clients.select { |client| client.socket.wait_readable(0.001) }
+        clients.empty?
+      end
+      statuses = drips.map { |client| client.answer.status }
+      moved = Array.new(WORKERS) { |slot| @board.read(slot)[:handed_over] }.sum
+      over = true
+      busy.each(&:join)
+      assert_equal [408], statuses.uniq
+      assert_operator moved, :>, 10, "they have moved"
+    ensure
+      over = true
+      drips&.each { |client| client.close if client.is_a?(Client) }
+    end
+  end
+
+  # Bytes that a process has written to files.
+  def wrote(pid) = File.read("/proc/#{pid}/io")[/^wchar: (\d+)/, 1].to_i
 
   # Of a body in chunks nobody else can go on: it waits, and comes to no harm.
   def test_requests_with_half_a_body_in_chunks_wait_for_their_worker

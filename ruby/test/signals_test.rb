@@ -211,6 +211,16 @@ class SignalsTest < Support::Test
   end
 
   # Standard error stays what it was, also as a descriptor: the next one to be opened must not take its number.
+  # Who comes from elsewhere sends it for a restart. It must not end the server.
+  def test_usr2_is_told_and_changes_nothing
+    server = serve
+    before = get("/pid").body
+    server.signal("USR2")
+    server.wait_for(/received USR2: ignored; .* `oroshi start --restart`/)
+    assert_equal before, get("/pid").body
+    assert_equal 0, server.stop.exitstatus
+  end
+
   def test_usr1_when_a_log_cannot_be_opened
     folder = File.join(@dir, "log").tap { |path| Dir.mkdir(path) }
     errors = File.join(folder, "error.log")

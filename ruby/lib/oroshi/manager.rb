@@ -27,10 +27,11 @@ module Oroshi
   #   HUP          reads the configuration again, and replaces the workers one after the other, each when its successor is ready
   #   TTIN, TTOU   one worker more, one less
   #   USR1         opens logs anew; with SpawnInterval: stops one worker per interval, then ends
+  #   USR2         nothing, but a line in the log: elsewhere it restarts the server
   #   CHLD         a worker has ended
   class Manager
     # While the application loads, the former end the process as they would any other; the latter wait.
-    SIGNALS = { stop: %w[TERM QUIT INT], others: %w[HUP TTIN TTOU USR1 CHLD] }.freeze
+    SIGNALS = { stop: %w[TERM QUIT INT], others: %w[HUP TTIN TTOU USR1 USR2 CHLD] }.freeze
 
     # The block gives the application; read_again: gives the settings as they are now, for HUP.
     def initialize(settings, env: ENV, read_again: nil, &app)
@@ -141,6 +142,8 @@ module Oroshi
         Log.event("received HUP: replacing the workers, one after the other")
         read_settings_again
         @roster.replace_all
+      when "USR2"
+        Log.event("received USR2: ignored; for new code, run this server under `oroshi start` and use `oroshi start --restart`")
       when "TTIN", "TTOU"
         Log.event("received #{name}: #{@roster.resize(name == "TTIN" ? 1 : -1)} workers from now on")
       end

@@ -19,6 +19,7 @@ use crate::output::{FileRest, Output};
 use crate::patience::Patience;
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
+use crate::request::skip;
 use crate::socket::{self, Place};
 use crate::worker::Stop;
 
@@ -43,7 +44,7 @@ pub(crate) const LISTENER: u64 = 1 << 63;
 const SLOW_MS: u64 = 8;
 /// How long a listener that refuses must have been quiet before it is closed: a client that is connected has sent its request by then.
 const QUIET_MS: u64 = 200;
-/// How long a connection that was handed over may be quiet at least.
+/// How long a connection that was handed over between two requests may be quiet at least.
 const LEAST_MS: u64 = 1000;
 /// So many new connections are served before those that are there already get their turn.
 const ACCEPTS: usize = 8;
@@ -248,10 +249,9 @@ impl Engine<'_> {
         let mut connection = Box::new(Connection::new(handed.socket, index, peer));
         connection.must_shut = handed.note.must_shut;
         connection.has_asked = handed.note.has_asked;
-        // What has come meanwhile is to be read before its time is over.
-        let due_ms = handed.note.due_ms.max(self.now_ms + LEAST_MS);
-        connection.due_ms = due_ms;
-        let patience = Patience::of_us(handed.note.over_us);
+        let due_ms = handed.note.due_ms;
+        connection.due_ms = due_ms.max(self.now_ms + LEAST_MS);
+        let patience = Patience::with_left(handed.note.patience_us);
         match handed.note.errand {
             Errand::Refusal => self.guarded(None, |engine| engine.refuse(connection, 503)),
             Errand::Rest(next) => {
@@ -303,6 +303,18 @@ impl Engine<'_> {
         let mut more = self.take_requests(connection, input);
         let mut piece = vec![0; 64 * 1024];
         for mut rest in body {
+            if rest.left > self.worker.settings.spool_bytes as u64 {
+                // It stays in its file, however large that is: this costs no more than a small one.
+                let Some(mut connection) = more.take() else { return };
+                let one = &mut *connection;
+                let Stage::Body(incoming) = &mut one.stage else { return self.refuse(connection, 503) };
+                if !skip(&mut one.decoder, &self.worker.settings.limits, rest.left) {
+                    return self.refuse(connection, 503);
+                }
+                incoming.spool.adopt(rest.file, rest.left);
+                more = Some(connection);
+                continue;
+            }
             let file = File::from(rest.file);
             while rest.left > 0 {
                 let Some(connection) = more.take() else { return };
@@ -316,17 +328,20 @@ impl Engine<'_> {
                 }
             }
         }
-        if let Some(mut connection) = more {
-            match connection.stage {
-                Stage::Body(_) if is_body => {
-                    connection.patience = patience;
-                    connection.due_ms = patience.over_ms().max(due_ms);
-                }
-                Stage::Head => connection.due_ms = due_ms,
-                _ => {}
+        let Some(mut connection) = more else { return };
+        match connection.stage {
+            Stage::Body(_) if is_body => {
+                connection.patience = patience;
+                connection.due_ms = patience.over_ms();
             }
-            self.park(connection);
+            Stage::Head => connection.due_ms = due_ms,
+            _ => return self.park(connection),
         }
+        if connection.due_ms > self.now_ms {
+            return self.park(connection);
+        }
+        // It might move on before the next sweep sees it.
+        self.give_last_chance(connection);
     }
 
     fn accepts_no_more(&self) -> bool {

@@ -102,13 +102,6 @@ impl Connection {
         self.held.set(self.input.capacity())
     }
 
-    /// The worker has not looked for so long: no limit counts that.
-    pub(crate) fn pause(&mut self, milliseconds: u64) {
-        self.due_ms = self.due_ms.saturating_add(milliseconds);
-        self.patience.pause(milliseconds);
-        self.output.patience.pause(milliseconds);
-    }
-
     /// The socket's number.
     pub(crate) fn number(&self) -> RawFd {
         self.socket.as_raw_fd()
@@ -188,11 +181,6 @@ impl Seats {
     pub(crate) fn tokens(&self, wanted: impl Fn(&Connection) -> bool) -> Vec<u64> {
         let connections = self.table().all.iter().filter_map(|seat| seat.connection.as_ref());
         connections.filter(|connection| wanted(connection)).filter_map(|connection| connection.seat).collect()
-    }
-
-    /// Does something to every seated connection.
-    pub(crate) fn each(&self, mut change: impl FnMut(&mut Connection)) {
-        self.table().all.iter_mut().filter_map(|seat| seat.connection.as_mut()).for_each(|one| change(one));
     }
 
     /// What `rank` gives for seated connections, where it gives anything, and their tokens.

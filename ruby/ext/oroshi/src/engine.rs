@@ -180,7 +180,6 @@ impl<'w> Engine<'w> {
             }
             self.now_ms = clock::coarse_ms();
             self.serve(ready);
-            self.pause_the_clocks();
             let is_due = self.now_ms.saturating_sub(self.swept_ms) >= SWEEP_MS || self.stopping.is_some();
             if is_due && self.leave.is_none() {
                 self.sweep();
@@ -221,15 +220,6 @@ impl<'w> Engine<'w> {
             if let Some(token) = self.waiting.pop_front() {
                 self.go_on(token);
             }
-        }
-    }
-
-    /// While the application has kept this thread, nobody has looked what clients have sent: no limit of theirs counts that.
-    fn pause_the_clocks(&mut self) {
-        let busy_ms = clock::coarse_ms().saturating_sub(self.now_ms);
-        if busy_ms >= SWEEP_MS {
-            self.now_ms += busy_ms;
-            self.watch.seats.each(|connection| connection.pause(busy_ms));
         }
     }
 
@@ -513,12 +503,36 @@ impl<'w> Engine<'w> {
         for token in self.watch.seats.tokens(|connection| connection.due_ms <= now_ms) {
             let Some(connection) = self.watch.seats.take(token) else { continue };
             match connection.stage {
-                Stage::Head | Stage::Body(_) => self.refuse(connection, 408),
                 Stage::Idle if !connection.input.is_empty() => self.watch.seats.put(connection),
-                Stage::Idle | Stage::Lingering => self.close(connection, Next::Close),
-                Stage::Writing(_) => self.close(connection, Next::Abort),
+                Stage::Idle | Stage::Lingering if !socket::has_unread(connection.number()) => {
+                    self.close(connection, Next::Close);
+                }
+                Stage::Lingering => self.close(connection, Next::Close),
+                Stage::Idle | Stage::Head | Stage::Body(_) | Stage::Writing(_) => {
+                    self.guarded(Some(token), |engine| engine.give_last_chance(connection));
+                }
             }
         }
+    }
+
+    /// A client's time is over. But while the application had this thread, nobody has looked what it has sent, or taken: that
+    /// counts still.
+    pub(crate) fn give_last_chance(&mut self, mut connection: Box<Connection>) {
+        if let Stage::Writing(next) = connection.stage {
+            return match connection.output.flush(connection.number()) {
+                Ok(true) => self.settle(connection, next),
+                Ok(false) if !connection.output.patience.is_over() => self.send_off(connection, next),
+                _ => self.close(connection, Next::Abort),
+            };
+        }
+        let mut piece = vec![0; SCRATCH_BYTES];
+        if let Ok(count @ 1..) = socket::receive(connection.number(), &mut piece) {
+            let mut bytes = std::mem::take(&mut connection.input);
+            bytes.extend_from_slice(&piece[..count]);
+            let Some(more) = self.take_requests(connection, &bytes) else { return };
+            connection = more;
+        }
+        if connection.due_ms <= clock::coarse_ms() { self.refuse(connection, 408) } else { self.park(connection) }
     }
 
     /// Gives back room that large answers have needed.

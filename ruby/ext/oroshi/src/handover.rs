@@ -34,8 +34,8 @@ pub(crate) struct Note {
     pub(crate) has_asked: bool,
     /// When its time is over, in milliseconds of the coarse clock, which all processes share. Moving gives it no more.
     pub(crate) due_ms: u64,
-    /// What its client has left for a body or an answer, in microseconds of that clock.
-    pub(crate) over_us: u64,
+    /// What its client has left for a body or an answer, in microseconds: in the queue nobody reads it, so its time stands still.
+    pub(crate) patience_us: u64,
 }
 
 /// A connection that another worker has handed over.
@@ -105,7 +105,7 @@ impl Queue {
         bytes.extend_from_slice(&note.listener.to_le_bytes());
         bytes.extend_from_slice(&(files.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&note.due_ms.to_le_bytes());
-        bytes.extend_from_slice(&note.over_us.to_le_bytes());
+        bytes.extend_from_slice(&note.patience_us.to_le_bytes());
         let mut descriptors = vec![socket];
         for rest in files {
             bytes.extend_from_slice(&rest.offset.to_le_bytes());
@@ -136,14 +136,14 @@ impl Queue {
         let socket = descriptors.next().ok_or_else(lost)?;
         let odd = || io::Error::from(io::ErrorKind::InvalidData);
         let (fixed, mut rest) = bytes[..length].split_first_chunk::<FIXED_BYTES>().ok_or_else(odd)?;
-        let [due_ms, over_us] = [8, 16].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| fixed[at + byte])));
+        let [due_ms, patience_us] = [8, 16].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| fixed[at + byte])));
         let note = Note {
             errand: errand_of(fixed[0]),
             must_shut: fixed[1] & 1 != 0,
             has_asked: fixed[1] & 2 != 0,
             listener: u16::from_le_bytes([fixed[2], fixed[3]]),
             due_ms,
-            over_us,
+            patience_us,
         };
         let count = u32::from_le_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
         let mut files = Vec::new();
@@ -268,8 +268,14 @@ mod tests {
     fn a_full_queue_leaves_connections_where_they_are() {
         let queue = Queue::new().unwrap();
         let (_client, server) = UnixStream::pair().unwrap();
-        let note =
-            Note { errand: Errand::Request, listener: 0, must_shut: false, has_asked: false, due_ms: 0, over_us: 0 };
+        let note = Note {
+            errand: Errand::Request,
+            listener: 0,
+            must_shut: false,
+            has_asked: false,
+            due_ms: 0,
+            patience_us: 0,
+        };
         let input = vec![b'x'; MOST_INPUT];
         let mut sent = 0;
         let error = loop {

@@ -36,13 +36,14 @@ impl Patience {
         Patience { over_us: (now_ms * 1000).saturating_add(WHOLE_US.load(Relaxed)) }
     }
 
-    /// As another worker has said.
-    pub(crate) fn of_us(over_us: u64) -> Self {
-        Patience { over_us }
+    /// With so many microseconds left, as another worker has said.
+    pub(crate) fn with_left(left_us: u64) -> Self {
+        Patience { over_us: (clock::coarse_ms() * 1000).saturating_add(left_us) }
     }
 
-    pub(crate) fn as_us(self) -> u64 {
-        self.over_us
+    /// How much of it is left, in microseconds.
+    pub(crate) fn left_us(self) -> u64 {
+        self.over_us.saturating_sub(clock::coarse_ms() * 1000)
     }
 
     /// So many bytes have moved.
@@ -61,11 +62,6 @@ impl Patience {
             return;
         };
         self.over_us = self.over_us.saturating_add(bought_us).min(whole.over_us);
-    }
-
-    /// The worker has not looked for so long: that is not the client's doing.
-    pub(crate) fn pause(&mut self, milliseconds: u64) {
-        self.over_us = self.over_us.saturating_add(milliseconds * 1000);
     }
 
     /// When it ends, in milliseconds of the coarse clock.
@@ -112,9 +108,5 @@ mod tests {
         // A fast start is no reserve.
         is_fast.credit_at(1 << 40, end_ms, 1024);
         assert_eq!(is_fast.over_ms(), end_ms + whole_ms);
-        let paused = is_fast;
-        is_fast.pause(500);
-        assert_eq!(is_fast.over_ms(), paused.over_ms() + 500);
-        assert!(paused < is_fast);
     }
 }

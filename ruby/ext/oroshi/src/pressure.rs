@@ -45,10 +45,16 @@ impl Engine<'_> {
         has_room_for_connection()
     }
 
-    /// Closes connections with half of a head, if all together take more memory than they may.
+    /// Closes connections with half of a head, or with requests that nobody can look at yet, if all together take more memory than they
+    /// may.
     pub(crate) fn bound_heads(&mut self) {
         if HEADS.is_over() {
-            self.close_those_behind(|it| matches!(it.stage, Stage::Head).then_some(it.due_ms));
+            self.close_those_behind(|it| match it.stage {
+                Stage::Head => Some(it.due_ms),
+                // Its client has sent requests, and does not read the answer to the first.
+                Stage::Writing(_) if !it.input.is_empty() => Some(it.due_ms),
+                _ => None,
+            });
         }
     }
 

@@ -77,6 +77,21 @@ pub(crate) fn gather(
     }
 }
 
+/// Has a decoder that is within a body go on as if so many bytes of it had come. False: the body is no longer than that.
+pub(crate) fn skip(decoder: &mut RequestDecoder, limits: &Limits, bytes: u64) -> bool {
+    static ANY: [u8; 1 << 16] = [0; 1 << 16];
+    let mut left = bytes;
+    while left > 0 {
+        let mut piece = &ANY[..left.min(ANY.len() as u64) as usize];
+        let before = piece.len();
+        match decoder.decode(limits, &mut piece) {
+            Ok(Some(RequestEvent::Data(_))) if piece.len() < before => left -= (before - piece.len()) as u64,
+            _ => return false,
+        }
+    }
+    true
+}
+
 /// Where a body gathers.
 #[derive(Debug)]
 pub(crate) struct Spool {
@@ -151,6 +166,14 @@ impl Spool {
         let Some(mut file) = self.file.take() else { return Ok(None) };
         file.seek(SeekFrom::Start(0))?;
         Ok(Some(file.into()))
+    }
+
+    /// Goes on with a file that another worker has filled, whose position is its end.
+    pub(crate) fn adopt(&mut self, file: OwnedFd, length: u64) {
+        self.file = Some(file.into());
+        self.filed.grow_anyway(length as usize);
+        self.counted = Some(Descriptor::new());
+        self.length = length;
     }
 
     fn push(&mut self, data: &[u8]) -> io::Result<()> {

@@ -112,7 +112,7 @@ impl Settings {
             spool_bytes: reader.get("input_spool_bytes")?.unwrap_or(1024 * 1024),
             buffer_bytes: reader.get("buffer_bytes")?.unwrap_or(64 << 20),
             answer_file_bytes: reader.get("answer_file_bytes")?.unwrap_or(1 << 30),
-            body_file_bytes: reader.get("body_file_bytes")?.unwrap_or(2 << 30),
+            body_file_bytes: reader.get("body_file_bytes")?.unwrap_or(u64::MAX),
             least_rate: reader.get("least_rate")?.unwrap_or(1024),
             chunked: reader.get("chunked")?.unwrap_or(true),
             rack2: major < 3,

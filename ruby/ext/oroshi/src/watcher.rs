@@ -124,7 +124,8 @@ impl Watch {
             }
             thread::yield_now();
         }
-        let done = (!forked::is_child()).then(work);
+        // The main thread would wait for ever for what a panic had left taken.
+        let done = if forked::is_child() { None } else { catch_unwind(AssertUnwindSafe(work)).ok() };
         self.window.store(OPEN, Release);
         done
     }
@@ -229,9 +230,9 @@ impl Watch {
             must_shut: connection.must_shut || forked::has_forked(),
             has_asked: connection.has_asked,
             due_ms: connection.due_ms,
-            over_us: match errand {
-                Errand::Rest(_) => connection.output.patience.as_us(),
-                _ => connection.patience.as_us(),
+            patience_us: match errand {
+                Errand::Rest(_) => connection.output.patience.left_us(),
+                _ => connection.patience.left_us(),
             },
         };
         let patience = connection.output.patience;
