@@ -4,7 +4,7 @@ mod push;
 
 use std::fs;
 use std::io::{Read, Write as _};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -94,26 +94,62 @@ fn clients_leave_descriptors_for_operators() {
     // Nobody waits for the idle ones any more, so some of them may stay.
     drop(silent.into_iter().chain(half).collect::<Vec<_>>());
 
+    // None of them leaves before all have their answers, as another would come in.
     let mut held = 0;
-    for mut client in clients {
+    for mut client in &clients {
         let mut first = [0; 12];
         client.read_exact(&mut first).unwrap();
         match &first {
             b"HTTP/1.1 200" => held += 1,
             b"HTTP/1.1 503" => {
-                let rest = all_of((&first[..]).chain(&client)).expect("an answer");
+                let rest = all_of((&first[..]).chain(client)).expect("an answer");
                 assert_eq!(rest.header("Retry-After"), Some("1"), "{rest:?}");
             }
             other => panic!("{:?}", String::from_utf8_lossy(other)),
         }
     }
     assert_eq!(held, most);
+    drop(clients);
     until(&admin, "all have gone", |status| status["sessions"]["current"] == 0);
     hub.until_said("there is room for clients again: ");
     hub.signal(Signal::TERM);
     assert!(hub.ended().success(), "{:?}", hub.said);
     let told = hub.said.iter().filter(|line| line.contains("no room for more clients: ")).count();
     assert_eq!(told, 1, "{:?}", hub.said);
+}
+
+/// With kuiperbelt's habits a session is served once the backend has agreed to it. Until then its connection is one of the clients' as well.
+#[test]
+fn sessions_that_wait_for_the_backend_leave_descriptors_for_operators() {
+    const DESCRIPTORS: u32 = 200;
+    oroshi_net::ensure_descriptors(1000).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let admin = folder.path().join("admin.sock");
+    // It never answers.
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = format!(
+        "compat = \"ekbo\"\n[callbacks]\nestablish = \"http://{}/\"\n[listen]\npublic = \"127.0.0.1:0\"\nadmin = \"unix:{}\"\n",
+        backend.local_addr().unwrap(),
+        admin.display()
+    );
+    let hub = start_with(folder.path(), Some(DESCRIPTORS), &text);
+    let address = ("127.0.0.1", hub.port());
+    let open = |bytes: &[u8]| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    let status =
+        || -> serde_json::Value { serde_json::from_slice(&request(&admin, "GET", "/status", &[], b"").body).unwrap() };
+    let most = status()["sessions"]["most"].as_u64().unwrap();
+    let _waiting: Vec<TcpStream> = (0..most).map(|_| open(&push::head("GET", "/connect", &[]))).collect();
+    until(&admin, "it is full", |status| status["sessions"]["current"] == most);
+    let _silent: Vec<TcpStream> = (0..DESCRIPTORS).map(|_| open(b"")).collect();
+    for _ in 0..200 {
+        assert_eq!(status()["sessions"]["current"], most);
+    }
+    let open = fs::read_dir(format!("/proc/{}/fd", hub.id())).unwrap().count();
+    assert!(open < DESCRIPTORS as usize - 8, "{open} descriptors");
 }
 
 /// Where one door serves everything, whoever has asked for nothing for longest makes room.

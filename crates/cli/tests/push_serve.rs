@@ -168,7 +168,9 @@ fn the_level_says_how_much_is_told() {
         String::from_utf8(output.stderr).unwrap()
     };
     assert_eq!((told("error"), told("warn")), (String::new(), String::new()));
-    assert_eq!(told("info").lines().count(), 2);
+    // Where the limit on descriptors is low there is a line about it.
+    let info = told("info");
+    assert_eq!(info.lines().filter(|line| !line.contains("limits.sessions is taken for ")).count(), 2, "{info}");
     assert!(told("debug").contains("debug: [limits]"));
 }
 

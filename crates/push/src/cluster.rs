@@ -19,7 +19,7 @@ mod wire;
 
 use std::collections::HashSet;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -60,10 +60,9 @@ struct Shared {
     /// When its clock began.
     began: Instant,
     connected: AtomicBool,
-    /// The other nodes that are there, or were when the link was lost.
-    known: AtomicU32,
-    /// Those that were there, have gone silent, and have not left.
-    absent: AtomicU32,
+    /// How many of the other nodes are there and how many have gone silent, in one: nobody sees a node that goes from the ones to the others
+    /// as neither. See [`Others`].
+    others: AtomicU64,
     /// What was published that went to nobody, and whose turn to be told of has not come.
     unsent_all: AtomicU64,
     unsent_groups: AtomicU64,
@@ -95,6 +94,15 @@ struct Counters {
     repeated: AtomicU64,
     missed: AtomicU64,
     refused: AtomicU64,
+}
+
+/// How many other nodes there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Others {
+    /// Those that are there, or were when the link was lost.
+    known: u32,
+    /// Those that were there, have gone silent, and have not left.
+    absent: u32,
 }
 
 /// How the link is, and what has gone over it.
@@ -163,8 +171,7 @@ impl Link {
             me: crate::random::number(),
             began: Instant::now(),
             connected: AtomicBool::new(false),
-            known: AtomicU32::new(0),
-            absent: AtomicU32::new(0),
+            others: AtomicU64::new(0),
             unsent_all: AtomicU64::new(0),
             unsent_groups: AtomicU64::new(0),
             max_payload: AtomicUsize::new(usize::MAX),
@@ -184,14 +191,15 @@ impl Link {
     pub(crate) async fn publish(&self, hub: &Rc<Hub>, publish: &Arc<Publish>) -> Receipt {
         let to = &publish.to;
         // As it is when the others are asked, or not.
-        let connected = Some(self.shared.connected.load(Ordering::Relaxed));
+        let connected = Some(self.shared.connected.load(Ordering::Acquire));
         let elsewhere: Vec<Box<str>> =
             to.sessions.iter().filter(|key| hub.node.directory.find(key).is_none()).cloned().collect();
         if !to.all && to.groups.is_empty() && elsewhere.is_empty() {
             let nodes = Nodes { known: 1, answered: 1, connected };
             return Receipt { nodes, ..hub.publish_here(publish).await };
         }
-        let known = self.shared.known.load(Ordering::Relaxed) + self.shared.absent.load(Ordering::Relaxed);
+        let Others { known, absent } = self.shared.others();
+        let known = known + absent;
         let to = Targets { sessions: elsewhere.clone(), ..to.clone() };
         // Who does not wait for readers still waits for queues with room.
         let mut replies = self.request(Request::Publish(Publish { to, ..Publish::clone(publish) }), publish.deadline);
@@ -269,12 +277,15 @@ impl Link {
     }
 
     pub(crate) fn counts(&self) -> LinkCounts {
-        let Shared { connected, known, absent, counters, .. } = &*self.shared;
+        let Shared { connected, counters, .. } = &*self.shared;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        // In this order: whoever reaches NATS has looked who is there.
+        let connected = connected.load(Ordering::Acquire);
+        let Others { known, absent } = self.shared.others();
         LinkCounts {
-            connected: connected.load(Ordering::Relaxed),
-            nodes: known.load(Ordering::Relaxed),
-            absent: absent.load(Ordering::Relaxed),
+            connected,
+            nodes: known,
+            absent,
             connects: read(&counters.connects),
             sent: read(&counters.sent),
             received: read(&counters.received),
@@ -300,7 +311,7 @@ impl Link {
         };
         if !self.shared.reaches_somebody() {
             self.shared.unsent(wide);
-            if self.shared.known.load(Ordering::Relaxed) > 0 {
+            if self.shared.others().known > 0 {
                 count(&self.shared.counters.unsent, 1);
             }
             return replies;
@@ -342,7 +353,16 @@ impl Shared {
     }
 
     fn reaches_somebody(&self) -> bool {
-        self.connected.load(Ordering::Relaxed) && self.known.load(Ordering::Relaxed) > 0
+        self.connected.load(Ordering::Acquire) && self.others().known > 0
+    }
+
+    fn others(&self) -> Others {
+        let both = self.others.load(Ordering::Relaxed);
+        Others { known: (both >> 32) as u32, absent: both as u32 }
+    }
+
+    fn set_others(&self, Others { known, absent }: Others) {
+        self.others.store(u64::from(known) << 32 | u64::from(absent), Ordering::Relaxed);
     }
 
     /// Something was published that went to nobody: the others are to know, once they can.

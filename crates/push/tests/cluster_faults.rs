@@ -135,6 +135,38 @@ fn nats_is_killed_and_comes_back() {
     }
 }
 
+/// From the moment NATS is back, a receipt is there as soon as every node has answered that can: none waits for those that are not back yet,
+/// and the first one once they are has them all. Whoever waited for the receipt timeout here would outlast the test.
+#[test]
+fn no_receipt_waits_for_the_receipt_timeout_once_nats_is_back() {
+    let Some(mut nats) = Nats::start("no_receipt_waits_for_the_receipt_timeout_once_nats_is_back", &[]) else { return };
+    let patient = |plan: &mut Plan| {
+        gaps(plan);
+        plan.cluster.as_mut().unwrap().receipt_timeout = Duration::from_secs(3600);
+    };
+    let hubs = [nats.node(2, patient), nats.node(2, patient)];
+    hubs.iter().for_each(|hub| knows(hub, 1));
+    let (mut there, _) = hubs[1].session();
+    assert_eq!(nodes(&broadcast(&hubs[0], "before")), (2, 2));
+    for outage in 0..3 {
+        nats.kill();
+        hubs.iter().for_each(|hub| drop(hub.until("no NATS", |status| status["cluster"]["connected"] == false)));
+        assert_eq!(nodes(&broadcast(&hubs[0], "during")), (2, 1));
+        nats.restart();
+        // The first two publish all the while, the last one once, when all are there.
+        if outage == 2 {
+            knows(&hubs[0], 1);
+            assert_eq!(nodes(&broadcast(&hubs[0], "once")), (2, 2));
+            assert!(up_to(&mut there, "once").contains(&GAP.to_owned()));
+        } else {
+            let last = until_all_answer(&hubs[0], &format!("after {outage}"), 2);
+            assert!(up_to(&mut there, &last).contains(&GAP.to_owned()));
+            knows(&hubs[1], 1);
+        }
+    }
+    assert_eq!(counter(&hubs[0], "connects"), 4);
+}
+
 /// What is lost is told by the rule of those it was for: here their sessions end, unless nothing was for them.
 #[test]
 fn sessions_whose_rule_is_to_disconnect_end_if_they_missed_something_and_only_then() {

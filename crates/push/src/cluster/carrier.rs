@@ -26,7 +26,7 @@ use tokio::time::{sleep, timeout};
 use crate::cluster::peers::{HEARTBEAT_MS, LetBe, Peers, SILENCE_MS};
 use crate::cluster::serve::{self, Claim};
 use crate::cluster::wire::{self, Body, Head, Request, Wide};
-use crate::cluster::{Order, Progress, Shared, address, count};
+use crate::cluster::{Order, Others, Progress, Shared, address, count};
 use crate::missed::Missed;
 use crate::node::Node;
 use crate::plan::{Cluster, Secret};
@@ -300,12 +300,16 @@ impl Work {
     /// A heartbeat of this node came back: who speaks on this connection is heard.
     fn came_back(&self) {
         self.came_back_ms.set(self.shared.now_ms());
-        if !self.shared.connected.swap(true, Ordering::Relaxed) {
-            self.peers.borrow_mut().resume(self.shared.now_ms());
-            self.pause.set(Duration::ZERO);
-            count(&self.shared.counters.connects, 1);
-            self.shared.reached();
+        if self.shared.connected.load(Ordering::Relaxed) {
+            return;
         }
+        self.peers.borrow_mut().resume(self.shared.now_ms());
+        // Whoever sees that the link is there is not to count on nodes that were heard before it was lost alone.
+        self.tell_known();
+        self.shared.connected.store(true, Ordering::Release);
+        self.pause.set(Duration::ZERO);
+        count(&self.shared.counters.connects, 1);
+        self.shared.reached();
     }
 
     /// Another node wants something done.
@@ -426,8 +430,7 @@ impl Work {
 
     fn tell_known(&self) {
         let peers = self.peers.borrow();
-        self.shared.known.store(peers.known().len() as u32, Ordering::Relaxed);
-        self.shared.absent.store(peers.absent() as u32, Ordering::Relaxed);
+        self.shared.set_others(Others { known: peers.known().len() as u32, absent: peers.absent() as u32 });
     }
 
     /// Hands to NATS what the cores want to be told.
