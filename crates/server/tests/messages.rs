@@ -111,6 +111,7 @@ fn empty_lines_are_counted_however_slowly_they_come() {
     }
     send_lines(&mut slow, 9);
     assert_eq!(slow.answer().status, 400);
+    slow.half_close().closed();
     server.stop();
 }
 
