@@ -134,6 +134,48 @@ fn every_key_is_taken_and_shown_but_for_secrets() {
 }
 
 /// A script is looked for beside the configuration, wherever one stands oneself.
+/// Nobody is told to come back before the gateway can have found out that a store is back.
+#[test]
+fn clients_are_told_to_come_back_no_earlier_than_the_longest_pause_of_a_store() {
+    let config = r#"
+        [listen]
+        public = "127.0.0.1:0"
+        [memcached.quick]
+        servers = ["127.0.0.1:1"]
+        [memcached.seldom]
+        servers = ["127.0.0.1:2"]
+        breaker = { pause-max = "20100ms" }
+        [memcached.seldom-too]
+        servers = ["127.0.0.1:3"]
+        breaker = { pause-max = "5s" }
+        [lookup.a]
+        memcached = { store = "quick" }
+        allow = ["any"]
+        [lookup.b]
+        memcached = { store = "seldom" }
+        allow = ["any"]
+        [lookup.c]
+        memcached = { store = "seldom" }
+        allow = ["any"]
+        down = { retry-after = "off" }
+        [lookup.d]
+        memcached = { store = "seldom-too" }
+        allow = ["any"]
+        down = { retry-after = "1m" }
+        [lookup.e]
+        memcached = { store = "seldom-too" }
+        allow = ["any"]
+        down = { retry-after = "2s" }
+    "#;
+    let routes = "abcde".chars().map(|name| format!("[[route]]\nhost = \"{name}.example\"\nlookup = \"{name}\"\n"));
+    let checked = check(&format!("{config}{}", routes.collect::<String>()), &[]);
+    assert_eq!(checked.code, Some(0), "{}", checked.err);
+    let shown: toml::Table = checked.out.parse().unwrap();
+    for (name, told) in [("a", "1s"), ("b", "21s"), ("c", "off"), ("d", "60s"), ("e", "5s")] {
+        assert_eq!(shown["lookup"][name]["down"]["retry-after"].as_str(), Some(told), "{name}");
+    }
+}
+
 #[test]
 fn the_example_is_sound() {
     let folder = tempfile::tempdir().unwrap();

@@ -415,7 +415,7 @@ mod tests {
             ("ab".repeat(50_000), format!("%f[{}]", "x".repeat(50_000))),
         ];
         for (subject, pattern) in shapes {
-            assert_eq!(find(&subject, &pattern, 1_000_000), Err(Fault::Steps), "{:.40}", pattern);
+            assert_eq!(find(&subject, &pattern, 1_000_000), Err(Fault::Steps), "{pattern:.40}");
         }
     }
 

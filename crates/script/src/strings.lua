@@ -7,11 +7,14 @@ local concat, native_sort = table.concat, table.sort
 local native_find, native_match, native_gmatch, native_gsub = string.find, string.match, string.gmatch, string.gsub
 local rep, lower, upper, reverse, sub = string.rep, string.lower, string.upper, string.reverse, string.sub
 local find, match, gmatch, step, gsub, sort, charge = own.find, own.match, own.gmatch, own.step, own.gsub, own.sort, own.charge
+local memory = own.memory
 
 -- So many bytes that are copied count as one instruction, beyond the first.
 local FREE_BYTES, BYTES_PER_INSTRUCTION = 4096, 64
 -- So many bytes of Lua that are compiled do.
 local SOURCE_BYTES_PER_INSTRUCTION = 4
+-- What is more LuaJIT takes for another number.
+local MOST_TIMES = 2 ^ 31 - 1
 
 -- An error of the script's comes as false and a text. It is raised at the line that called the function which ends with this.
 local function checked(first, ...)
@@ -38,28 +41,32 @@ local function number(value, default)
   return tonumber(value)
 end
 
--- Whatever is called with a wrong argument is LuaJIT's own function, which says so at the script's line.
+-- Whatever is called with a wrong argument is LuaJIT's own function, which says so at the script's line. It gets what was given, as it tells nil
+-- from no value.
 
-function string.find(s, p, init, plain)
+function string.find(...)
+  local s, p, init, plain = ...
   local subject, pattern, from = text(s), text(p), number(init, 1)
   if not (subject and pattern and from) then
-    return native_find(s, p, init, plain)
+    return native_find(...)
   end
   return checked(find(subject, pattern, from, plain and true or false))
 end
 
-function string.match(s, p, init)
+function string.match(...)
+  local s, p, init = ...
   local subject, pattern, from = text(s), text(p), number(init, 1)
   if not (subject and pattern and from) then
-    return native_match(s, p, init)
+    return native_match(...)
   end
   return checked(match(subject, pattern, from))
 end
 
-function string.gmatch(s, p)
+function string.gmatch(...)
+  local s, p = ...
   local subject, pattern = text(s), text(p)
   if not (subject and pattern) then
-    return native_gmatch(s, p)
+    return native_gmatch(...)
   end
   local from = 0
   local function go_on(on, ...)
@@ -120,11 +127,12 @@ local function substitute(subject, pattern, with, most)
   return concat(parts), count
 end
 
-function string.gsub(s, p, with, n)
+function string.gsub(...)
+  local s, p, with, n = ...
   local subject, pattern, most, kind = text(s), text(p), number(n, 1 / 0), type(with)
   local is_text = kind == "string" or kind == "number"
   if not (subject and pattern and most and (is_text or kind == "function" or kind == "table")) then
-    return native_gsub(s, p, with, n)
+    return native_gsub(...)
   elseif is_text then
     return checked(gsub(subject, pattern, text(with), most))
   end
@@ -140,27 +148,34 @@ local function pay(bytes)
   end
 end
 
-function string.rep(s, n, between)
+function string.rep(...)
+  local s, n, between = ...
   if type(s) == "string" and type(n) == "number" and n > 0 then
-    pay((#s + (type(between) == "string" and #between or 0)) * n)
+    local bytes = (#s + (type(between) == "string" and #between or 0)) * n
+    -- What there is no memory for LuaJIT refuses before it copies anything.
+    if bytes <= memory or n > MOST_TIMES then
+      pay(bytes)
+    end
   end
-  return rep(s, n, between)
+  return rep(...)
 end
 
 for name, f in pairs { lower = lower, upper = upper, reverse = reverse } do
-  string[name] = function(s)
+  string[name] = function(...)
+    local s = ...
     if type(s) == "string" then
       pay(#s)
     end
-    return f(s)
+    return f(...)
   end
 end
 
-function table.concat(t, between, from, to)
+function table.concat(...)
+  local t = ...
   if type(t) == "table" then
     pay(#t * 16)
   end
-  return concat(t, between, from, to)
+  return concat(...)
 end
 
 local load = load
@@ -236,9 +251,10 @@ local function comparison(t, n)
   return longest > FREE_BYTES and less_text or less
 end
 
-function table.sort(t, is_less)
+function table.sort(...)
+  local t, is_less = ...
   if type(t) ~= "table" or is_less ~= nil and type(is_less) ~= "function" then
-    return native_sort(t, is_less)
+    return native_sort(...)
   end
   local n = #t
   if n < 2 then

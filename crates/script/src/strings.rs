@@ -20,6 +20,7 @@ type Given = (LuaString, LuaString, f64);
 ///
 /// `instructions`: what one function may take where instructions are not counted. `memory`: what the state may use, bytes.
 pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64, memory: usize) -> mlua::Result<()> {
+    own.raw_set("memory", memory as f64)?;
     let payer = Payer { handle, uncounted: instructions, memory };
     let pays = payer.clone();
     let find = move |lua: &Lua, (subject, pattern, init, plain): (LuaString, LuaString, f64, bool)| {

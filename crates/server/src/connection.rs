@@ -156,7 +156,7 @@ async fn handshake(seated: &Seated, tls: &ServerTls, stream: Stream) -> Result<S
 pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut input: Vec<u8>) -> Result<bool, Error> {
     let (wire, handler) = (&*wire, &*handler);
     let core = wire.core();
-    let mut decoder = RequestDecoder::default();
+    let mut decoder = wire.decoder.take();
     let mut at = 0; // where in `input` the next request begins
     let mut head_due = None;
     loop {
@@ -190,6 +190,8 @@ pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut in
             None => {
                 wire.flush().await?;
                 if left == 0 {
+                    // Empty lines before a request are counted, however slowly they come.
+                    wire.decoder.set(decoder);
                     core.spares.give(input);
                     return Ok(true);
                 }

@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
+use oroshi_http1::RequestDecoder;
 use oroshi_net::{Peer, PeerSays, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -48,6 +49,8 @@ pub(crate) struct Wire {
     /// Whether the peer holds its body back until it is told to go on.
     pub(crate) expecting: Cell<bool>,
     pub(crate) unread: Cell<Unread>,
+    /// Reads the requests; within a turn, that has it.
+    pub(crate) decoder: Cell<RequestDecoder>,
 }
 
 #[derive(Debug, Default)]
@@ -88,6 +91,7 @@ impl Wire {
             answered: Cell::new(false),
             expecting: Cell::new(false),
             unread: Cell::new(Unread::Nothing),
+            decoder: Cell::default(),
         }
     }
 

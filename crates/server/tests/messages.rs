@@ -95,6 +95,27 @@ fn a_request_may_come_byte_by_byte() {
 }
 
 #[test]
+fn empty_lines_are_counted_however_slowly_they_come() {
+    let server = Running::start(patient(), describe);
+    let (mut slow, mut other) = (server.connect(), server.connect());
+    let mut send_lines = |slow: &mut Client, count| {
+        for _ in 0..count {
+            slow.send("\r\n");
+            // By the time that this one is answered, the line was read.
+            assert_eq!(other.send("GET /other HTTP/1.1\r\nHost: a\r\n\r\n").answer().status, 200);
+        }
+    };
+    for _ in 0..2 {
+        send_lines(&mut slow, 8);
+        assert_eq!(slow.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").answer().text(), "GET /slow 0");
+    }
+    send_lines(&mut slow, 9);
+    assert_eq!(slow.answer().status, 400);
+    slow.half_close().closed();
+    server.stop();
+}
+
+#[test]
 fn an_answer_is_sent_while_the_handler_of_the_next_request_waits() {
     let (release, released) = mpsc::channel::<()>();
     let released = Arc::new(std::sync::Mutex::new(released));

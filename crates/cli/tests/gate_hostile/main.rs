@@ -423,22 +423,31 @@ fn a_client_that_leaves_ends_the_work_behind() {
         let dir = folder.path().to_owned();
         let told_of = working(&dir);
         let config = format!(
-            "threads = 1\n{LOG}[listen]\npublic = [\"127.0.0.1:0\", \"unix:{{dir}}/public.sock\"]\n[[route]]\nto = \"unix:{{dir}}/work.sock\"\n{half_close}"
+            "threads = 1\n{LOG}[listen]\npublic = [\"127.0.0.1:0\", \"unix:{{dir}}/public.sock\"]
+[[route]]\npath = \"/streamed\"\nbuffer = \"off\"\nto = \"unix:{{dir}}/work.sock\"\n{half_close}
+[[route]]\nto = \"unix:{{dir}}/work.sock\"\n{half_close}"
         );
         let gate = Gate::start(folder, &config);
         let tcp = ports(&gate)[0];
-        let posted = "POST /post HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n";
+        // The body comes later than its head, and is read to its end: on its way, and before anything goes behind.
+        let streamed = "POST /streamed HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n";
+        let buffered = "POST /buffered HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n";
+        let (silent, begun) = ("GET /silent HTTP/1.1\r\nHost: a\r\n\r\n", "GET /begun HTTP/1.1\r\nHost: a\r\n\r\n");
         let mut number = 0;
-        for request in ["GET /silent HTTP/1.1\r\nHost: a\r\n\r\n", "GET /begun HTTP/1.1\r\nHost: a\r\n\r\n", posted] {
+        for request in [silent, begun, streamed, buffered] {
             for over_tcp in [true, false] {
                 let mut client: Box<dyn ReadWrite> = match over_tcp {
                     true => Box::new(TcpStream::connect(("127.0.0.1", tcp)).unwrap()),
                     false => Box::new(UnixStream::connect(gate.path("public.sock")).unwrap()),
                 };
                 client.write_all(request.as_bytes()).unwrap();
+                if request == buffered {
+                    assert!(head(&mut *client).unwrap().starts_with("HTTP/1.1 100 "));
+                    assert_eq!(told_of.try_recv(), Err(mpsc::TryRecvError::Empty));
+                    client.write_all(b"abc").unwrap();
+                }
                 assert_eq!(told_of.recv_timeout(HANG), Ok("works"), "{request}");
-                if request == posted {
-                    // The body comes later than its head, and is read to its end.
+                if request == streamed {
                     client.write_all(b"abc").unwrap();
                 }
                 if request.starts_with("GET /begun") {

@@ -35,7 +35,7 @@ impl Sql {
             }
             self.idle.borrow_mut().clear();
         }
-        let connection = self.connect().await?;
+        let connection = self.connect().await.map_err(|failure| self.hidden(failure))?;
         self.keep(connection);
         Ok(())
     }
