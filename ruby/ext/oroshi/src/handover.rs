@@ -245,7 +245,7 @@ mod tests {
             must_shut: true,
             has_asked: true,
             due_ms: 1 << 40,
-            over_us: 77,
+            patience_us: 77,
         };
         queue.send(server.as_raw_fd(), note, b"GET / HT", &files).unwrap();
         drop((server, files));
