@@ -162,7 +162,7 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
         };
         return verdict(Bottleneck::GeneratorBound, format!("{ours}, {theirs}"), Some(advice));
     }
-    let wrong = (e.wrong > 0).then(|| format!(" ({} of them with an error)", e.wrong)).unwrap_or_default();
+    let wrong = if e.wrong > 0 { format!(" ({} of them with an error)", e.wrong) } else { String::new() };
     match e.achieved {
         Some(achieved) if achieved >= ON_SCHEDULE => {
             return verdict(

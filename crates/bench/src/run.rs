@@ -473,11 +473,17 @@ fn assemble(
         answered: tally.completed,
     });
     let refused = tally.failures.get(Failure::ConnectRefused);
+    let since_the_last: u64 = outcomes.iter().map(|o| o.refused_last).sum();
     match &gone {
         Some(gone) => warnings.push(format!("the server was not there any more when the run ended: {}", gone.why)),
-        None if refused > 0 && tally.completed > 0 => warnings.push(format!(
+        // Refused before a connect that succeeded: it is known only where there is one server.
+        None if refused > since_the_last && plan.origins.len() == 1 && tally.completed > 0 => warnings.push(format!(
             "the server refused {refused} connections and took others after that: it was started again, or was not there for a time; \
              the rate counts that time as well"
+        )),
+        None if refused > 0 && tally.completed > 0 => warnings.push(format!(
+            "{refused} connections were refused: {} not there for a time, or to the end; the rate counts that time as well",
+            if plan.origins.len() == 1 { "the server was" } else { "one of the servers was" }
         )),
         None => {}
     }

@@ -26,7 +26,7 @@ impl Unreadable {
         match self.0.iter_mut().find(|kind| kind.error == error) {
             Some(kind) => kind.count += count,
             None => {
-                self.0.push(Kind { error, count, what: explained(error, limits, bytes), first_bytes: shown(bytes) })
+                self.0.push(Kind { error, count, what: explained(error, limits, bytes), first_bytes: shown(bytes) });
             }
         }
     }
@@ -95,9 +95,11 @@ fn speaks(bytes: &[u8]) -> Option<&'static str> {
 /// The first bytes, escaped. A cookie may be a secret: what follows its name is left out.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     let mut end = bytes.len().min(SHOWN);
-    let cookie = b"set-cookie:";
+    let cookie = b"set-cookie";
     if let Some(at) = bytes[..end].windows(cookie.len()).position(|window| window.eq_ignore_ascii_case(cookie)) {
-        end = at + cookie.len();
+        let behind = at + cookie.len();
+        // With the colon, where that follows at once: what is unreadable may be just this.
+        end = behind + usize::from(bytes.get(behind) == Some(&b':'));
     }
     let more = if end < bytes.len() { "..." } else { "" };
     // Quotation marks need no escape here.
@@ -159,6 +161,14 @@ mod tests {
         assert!(text.starts_with("\\x1b[31m\"it's\"xxx") && text.ends_with("x..."), "{text}");
         assert!(text.len() < 5 * SHOWN, "{text}");
         assert_eq!(shown(b"HTTP/1.1 200 OK\r\nSet-Cookie: sid=secret"), r"HTTP/1.1 200 OK\r\nSet-Cookie:...");
+        for odd in [
+            "Set-Cookie\t: sid=secret",
+            "set-cookie\r\n : sid=secret",
+            "Set-Cookie2: sid=secret",
+            "sEt-CoOkIe : secret=1",
+        ] {
+            assert!(!shown(odd.as_bytes()).contains("secret"), "{odd}");
+        }
         assert_eq!(shown(b""), "");
     }
 }

@@ -65,10 +65,10 @@ pub(crate) fn fitted(rows: &[Vec<String>], width: usize) -> String {
         return turned;
     }
     let mut text = cell(0, 0) + "\n";
-    for row in 1..rows.len() {
+    for (row, cells) in rows.iter().enumerate().skip(1) {
         text += &format!("  {}\n", cell(row, 0).trim());
         let values: Vec<Vec<String>> =
-            (1..rows[row].len()).map(|column| vec![cell(0, column), cell(row, column)]).collect();
+            (1..cells.len()).map(|column| vec![cell(0, column), cell(row, column)]).collect();
         text += &columns(4, &values);
     }
     text

@@ -162,15 +162,25 @@ fn read(mut input: impl BufRead, bodies: Option<&Path>) -> Result<(Ledger, u64),
     loop {
         line.clear();
         let count = input.read_until(b'\n', &mut line)?;
+        number += 1;
         if !line.ends_with(b"\n") {
+            if !may_begin_a_record(&line) {
+                let source = serde::de::Error::custom("it has no end, and does not begin like a record");
+                return Err(ResumeError::NoRecord { line: number, source });
+            }
             // What has no end was cut off, also where it looks whole: its line is fetched once more.
             return Ok((ledger, whole));
         }
-        number += 1;
         let past = serde_json::from_slice(&line);
         ledger.note(&past.map_err(|source| ResumeError::NoRecord { line: number, source })?, bodies);
         whole += count as u64;
     }
+}
+
+/// Whether these bytes, of a line without an end, are the beginning of a record. Anything else is somebody's file, and is not cut off.
+fn may_begin_a_record(line: &[u8]) -> bool {
+    const BEGINNING: &[u8] = b"{\"n\":";
+    line.starts_with(BEGINNING) || BEGINNING.starts_with(line)
 }
 
 /// Opens an output that holds nothing yet.
@@ -232,6 +242,20 @@ mod tests {
             assert_eq!(known(&ledger, n), expected, "{n}");
         }
         assert_eq!(ledger.pages.len(), 2, "pages that nothing is on do not exist");
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_cut_off_only_where_it_may_be_a_record() {
+        let whole = lines(&[record(1, Some(200))]);
+        for cut in ["", "{", "{\"n\"", "{\"n\":2,\"ok\":tr"] {
+            assert_eq!(read(format!("{whole}{cut}").as_bytes(), None).unwrap().1, whole.len() as u64, "{cut}");
+        }
+        for foreign in ["API_KEY=abc", "http://127.0.0.1/a", "{\"token\":\"precious\"}"] {
+            for (before, line) in [("", 1), (whole.as_str(), 2)] {
+                let error = read(format!("{before}{foreign}").as_bytes(), None).unwrap_err();
+                assert!(matches!(error, ResumeError::NoRecord { line: found, .. } if found == line), "{error}");
+            }
+        }
     }
 
     #[test]

@@ -121,8 +121,7 @@ fn limit(read: Option<Duration>, place: &mut Duration) {
 
 /// A time in Go's form.
 fn duration(text: &str) -> Result<Duration, String> {
-    let expected =
-        || format!("`{text}` is no time: expected one as Go writes it, such as 10s, 500ms or 1m30s; 0 is no limit");
+    let expected = || format!("`{text}` is no time: expected one as Go writes it, such as 10s, 500ms or 1m30s");
     // Without a unit kuiperbelt takes nanoseconds, which nobody means.
     let has_unit = text.ends_with(|last: char| last.is_ascii_alphabetic());
     if !has_unit && text != "0" {
