@@ -21,6 +21,9 @@ pub(crate) struct Ending {
     pub(crate) refused_last: u64,
     /// Every core has had some of these.
     pub(crate) refused_everywhere: bool,
+    /// A core ended early, as none of its connections could be made any more for twice the timeout. Those of other cores, which had sent all
+    /// that was theirs, may still count as up.
+    pub(crate) gave_up: bool,
     /// Requests that had no answer when the run ended, or were never sent.
     pub(crate) waiting: u64,
     /// From the last answer, or the beginning, to the end.
@@ -46,6 +49,9 @@ pub(crate) fn gone(e: &Ending) -> Option<Gone> {
         1 => "the last attempt to connect failed".to_owned(),
         n => format!("the last {n} attempts to connect failed"),
     };
+    if e.gave_up {
+        return gone("no connection could be made any more, so the run was given up");
+    }
     if e.connects_per_request {
         // One that fails now and then is no end: so many in turn are.
         if e.refused_everywhere && e.refused_last >= e.connections as u64 {
@@ -98,6 +104,9 @@ mod tests {
         assert_eq!(gone(&Ending { alive: 0, ..kept() }), None);
         assert_eq!(gone(&Ending { alive: 1, refused_last: 50, ..kept() }), None, "one is still served");
         assert_eq!(gone(&Ending { answered: 0, ..dead }), None, "it was never there");
+        // The connections of a thread that was done before count as up.
+        let given_up = Ending { alive: 2, gave_up: true, refused_last: 46, ..kept() };
+        assert!(gone(&given_up).unwrap().why.starts_with("no connection could be made any more"));
     }
 
     #[test]

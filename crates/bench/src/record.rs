@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::grade::Grade;
 use crate::plan::{Load, Plan};
 use crate::tally::Clocks;
-use crate::watch::ServerUsage;
+use crate::watch::{FoundBy, ServerUsage};
 
 /// Version of the schema: the first number changes when a field changes meaning or goes, the second when one comes.
 pub const SCHEMA: &str = "oroshi-bench/1.3";
@@ -167,10 +167,13 @@ impl Record {
         self.rates.requests.unwrap_or(self.requests.answered as f64)
     }
 
-    /// The server's CPU microseconds per request; `None` where it is not known, or nothing was done.
+    /// The server's CPU microseconds per request; `None` where it is not known, or nothing was done. Of several servers the first is watched,
+    /// and how many of the requests were its own is not counted: then there is none, unless the user named the processes.
     #[must_use]
     pub fn server_cpu_us_per_request(&self) -> Option<f64> {
-        self.server.as_ref()?.cpu_us_each(self.requests_done())
+        let server = self.server.as_ref()?;
+        let is_of_all = self.plan.origins.len() <= 1 || server.found_by == FoundBy::Pid;
+        if is_of_all { server.cpu_us_each(self.requests_done()) } else { None }
     }
 }
 

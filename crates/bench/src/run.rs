@@ -112,7 +112,10 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
 
     let found = find(&plan, observer)?;
     if plan.origins.len() > 1 && plan.watch == Watching::Auto {
-        warnings.push(format!("several servers: the CPU time shown is that of {}", plan.origins[0].name()));
+        warnings.push(format!(
+            "several servers: the CPU time shown is that of {}, and there is none per request",
+            plan.origins[0].name()
+        ));
     }
     let (mut watch, mut server_unknown) = match found.watch {
         Ok(watch) => (Some(watch), None),
@@ -465,6 +468,7 @@ fn assemble(
         connects_per_request: plan.connects_per_request(),
         refused_last: outcomes.iter().map(|o| o.refused_last).sum(),
         refused_everywhere: outcomes.iter().all(|o| o.refused_last > 0),
+        gave_up: outcomes.iter().any(|o| o.gave_up),
         waiting: tally.cut_off + tally.unsent + tally.failures.get(Failure::Timeout),
         silence: Duration::from_nanos(outcomes.iter().map(|o| o.silence).min().unwrap_or(0)),
         elapsed: Duration::from_nanos(elapsed),

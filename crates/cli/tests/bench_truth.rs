@@ -371,3 +371,18 @@ fn the_headline_says_what_was_done() {
     let broken = |line: &&str| line.chars().count() <= 50 || !line.trim().contains(' ');
     assert!(ran.out.lines().all(|line| broken(&line)), "{}", ran.out);
 }
+
+/// The CPU time of one server, divided by the requests of all, would be too low for any of them.
+#[test]
+fn of_several_servers_none_has_a_cpu_time_per_request() {
+    let (one, other) = (Target::start(&[]), Target::start(&[]));
+    let limits = ["--fail-if", "server.cpu>1s"];
+    let run = |urls: &[&str]| bench(&[&["-c2", "-n400", "--format", "json"], &limits[..], urls].concat());
+    let alone = run(&[one.url()]);
+    assert_eq!(alone.code, Some(0), "{alone:?}");
+    assert!(alone.record().server_cpu_us_per_request().is_some());
+    let both = run(&[one.url(), other.url()]);
+    both.said(3, &["UNDECIDED", "of several servers one is watched"]);
+    assert_eq!(both.record().server_cpu_us_per_request(), None);
+    assert!(both.record().warnings.iter().any(|warning| warning.contains("none per request")), "{both:?}");
+}

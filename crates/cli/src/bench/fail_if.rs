@@ -210,8 +210,11 @@ impl Metric {
                 latency(clock.unwrap_or(default).of(record), figure)
             }
             Self::ServerCpu => match &record.server {
-                Some(server) => match server.cpu_us_each(record.requests_done()) {
+                Some(_) => match record.server_cpu_us_per_request() {
                     Some(us) => exact(us * 1e3),
+                    None if record.plan.origins.len() > 1 => {
+                        Err("of several servers one is watched; --watch PID names the processes of all".into())
+                    }
                     None => Err("no request was answered".into()),
                 },
                 None => Err(record.server_unknown.clone().unwrap_or_else(|| "the server was not found".into())),
