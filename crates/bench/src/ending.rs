@@ -9,7 +9,7 @@ const LEAST_SILENCE: Duration = Duration::from_secs(1);
 /// A silence is one only if it is this many times as long as the slowest answer before it.
 const TIMES_THE_SLOWEST: u32 = 3;
 
-/// What is known of the end of a run, all cores together.
+/// How a run ended, over all cores.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ending {
     /// Connections of the plan, and those that were up at the end, or when nothing was left to send on them.
@@ -38,7 +38,7 @@ pub(crate) struct Ending {
 /// How the server had gone when the run ended; `None` if it was there, or never was.
 pub(crate) fn gone(e: &Ending) -> Option<Gone> {
     if e.answered == 0 {
-        // That is told as what it is: nothing was answered.
+        // The report says that nothing was answered.
         return None;
     }
     let gone = |how: &str| {

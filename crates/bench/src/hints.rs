@@ -1,4 +1,4 @@
-//! What the answers of a run suggest to somebody who expected others.
+//! Hints for a user who expected other answers: redirects, a TLS port.
 
 use oroshi_net::Scheme;
 

@@ -42,7 +42,7 @@ pub struct Record {
     pub failures: BTreeMap<Failure, u64>,
     /// The sum of `failures` without `cut-off-at-end`.
     pub errors: u64,
-    /// What the failures called `parse` were, the most frequent first; empty in records before 1.3.
+    /// Failures called `parse` by broken rule, the most frequent first; empty in records before 1.3.
     #[serde(default)]
     pub parse: Vec<ParseRecord>,
     /// Answers by status.
@@ -114,7 +114,7 @@ pub struct MachineRecord {
     pub others_cpus: Option<f64>,
     /// Something took what the two sides needed: rates and latencies are not those of an idle machine.
     pub disturbed: bool,
-    /// What it was: `steal`, `other-processes`, `generator-bound`.
+    /// The causes: `steal`, `other-processes`, `generator-bound`.
     pub why: Vec<String>,
 }
 
@@ -123,11 +123,11 @@ pub struct MachineRecord {
 pub struct Condition {
     /// As it was typed: `p99>10ms`.
     pub condition: String,
-    /// What it is about: `p99`.
+    /// The metric: `p99`.
     pub metric: String,
     /// What became of it.
     pub outcome: ConditionOutcome,
-    /// What was measured: nanoseconds for times, otherwise a count or a rate. `None`: nothing was.
+    /// The measured value: nanoseconds for times, otherwise a count or a rate. `None`: not measured.
     pub value: Option<f64>,
     /// Whether the true value may be greater than `value`.
     pub at_least: bool,

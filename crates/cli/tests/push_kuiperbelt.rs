@@ -65,6 +65,20 @@ struct Scene {
 }
 
 impl Scene {
+    /// A folder and a backend; no hub yet.
+    fn new() -> Self {
+        Scene {
+            folder: tempfile::tempdir().unwrap(),
+            backend: Backend::start(),
+            hub: None,
+            ends: false,
+            clients: HashMap::new(),
+            streams: HashMap::new(),
+            unread: HashMap::new(),
+            names: Vec::new(),
+        }
+    }
+
     fn socket(&self) -> PathBuf {
         self.folder.path().join("push.sock")
     }
@@ -268,17 +282,7 @@ fn large(number: usize) -> String {
 
 /// Runs a case; `Err` says where it went wrong, and how.
 fn run(case: &Case, hub: Hub) -> Result<(), String> {
-    let folder = tempfile::tempdir().unwrap();
-    let mut scene = Scene {
-        folder,
-        backend: Backend::start(),
-        hub: None,
-        ends: false,
-        clients: HashMap::new(),
-        streams: HashMap::new(),
-        unread: HashMap::new(),
-        names: Vec::new(),
-    };
+    let mut scene = Scene::new();
     let mut config = Vec::new();
     let mut callbacks: Vec<String> = ["connect", "establish", "receive", "close"].map(String::from).to_vec();
     for (line, words) in &case.steps {
@@ -400,16 +404,7 @@ fn kuiperbelt_itself_does_what_the_cases_say() {
 fn messages_may_be_as_large_as_with_kuiperbelt() {
     let callbacks = ["connect", "receive"].map(String::from);
     for (compat, received, sent) in [("ekbo", 1 << 20, 16 << 20), ("none", 64 << 10, 1 << 20)] {
-        let mut scene = Scene {
-            folder: tempfile::tempdir().unwrap(),
-            backend: Backend::start(),
-            hub: None,
-            ends: false,
-            clients: HashMap::new(),
-            streams: HashMap::new(),
-            unread: HashMap::new(),
-            names: Vec::new(),
-        };
+        let mut scene = Scene::new();
         scene.start(Hub::Ours, &[format!("compat: {compat}")], &callbacks).unwrap();
         let socket = scene.socket();
         let mut client = Client::open(&socket, "/connect?key=a", &[]).unwrap();
