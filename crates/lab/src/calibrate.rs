@@ -14,7 +14,10 @@ pub mod real;
 pub mod report;
 mod simulated;
 
+use std::time::Duration;
+
 use fastrand::Rng;
+use oroshi_bench::Draft;
 use oroshi_stats::compare::Verdict;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +30,21 @@ pub const DELAYS_MS: [f64; 5] = [1.0, 5.0, 20.0, 100.0, 500.0];
 pub const CONNECTIONS: [usize; 3] = [1, 10, 100];
 /// True ratios of the rates, beside 1.
 pub const RATIOS: [f64; 8] = [0.90, 0.95, 0.97, 0.985, 1.015, 1.03, 1.05, 1.10];
+
+/// How long a request may take: longer than the delays that are drawn. A request that is given up would be a failed one.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The load of `compare` without flags, but for its timeout.
+fn usual_load() -> Draft {
+    Draft {
+        duration: Some(Duration::from_secs(1)),
+        warmup: Duration::from_millis(250),
+        free_duration: true,
+        free_warmup: true,
+        timeout: TIMEOUT,
+        ..Draft::default()
+    }
+}
 
 /// How the delays of a server are distributed around their mean. `oroshi target --delay-shape` has the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! `oroshi lab calibrate`: how often the intervals of `lab` and `compare` hold the truth.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use oroshi_lab::calibrate::{Report, simulate};
 use oroshi_lab::{LabError, Tools};
 use oroshi_net::Shutdown;
 use oroshi_words::units;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Error, ResultsError};
 use crate::interrupt::{self, Temporary};
@@ -41,6 +41,10 @@ pub(super) struct CalibrateArgs {
     /// Real comparisons, at most [default: 64, which take 40 minutes]
     #[arg(long, value_name = "N")]
     cells: Option<usize>,
+
+    /// Take the real comparisons that came to a result from this file of --out, and make only the others
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    again: Option<PathBuf>,
 
     /// Decides what is drawn [default: 1]
     #[arg(long, value_name = "N")]
@@ -72,6 +76,7 @@ struct Calibration {
 /// # Errors
 /// When there is no result.
 pub(super) fn run(args: &CalibrateArgs) -> Result<ExitCode, Error> {
+    let earlier = earlier(args.again.as_deref())?;
     let file = match &args.out {
         Some(path) => {
             let failed = |source| ResultsError::Write { path: path.clone(), source };
@@ -83,7 +88,7 @@ pub(super) fn run(args: &CalibrateArgs) -> Result<ExitCode, Error> {
     let begun = Instant::now();
     let seed = args.seed.unwrap_or(SEED);
     let simulated = (!args.real).then(|| simulated(args, seed, &shutdown));
-    let real = if args.simulated || shutdown.count() > 0 { None } else { Some(carry_out(args, seed, shutdown)?) };
+    let real = if args.simulated || shutdown.count() > 0 { None } else { Some(carry_out(args, &earlier, seed, shutdown)?) };
     let mut text = String::new();
     let mut failures = Vec::new();
     if let Some(report) = &simulated {
@@ -113,6 +118,20 @@ pub(super) fn run(args: &CalibrateArgs) -> Result<ExitCode, Error> {
     Ok(if calibration.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }
 
+/// Reads the real comparisons of an earlier calibration.
+fn earlier(path: Option<&Path>) -> Result<RealReport, Error> {
+    #[derive(Deserialize)]
+    struct Earlier {
+        real: Option<RealReport>,
+    }
+    let Some(path) = path else { return Ok(RealReport::default()) };
+    let wrong = |why: String| Error::Usage(vec![format!("--again {}: {why}", path.display())]);
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot read it: {error}")))?;
+    let read: Earlier = serde_json::from_str(&text)
+        .map_err(|error| wrong(format!("it is no calibration: {error}: expected what --out wrote")))?;
+    read.real.ok_or_else(|| wrong("it has no real comparisons: expected what --real --out wrote".to_owned()))
+}
+
 fn simulated(args: &CalibrateArgs, seed: u64, shutdown: &Shutdown) -> Report {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let told = Mutex::new(Instant::now());
@@ -126,7 +145,7 @@ fn simulated(args: &CalibrateArgs, seed: u64, shutdown: &Shutdown) -> Report {
     })
 }
 
-fn carry_out(args: &CalibrateArgs, seed: u64, shutdown: Shutdown) -> Result<RealReport, Error> {
+fn carry_out(args: &CalibrateArgs, earlier: &RealReport, seed: u64, shutdown: Shutdown) -> Result<RealReport, Error> {
     let path = std::env::temp_dir().join(format!("oroshi-calibrate-{}", std::process::id()));
     let failed = |source| ResultsError::Write { path: path.clone(), source };
     std::fs::create_dir(&path).map_err(failed)?;
@@ -135,14 +154,16 @@ fn carry_out(args: &CalibrateArgs, seed: u64, shutdown: Shutdown) -> Result<Real
     let keeper = vec![oroshi.clone().into_os_string(), "keep".into()];
     let tools = Tools { keeper, oroshi, output: path };
     let asked = real::plan(args.cells.unwrap_or(usize::MAX));
+    let left: Vec<real::Asked> =
+        asked.iter().enumerate().filter(|(number, asked)| earlier.result(*number, **asked).is_none()).map(|(_, a)| *a).collect();
     say(&format!(
         "{} real comparisons: {} at most; keep the machine quiet",
-        asked.len(),
-        units::length(real::length(&asked).as_secs_f64())
+        left.len(),
+        units::length(real::length(&left).as_secs_f64())
     ));
     let mut live = LabLive::new(shutdown);
     let count = asked.len();
-    let report = real::carry_out(&asked, seed, &tools, &mut live, &mut |number, cell| {
+    let report = real::carry_out(&asked, earlier, seed, &tools, &mut live, &mut |number, cell| {
         let found = match &cell.trial {
             Some(trial) => format!("{:.4} where the truth is {:.4}", trial.estimate, trial.truth),
             None => cell.why.clone().unwrap_or_default(),

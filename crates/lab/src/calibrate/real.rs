@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use oroshi_bench::Draft;
 use oroshi_stats::compare::Verdict;
 use serde::{Deserialize, Serialize};
 
 use super::report::COVERAGE;
 use super::simulated::{Noise, cpu_rules};
-use super::{CONNECTIONS, DELAYS_MS, Scenario, Shape, Trial, simulate_one};
+use super::{CONNECTIONS, DELAYS_MS, Scenario, Shape, Trial, simulate_one, usual_load};
 use crate::follow::Follow;
 use crate::metric::Metric;
 use crate::plan::{Cell, Experiment, Load, Ready, Rules, Server, Stop, Variant};
@@ -101,12 +100,14 @@ pub fn length(asked: &[Asked]) -> Duration {
     asked.iter().map(|asked| if matches!(asked, Asked::Rate(_)) { CELL } else { CPU_CELL }).sum()
 }
 
-/// Carries them out, one after the other. `going_on` is told of each; where `follow` is cancelled, it ends with what there is.
+/// Carries them out, one after the other, and calls `going_on` after each. What `earlier` has a result for is taken from there. Where
+/// `follow` is cancelled, the report ends with the last one made.
 ///
 /// # Errors
 /// When there is no result at all.
 pub fn carry_out(
     asked: &[Asked],
+    earlier: &RealReport,
     seed: u64,
     tools: &Tools,
     follow: &mut dyn Follow,
@@ -114,6 +115,10 @@ pub fn carry_out(
 ) -> Result<RealReport, LabError> {
     let mut report = RealReport::default();
     for (number, &asked) in asked.iter().enumerate() {
+        if let Some(cell) = earlier.result(number, asked) {
+            report.cells.push(cell.clone());
+            continue;
+        }
         let result = match run(experiment(asked, seed.wrapping_add(number as u64)), tools, follow) {
             Ok(result) if result.cut_short => break,
             Ok(result) => result,
@@ -136,13 +141,7 @@ fn rules(asked: Asked, seed: u64) -> Rules {
 
 fn experiment(asked: Asked, seed: u64) -> Experiment {
     let mut words = [vec!["{{oroshi}}".to_owned(), "target".into()], vec!["{{oroshi}}".to_owned(), "target".into()]];
-    let mut draft = Draft {
-        duration: Some(Duration::from_secs(1)),
-        warmup: Duration::from_millis(250),
-        free_duration: true,
-        free_warmup: true,
-        ..Draft::default()
-    };
+    let mut draft = usual_load();
     match asked {
         Asked::Rate(scenario) => {
             for (variant, words) in words.iter_mut().enumerate() {
@@ -284,6 +283,12 @@ fn beside(asked: Asked, found: Option<&CellResult>, seed: u64) -> (f64, f64) {
 const MACHINE: f64 = 0.01;
 
 impl RealReport {
+    /// Returns the comparison of this number if it compared the same and came to a result.
+    #[must_use]
+    pub fn result(&self, number: usize, asked: Asked) -> Option<&RealCell> {
+        self.cells.get(number).filter(|cell| cell.asked == asked && cell.trial.is_some())
+    }
+
     /// What does not agree, in words; empty if all does.
     #[must_use]
     pub fn failures(&self) -> Vec<String> {
@@ -424,6 +429,24 @@ mod tests {
         assert!(rates.iter().any(|scenario| scenario.threads == 2));
         assert_eq!(rates.iter().filter(|scenario| scenario.ratio != 1.0).count(), 20);
         assert_eq!(plan(3).len(), 3);
+    }
+
+    #[test]
+    fn what_came_to_a_result_is_not_made_again() {
+        let asked = Asked::Cpu { ratio: 1.0 };
+        let trial = Trial { truth: 1.0, estimate: 1.0, low: 0.9, high: 1.1, verdict: Verdict::Undecided, blocks: 3 };
+        let cell = |trial| RealCell {
+            asked,
+            trial,
+            why: None,
+            simulated_error: 0.0,
+            simulated_reach: 0.0,
+            warnings: Vec::new(),
+        };
+        let earlier = RealReport { cells: vec![cell(Some(trial)), cell(None)] };
+        assert!(earlier.result(0, asked).is_some());
+        assert!(earlier.result(0, Asked::Cpu { ratio: 1.01 }).is_none(), "another comparison");
+        assert!(earlier.result(1, asked).is_none() && earlier.result(2, asked).is_none());
     }
 
     #[test]

@@ -8,13 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use oroshi_bench::Draft;
 use oroshi_stats::compare::Verdict;
 use oroshi_stats::{Throughput, WindowCount, window};
 use serde::{Deserialize, Serialize};
 
 use super::report::{Power, Report, Row, Table};
-use super::{CONNECTIONS, DELAYS_MS, RATIOS, Shape, Trial};
+use super::{CONNECTIONS, DELAYS_MS, RATIOS, Shape, Trial, usual_load};
 use crate::decide;
 use crate::metric::Metric;
 use crate::plan::Rules;
@@ -238,13 +237,7 @@ pub fn simulate_one(
     let delays = [0, 1].map(|variant| scenario.delay_ns(variant, noise));
     let overhead = scenario.overhead_ns(noise);
     let slowest = Duration::from_nanos((delays[0].max(delays[1]) + overhead) as u64);
-    let usual = Draft {
-        duration: Some(Duration::from_secs(1)),
-        warmup: Duration::from_millis(250),
-        free_duration: true,
-        free_warmup: true,
-        ..Draft::default()
-    };
+    let usual = usual_load();
     let mut draft = usual.clone();
     if let Some(found) = lengths::lengthened(&[&usual], slowest, rules, 2, 1) {
         lengths::apply(&mut draft, &found);
