@@ -13,6 +13,8 @@ import pathlib
 import statistics
 import sys
 
+from benchlib import kept
+
 TABLES = [
     ("Mean time of a request, ms", "mean_ms", "{:,.1f}"),
     ("99th percentile, ms", "p99_ms", "{:,.1f}"),
@@ -26,7 +28,7 @@ BEGIN, END = "<!-- tables of http-clients: begin -->", "<!-- tables of http-clie
 def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(f"usage: {sys.argv[0]} RESULT.json [PAGE]")
-    text = tables(json.loads(pathlib.Path(sys.argv[1]).read_text()))
+    text = tables(kept.read(sys.argv[1]))
     if len(sys.argv) == 2:
         print(text)
         return

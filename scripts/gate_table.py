@@ -7,11 +7,11 @@ PREFIX is what the names of the results begin with, such as docs/benchmarks/2026
 comments, and take the place of those that stand there.
 """
 
-import json
 import pathlib
 import statistics
 import sys
 
+from benchlib import kept
 from client_table import heading, placed, table
 
 BEGIN, END = "<!-- tables of bench-gate: begin -->", "<!-- tables of bench-gate: end -->"
@@ -21,7 +21,7 @@ NOTHING = "–"
 def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(f"usage: {sys.argv[0]} PREFIX [PAGE]")
-    read = lambda name: json.loads(pathlib.Path(f"{sys.argv[1]}{name}.json").read_text())
+    read = lambda name: kept.read(f"{sys.argv[1]}{name}.json")
     text = tables(read)
     if len(sys.argv) == 2:
         print(text)

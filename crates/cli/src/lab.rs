@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueHint;
-use oroshi_lab::LabError;
+use oroshi_lab::{LabError, LabResult};
 use oroshi_lab::baseline::Saved;
 use oroshi_lab::result::Skipped;
 use oroshi_words::units;
@@ -102,6 +102,15 @@ enum Command {
         /// Write the page here, instead of printing the report
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
+    },
+    /// Shrink a kept result for an archive: every figure, one histogram per variant; reports and --against read it as before
+    #[command(display_name = "oroshi")]
+    Compact {
+        /// A result.json, or the folder it is in
+        result: PathBuf,
+        /// Write it here, instead of to standard output
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
     },
     /// How often the intervals of comparisons hold the truth: thousands on a virtual clock, dozens with real servers
     #[command(display_name = "oroshi")]
@@ -234,15 +243,33 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
             let reading = read(&found, &args.wishes(Vec::new()).map_err(Error::Usage)?, &machine)?;
             print(&text::check(&found.shown(), &reading, &machine.untried(), Paint::on(&io::stdout())))
         }
+        Command::Compact { result, out } => {
+            let (path, result) = kept(result)?;
+            let json = result.compact().and_then(|json| serde_json::to_string(&json));
+            let text = json.map_err(ResultsError::ToJson)? + "\n";
+            match out {
+                Some(out) => report::write(&text, &[path], &out)?,
+                None => return print(&text),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Report { result, html } => {
-            let path = if result.is_dir() { result.join(results::DATA) } else { result };
-            let Saved::Lab(result) = report::read(&path)? else { return Err(Error::NoExperiment { path }) };
+            let (path, result) = kept(result)?;
             match html {
                 Some(html) => report::write(&oroshi_report::lab_page(&result), &[path], &html)?,
                 None => return print(&lab_text::report(&result, Paint::on(&io::stdout()))),
             }
             Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+/// Reads a kept result: its file, or the folder it is in.
+fn kept(path: PathBuf) -> Result<(PathBuf, Box<LabResult>), Error> {
+    let path = if path.is_dir() { path.join(results::DATA) } else { path };
+    match report::read(&path)? {
+        Saved::Lab(result) => Ok((path, result)),
+        Saved::Bench(_) => Err(Error::NoExperiment { path }),
     }
 }
 

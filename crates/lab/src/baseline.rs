@@ -220,6 +220,7 @@ fn as_run((index, record): (usize, &Record)) -> Run {
         shift: None,
         warnings: record.warnings.clone(),
         machine: None,
+        grade: None,
         record: Some(Box::new(record.clone())),
         command: None,
     }

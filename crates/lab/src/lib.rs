@@ -6,7 +6,7 @@
 //! Read it in this order:
 //!
 //! 1. [`plan`]: what is to be done. [`metric`]: what is compared.
-//! 2. [`result`]: what came out. [`follow`]: seen while it lasts.
+//! 2. [`result`]: what came out; `compact`: the form that is kept. [`follow`]: seen while it lasts.
 //! 3. [`template`], [`place`]: ports, sockets and folders. [`keeper`]: the process above a server. [`serving`]: servers that are
 //!    ready, commands that run to their end.
 //! 4. [`order`]: who runs when. [`analysis`]: from runs to verdicts. [`decide`]: when it is enough. [`doubts`]: what is wrong with the
@@ -16,6 +16,7 @@
 pub mod analysis;
 pub mod baseline;
 pub mod calibrate;
+mod compact;
 pub mod decide;
 pub mod disturbed;
 pub mod doubts;

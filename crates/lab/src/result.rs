@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use oroshi_bench::Record;
 use oroshi_bench::environment::Environment;
+use oroshi_bench::grade::Bottleneck;
 use oroshi_stats::compare::{Interval, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::metric::{Better, Metric, Unit};
 
 /// Version of the schema: the first number changes when a field changes meaning or goes, the second when one comes.
-pub const SCHEMA: &str = "oroshi-lab/1.2";
+pub const SCHEMA: &str = "oroshi-lab/1.3";
 
 /// An experiment and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -148,7 +149,8 @@ pub struct CellResult {
     pub point: Option<usize>,
     /// What was compared, with each one's own figures.
     pub variants: Vec<VariantResult>,
-    /// Every run, in the order in which they were made.
+    /// Every run, in the order in which they were made. A compact result has them as columns.
+    #[serde(deserialize_with = "crate::compact::read_runs")]
     pub runs: Vec<Run>,
     /// Every ratio: for each metric each pair, the first variant being the base first.
     pub comparisons: Vec<Comparison>,
@@ -211,6 +213,9 @@ pub struct VariantResult {
     pub load_program: Option<Program>,
     /// Its own figures: median over the runs, with interval.
     pub figures: BTreeMap<Metric, Interval>,
+    /// In a compact result: all response times, as a base64 HdrHistogram. A full one has a histogram for each run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<String>,
     /// Why it was given up.
     pub failed: Option<Failure>,
 }
@@ -259,10 +264,21 @@ pub struct Run {
     /// What else the machine did meanwhile; not in results before 1.2.
     #[serde(default)]
     pub machine: Option<MachineUse>,
-    /// All of it, when the load was ours. `environment` is left empty.
+    /// What set the pace, in a compact result; a full one has it in `record`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grade: Option<Bottleneck>,
+    /// All of it, when the load was ours. `environment` is left empty. Not in a compact result.
     pub record: Option<Box<Record>>,
     /// All of it, when the load was a program.
     pub command: Option<CommandRun>,
+}
+
+impl Run {
+    /// What set the pace; `None`: the load was a program.
+    #[must_use]
+    pub fn grade(&self) -> Option<Bottleneck> {
+        self.record.as_ref().map(|record| record.grade.bottleneck).or(self.grade)
+    }
 }
 
 /// What the CPUs that a run could use did for others.

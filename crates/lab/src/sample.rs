@@ -23,6 +23,7 @@ pub(crate) fn run(variant: usize, block: usize, figures: &[(Metric, f64)]) -> Ru
         shift: None,
         warnings: Vec::new(),
         machine: None,
+        grade: None,
         record: None,
         command: None,
     }
@@ -75,6 +76,7 @@ pub(crate) fn cell(names: &[&str], runs: Vec<Run>) -> CellResult {
         program: None,
         load_program: None,
         figures: BTreeMap::new(),
+        response: None,
         failed: None,
     };
     let blocks = runs.iter().map(|run| run.block + 1).max().unwrap_or(0);

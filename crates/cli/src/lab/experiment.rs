@@ -149,6 +149,8 @@ struct File<'d, 't> {
     sweep: Option<Sweep>,
     sweep_name: Option<Value<'d, 't>>,
     load: Option<Table<'d, 't>>,
+    /// What every server finds in its folder.
+    files: Option<Value<'d, 't>>,
     servers: Vec<Table<'d, 't>>,
     variants: Vec<Table<'d, 't>>,
 }
@@ -183,6 +185,7 @@ impl<'d, 't> File<'d, 't> {
             sweep,
             sweep_name,
             load,
+            files: root.get("files"),
             servers,
             variants,
             root,
@@ -213,7 +216,7 @@ impl<'d, 't> File<'d, 't> {
         for table in &self.servers {
             let name = name(table);
             let requires = requires(table);
-            let described = server::describe(table, &name, around);
+            let described = server::describe(table, self.files.as_ref(), &name, around);
             if described.is_none() {
                 table.wrong("`start` is missing: expected the command that starts the server");
             }
@@ -246,7 +249,7 @@ impl<'d, 't> File<'d, 't> {
         let full_name = if group.is_empty() { name.clone() } else { format!("{group} / {name}") };
         let requires = requires(table);
         let shared = table.get("server");
-        let inline = server::describe(table, &full_name, around);
+        let inline = server::describe(table, self.files.as_ref(), &full_name, around);
         let server = match (&shared, inline) {
             (Some(value), Some(_)) => {
                 value.wrong("a server is named, and one is described: leave one out");
@@ -307,7 +310,7 @@ impl<'d, 't> File<'d, 't> {
     fn finish(&self) {
         let elsewhere = |key: &str| match key {
             _ if flags::is_known(key) => Some("it belongs into [load]".to_owned()),
-            "start" | "url" | "ready" | "stop" | "files" => {
+            "start" | "url" | "ready" | "stop" => {
                 Some("it belongs into a [[server]] or a [[variant]]".to_owned())
             }
             _ => None,

@@ -62,8 +62,13 @@ const KEYS: [&str; 10] =
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The server's keys of a table; `None` if it has none of them.
-pub(super) fn describe(table: &Table<'_, '_>, name: &str, around: Surroundings<'_>) -> Option<Described> {
+/// The server's keys of a table; `None` if it has none of them. `shared`: files that all servers have, unless they have their own.
+pub(super) fn describe<'d, 't>(
+    table: &Table<'d, 't>,
+    shared: Option<&Value<'d, 't>>,
+    name: &str,
+    around: Surroundings<'_>,
+) -> Option<Described> {
     let given: Vec<_> = KEYS.iter().filter_map(|key| table.get(key)).collect();
     if given.is_empty() {
         return None;
@@ -80,7 +85,10 @@ pub(super) fn describe(table: &Table<'_, '_>, name: &str, around: Surroundings<'
         texts.add(&value, &start);
     }
     let env = table.get("env").map(|value| variables(&value, &mut texts)).unwrap_or_default();
-    let files = table.get("files").map(|value| files(&value, around, &mut texts)).unwrap_or_default();
+    let mut written = Vec::new();
+    for value in table.get("files").iter().chain(shared) {
+        files(value, around, &mut texts, &mut written);
+    }
     let setup = table.get("setup").map(|value| commands(&value, &mut texts)).unwrap_or_default();
     let teardown = table.get("teardown").map(|value| commands(&value, &mut texts)).unwrap_or_default();
     let names = texts.names(around);
@@ -93,7 +101,7 @@ pub(super) fn describe(table: &Table<'_, '_>, name: &str, around: Surroundings<'
         start,
         env,
         folder: table.get("folder").and_then(|value| folder(&value, around)),
-        files,
+        files: written,
         setup,
         teardown,
         ready: ready.unwrap_or_else(|| Ready::Answers(Vec::new())),
@@ -171,14 +179,23 @@ fn commands<'d, 't>(value: &Value<'d, 't>, texts: &mut Texts<'d, 't>) -> Vec<Vec
     found
 }
 
-fn files<'d, 't>(value: &Value<'d, 't>, around: Surroundings<'_>, texts: &mut Texts<'d, 't>) -> Vec<(String, String)> {
-    let mut files = Vec::new();
+/// Adds the files of a table, but for those that are there already.
+fn files<'d, 't>(
+    value: &Value<'d, 't>,
+    around: Surroundings<'_>,
+    texts: &mut Texts<'d, 't>,
+    files: &mut Vec<(String, String)>,
+) {
+    let own = files.len();
     for (path, value) in value.table().map(|table| table.entries()).unwrap_or_default() {
         let inside = Path::new(&path).components().all(|part| matches!(part, Component::Normal(_)));
         if path.is_empty() || !inside {
             value.wrong(format!(
                 "`{path}` leads out of the server's folder: expected a relative path, as in conf/app.conf"
             ));
+        }
+        if files[..own].iter().any(|(there, _)| *there == path) {
+            continue;
         }
         let content = match value.is_table() {
             true => value.table().and_then(|table| template_file(&table, around)),
@@ -189,7 +206,6 @@ fn files<'d, 't>(value: &Value<'d, 't>, around: Surroundings<'_>, texts: &mut Te
             files.push((path, content));
         }
     }
-    files
 }
 
 fn template_file(table: &Table<'_, '_>, around: Surroundings<'_>) -> Option<String> {

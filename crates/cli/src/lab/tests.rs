@@ -583,6 +583,34 @@ fn files_and_folders_begin_beside_the_experiment() {
 }
 
 #[test]
+fn files_of_the_experiment_are_those_of_every_server_but_for_its_own() {
+    let text = r#"
+title = "t"
+files."app.conf" = "listen {{socket.app}}"
+files."other.conf" = "port {{port}}"
+
+[[variant]]
+name = "as it is"
+start = "sh app.conf"
+url = "http://127.0.0.1:{{port}}/"
+
+[[variant]]
+name = "its own"
+start = "sh app.conf"
+url = "http://127.0.0.1:{{port.own}}/"
+files."other.conf" = "port {{port.own}}"
+"#;
+    let files = |variant: usize| sound(text).experiment.cells[0].servers[variant].files.clone();
+    let file = |path: &str, content: &str| (path.to_owned(), content.to_owned());
+    assert_eq!(files(0), [file("app.conf", "listen {{socket.app}}"), file("other.conf", "port {{port}}")]);
+    assert_eq!(files(1), [file("other.conf", "port {{port.own}}"), file("app.conf", "listen {{socket.app}}")]);
+    // A name that only an overridden file uses is none of that server's.
+    let wrong = text.replace("{{port.own}}/", "{{port}}/");
+    assert!(mistake(&wrong).contains("{{port}}"), "{}", mistake(&wrong));
+    assert!(mistake(&text.replace("app.conf\" =", "../app.conf\" =")).contains("leads out of the server's folder"));
+}
+
+#[test]
 fn the_projects_own_experiments_read_well() {
     for found in find::all(None).unwrap() {
         for quick in [false, true] {

@@ -161,6 +161,7 @@ pub(crate) fn cell(
         shift: None,
         warnings: Vec::new(),
         machine: None,
+        grade: None,
         record: None,
         command: None,
     };
@@ -200,6 +201,7 @@ pub(crate) fn variant(name: &str, start: Option<&str>, rps: f64, slowness: f64) 
         start: start.map(str::to_owned),
         load: "10 connections, closed loop, 1s after 250ms of warm-up".into(),
         figures: figures.into(),
+        response: None,
         failed: None,
         program: None,
         load_program: None,

@@ -180,6 +180,7 @@ fn as_run(variant: usize, block: usize, session: usize, figures: BTreeMap<Metric
         figures,
         shift: None,
         warnings: Vec::new(),
+        grade: None,
         record: None,
         command: None,
         machine: None,

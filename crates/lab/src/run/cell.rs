@@ -360,6 +360,7 @@ impl Turns<'_> {
             program: variant.server.and_then(|server| self.servers.program(server).cloned()),
             load_program,
             figures: analysis::figures(&self.runs, index, stopped_at.filter(|_| alone)),
+            response: None,
             failed,
         };
         CellResult {
@@ -379,7 +380,7 @@ impl Turns<'_> {
 
 fn as_run(measured: Measured, variant: usize, block: usize, session: usize, place: usize, at_s: f64) -> Run {
     let Measured { figures, shift, warnings, machine, record, command, .. } = measured;
-    Run { variant, block, session, place, at_s, figures, shift, warnings, machine, record, command }
+    Run { variant, block, session, place, at_s, figures, shift, warnings, machine, grade: None, record, command }
 }
 
 /// A rate as somebody would ask for it.

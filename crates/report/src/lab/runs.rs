@@ -119,8 +119,7 @@ fn run_table(view: &View<'_>, of: &CellResult) -> Markup {
                     .map_or_else(|| "–".into(), |value| Unit::from(metric.unit).text(*value)),
             )
         }));
-        let grade = run.record.as_ref().map_or("", |record| record.grade.bottleneck.name());
-        row.push(cell(grade));
+        row.push(cell(run.grade().map_or("", |grade| grade.name())));
         let remarks: Vec<&str> = run.shift.iter().chain(&run.warnings).map(String::as_str).collect();
         row.push(html! { span.words { (remarks.join("; ")) } });
         row
