@@ -12,14 +12,17 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::fs::FileExt as _;
 use std::time::Instant;
 
+use oroshi_http1::{RequestDecoder, RequestEvent};
+
 use crate::connection::{Connection, Stage};
 use crate::engine::Engine;
+use crate::exchange::Body;
 use crate::handover::Errand;
 use crate::output::{FileRest, Output};
 use crate::patience::Patience;
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
-use crate::request::skip;
+use crate::request::{Spool, skip};
 use crate::socket::{self, Place};
 use crate::worker::Stop;
 
@@ -259,6 +262,7 @@ impl Engine<'_> {
                 connection.output = Output::of_files(handed.files, patience);
                 self.guarded(None, |engine| engine.send_off(connection, next));
             }
+            Errand::Whole => self.guarded(None, |engine| engine.serve_whole(connection, &handed.input, handed.files)),
             Errand::Request if handed.input.is_empty() => self.guarded(None, |engine| engine.read(connection)),
             Errand::Request => {
                 let limits = (due_ms, patience);
@@ -287,6 +291,24 @@ impl Engine<'_> {
                 return;
             }
         }
+    }
+
+    /// Serves a request that another worker has received whole: its head stands in `input`, and perhaps more behind it.
+    fn serve_whole(&mut self, mut connection: Box<Connection>, input: &[u8], body: Vec<FileRest>) {
+        let mut rest = input;
+        let head = match RequestDecoder::default().decode(&self.worker.settings.limits, &mut rest) {
+            Ok(Some(RequestEvent::Head(head))) => head,
+            _ => return self.refuse(connection, 503),
+        };
+        let mut spool = Spool::new(self.worker.settings.spool_bytes);
+        for file in body {
+            if let Err(error) = spool.take_over(file) {
+                self.complain_now_and_then(&format!("a request's body from another worker cannot be read: {error}"));
+                return self.refuse(connection, 503);
+            }
+        }
+        connection.input = rest.to_vec();
+        self.exchange(connection, &head, Body::Spooled(&mut spool));
     }
 
     /// Goes on with what another worker has received of a request: a part of its head, or its head and a part of its body.
