@@ -269,6 +269,14 @@ mod tests {
     }
 
     #[test]
+    fn every_errand_is_read_back() {
+        let rests = [Next::Keep, Next::Close, Next::Linger].map(Errand::Rest);
+        for errand in rests.into_iter().chain([Errand::Request, Errand::Whole, Errand::Refusal]) {
+            assert_eq!(errand_of(errand_byte(errand)), errand);
+        }
+    }
+
+    #[test]
     fn a_full_queue_leaves_connections_where_they_are() {
         let queue = Queue::new().unwrap();
         let (_client, server) = UnixStream::pair().unwrap();

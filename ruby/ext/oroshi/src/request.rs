@@ -341,3 +341,69 @@ pub(crate) fn unnamed_file(folder: &Path) -> io::Result<File> {
     // SAFETY: a descriptor that was just made.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(number as RawFd) }))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+    /// A decoder behind the head.
+    fn decoder(limits: &Limits) -> RequestDecoder {
+        let mut decoder = RequestDecoder::default();
+        assert!(matches!(decoder.decode(limits, &mut &HEAD[..]), Ok(Some(RequestEvent::Head(_)))));
+        decoder
+    }
+
+    #[test]
+    fn a_body_is_whole_from_its_last_byte_on_and_its_end_stays() {
+        let limits = Limits::default();
+        let body = b"5\r\n01234\r\n3\r\n567\r\n0\r\nX-A: b\r\n\r\n";
+        let bytes = [&body[..], b"GET / HTTP/1.1\r\n"].concat();
+        for cut in 0..bytes.len() {
+            let (mut decoder, mut spool) = (decoder(&limits), Spool::new(100));
+            let mut rest = &bytes[..cut];
+            let is_whole = gather_up_to_end(&mut decoder, &limits, &mut rest, &mut spool).unwrap();
+            assert_eq!(is_whole, cut >= body.len(), "{cut}");
+            // What is left stands before all that comes.
+            let left = [rest, &bytes[cut..]].concat();
+            let mut rest = &left[..];
+            assert!(gather_up_to_end(&mut decoder, &limits, &mut rest, &mut spool).unwrap());
+            assert_eq!(spool.memory(), b"01234567", "{cut}");
+            assert_eq!(behind_end(&decoder, &limits, rest), Some(&bytes[body.len()..]), "{cut}");
+            assert!(matches!(gather(&mut decoder, &limits, &mut rest, &mut spool), Ok(true)), "{cut}");
+            assert_eq!((rest, spool.length()), (&bytes[body.len()..], 8), "{cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_body_is_met_again() {
+        let limits = Limits::default();
+        let (mut decoder, mut spool) = (decoder(&limits), Spool::new(100));
+        let mut rest = &b"2\r\n01\r\nZZ\r\n"[..];
+        assert!(gather_up_to_end(&mut decoder, &limits, &mut rest, &mut spool).unwrap());
+        assert_eq!((behind_end(&decoder, &limits, rest), spool.memory()), (None, &b"01"[..]));
+        assert!(matches!(gather(&mut decoder, &limits, &mut rest, &mut spool), Err(BodyError::Bad(_))));
+    }
+
+    #[test]
+    fn a_whole_body_of_another_worker_stays_in_its_file_if_it_is_large() {
+        for (size, is_filed) in [(0, false), (100, false), (101, true)] {
+            let mut filled = Spool::new(50);
+            filled.push(&vec![b'x'; size]).unwrap();
+            let incoming = Incoming { head: HEAD.to_vec(), spool: filled };
+            let (head, body) = incoming.whole_as_file().unwrap();
+            assert_eq!(head, HEAD);
+            let mut taken = Spool::new(100);
+            taken.take_over(body).unwrap();
+            assert_eq!((taken.length(), taken.is_filed()), (size as u64, is_filed), "{size}");
+            let mut read = taken.memory().to_vec();
+            if let Some(file) = taken.take_file().unwrap() {
+                File::from(file).read_to_end(&mut read).unwrap();
+            }
+            assert_eq!(read, vec![b'x'; size]);
+        }
+    }
+}
