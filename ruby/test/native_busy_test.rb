@@ -87,6 +87,31 @@ class NativeBusyTest < Minitest::Test
     assert_equal 200, slow.answer.status
   end
 
+  # Bytes that a client has sent and the server has not read.
+  def unread(client)
+    count = [0].pack("l")
+    client.socket.ioctl(0x5411, count) # SIOCOUTQ
+    count.unpack1("l")
+  end
+
+  # One was taken for each round of calls; the others waited for their limit to begin.
+  def test_new_connections_that_drip_are_taken_together
+    server = serve({ timeout_s: 2.0, least_rate: 1 << 20 }, lint: false, &app)
+    slow = Array.new(2) { server.connect }
+    slow.each { |client| assert_equal 200, client.send(request).answer.status }
+    slow.first.send(request("/gate"))
+    keeper = @door.accept
+    slow.last.send(request("/gate"))
+    within("the watcher to read") { unread(slow.last).zero? }
+    drips = Array.new(10) { server.connect.send(BEGINNINGS.first) }
+    keeper.close
+    assert_equal 200, slow.first.answer.status
+    keeper = @door.accept
+    assert_equal [408], drip(drips).uniq
+    keeper.close
+    assert_equal 200, slow.last.answer.status
+  end
+
   # Nobody else is there to take anything. What came is answered after the call, and the log has a line for whom the watcher refused.
   def test_a_worker_that_is_alone_goes_on_with_what_came_meanwhile
     Dir.mktmpdir do |folder|

@@ -1,7 +1,7 @@
 //! Listeners, and the connections that come from them.
 //!
 //! One connection is taken at a time and served before the next is taken: there are other workers, who may have nothing to
-//! do. A worker that keeps a connection lets the others have their turn (`let_others_accept`), and leaves new ones to idle
+//! do. Only where nobody is idle, those that have no request yet are taken together (`accept_some`). A worker that keeps a connection lets the others have their turn (`let_others_accept`), and leaves new ones to idle
 //! workers that keep fewer (`leave_to_a_freer_worker`). Still, while a worker is busy with one of its kept connections, the
 //! others that it has wait for it: if that takes long and somebody else is idle, it closes one, in good form, after its answer
 //! (`is_better_off_elsewhere`), and if one call takes very long, its watcher hands the others over (`take_handed_over`). When the worker stops, its copies of the listeners are closed at once, so that nobody waits for it.
@@ -51,6 +51,8 @@ const QUIET_MS: u64 = 200;
 const LEAST_MS: u64 = 1000;
 /// So many new connections are served before those that are there already get their turn.
 const ACCEPTS: usize = 8;
+/// So many new connections without a request are taken in a row.
+const QUIET_ACCEPTS: usize = 64;
 
 /// Prepares inherited listeners and adds them to the set. An error says which, and what could not be done.
 pub(crate) fn prepare(numbers: &[RawFd], poll: &Poll) -> Result<Vec<Listener>, (String, io::Error)> {
@@ -282,7 +284,7 @@ impl Engine<'_> {
                 }
                 let take = self.come_back(index)
                     || self.listeners[index].ready && (self.drains || !self.leave_to_a_freer_worker(index));
-                any |= take && self.accept_from(index);
+                any |= take && self.accept_some(index);
             }
             if self.queue_is_ready && !self.accepts_no_more() {
                 any |= self.take_handed_over();
@@ -364,6 +366,22 @@ impl Engine<'_> {
         }
         // It might move on before the next sweep sees it.
         self.give_last_chance(connection);
+    }
+
+    /// Takes one connection; and, where no worker is idle, those behind it, until one has had a request for the application. Those that
+    /// have none yet cost next to nothing here, and their time begins. False: there is none.
+    fn accept_some(&mut self, index: usize) -> bool {
+        let before = self.requests;
+        for taken in 0..QUIET_ACCEPTS {
+            if !self.accept_from(index) {
+                return taken > 0;
+            }
+            let has_called = self.requests != before;
+            if has_called || self.accepts_no_more() || self.worker.peers.freer_than(usize::MAX).is_some() {
+                break;
+            }
+        }
+        true
     }
 
     fn accepts_no_more(&self) -> bool {
