@@ -90,7 +90,7 @@ impl Engine<'_> {
     pub(crate) fn make_room_for_body(&mut self, patience: Patience, spool: &Spool, bytes: usize) -> bool {
         while !spool.has_room(bytes) {
             let behind = |it: &Connection| match &it.stage {
-                Stage::Body(incoming) if incoming.spool.is_filed() => Some(it.patience),
+                Stage::Body(incoming) if incoming.spool.is_filed() && !it.is_whole => Some(it.patience),
                 _ => None,
             };
             let behind = |it: &Connection| behind(it).filter(|one| *one < patience && one.is_behind());
