@@ -206,7 +206,8 @@ fn what_is_written_while_the_log_command_is_down_waits_for_it() {
     let mut w = World::new(Kind::Ours);
     let [pid, down, who, log, go] = ["pid", "down", "who", "piped.log", "go"].map(|name| w.path(name));
     let logger = format!("| [ -e {down} ] && exit 4; echo $$ >>{who}; exec cat >>{log}");
-    let service = r#"echo first; until [ -e "$0" ]; do sleep 0.01; done; echo second; echo third >&2; exec sleep 1000000"#;
+    let service =
+        r#"echo first; until [ -e "$0" ]; do sleep 0.01; done; echo second; echo third >&2; exec sleep 1000000"#;
     w.start_as(&["--pid-file", &pid, "--log-file", &logger, "--interval", "0", "--", "sh", "-c", service, &go]);
     w.file("piped.log", "its first line", |text| text.contains("first\n"));
     let seen = status(&w);

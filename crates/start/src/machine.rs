@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 pub use generation::{Generation, Stage};
-pub use news::{Cause, Ended, News, Next, Who};
 pub(crate) use news::seconds;
+pub use news::{Cause, Ended, News, Next, Who};
 
 use generation::later;
 

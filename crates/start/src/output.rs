@@ -51,7 +51,9 @@ pub enum LogError {
         source: io::Error,
     },
     /// The shell cannot run it, or it does not read: the shell, or the command, has said why on standard error.
-    #[error("the log command `{command}` ended before it had read a line: {how}: expected one that reads standard input to its end")]
+    #[error(
+        "the log command `{command}` ended before it had read a line: {how}: expected one that reads standard input to its end"
+    )]
     Ended {
         /// The command.
         command: String,
@@ -276,7 +278,17 @@ mod tests {
         let (input, _) = io::pipe().unwrap();
         let (ends, row) = (0, 0);
         let (command, pid, started) = ("cat".to_owned(), None, Instant::now());
-        Reader { command, input: input.into(), outputs: None, pid, started, row, ends, last_end: None, next_start: None }
+        Reader {
+            command,
+            input: input.into(),
+            outputs: None,
+            pid,
+            started,
+            row,
+            ends,
+            last_end: None,
+            next_start: None,
+        }
     }
 
     #[test]

@@ -40,8 +40,12 @@ impl Superdaemon<'_> {
 
     /// What the generations have left: with `--die-together` it ends too.
     async fn leave_behind(&mut self) {
-        let own: Vec<u32> =
-            self.log.iter().filter_map(|log| log.reader()?.pid).chain(self.guarded.iter().filter_map(Guarded::pid)).collect();
+        let own: Vec<u32> = self
+            .log
+            .iter()
+            .filter_map(|log| log.reader()?.pid)
+            .chain(self.guarded.iter().filter_map(Guarded::pid))
+            .collect();
         let left_of = |all: &[u32]| -> Vec<u32> {
             let of_own: Vec<u32> = own.iter().flat_map(|pid| descendants(*pid)).collect();
             all.iter().copied().filter(|pid| !own.contains(pid) && !of_own.contains(pid)).collect()

@@ -37,8 +37,8 @@ use crate::scoreboard::{Scoreboard, Slot};
 use crate::settings::Settings;
 use crate::socket::{self, has_unread};
 
-use attend::Tools;
 pub(crate) use attend::Refused;
+use attend::Tools;
 
 /// How often the watcher looks. A call that it has seen twice has taken as long at least.
 const TICK: Duration = Duration::from_millis(10);
