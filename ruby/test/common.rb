@@ -4,7 +4,7 @@ ENV["MT_NO_PLUGINS"] = "1" # Rails's, where it is installed, changes what minite
 require "minitest/autorun"
 require "socket"
 
-# What all tests share, whatever they start: how long they wait, how they say what was left out, listeners and connections.
+# What all tests share: how long they wait, how they report what was left out, listeners and connections.
 module Common
   extend self
 

@@ -2,7 +2,7 @@
 
 require_relative "native_workers"
 
-# Limits on clients while workers have no time for them: nothing here ends a call before the limit has been seen to hold.
+# Limits on clients while all workers are busy. No test ends a call before the limit has been seen to hold.
 class NativeBusyTest < Minitest::Test
   include NativeWorkers
 
@@ -28,7 +28,7 @@ class NativeBusyTest < Minitest::Test
     end
   end
 
-  # Clients that were answered once, and then no worker that is not within a call. prepare: done with the clients before.
+  # Yields clients that were answered once, while every worker is within a call. prepare: called with the clients before.
   def with_all_busy(count, prepare: nil, **settings)
     listener = abstract_listener
     with_workers(listener, app, **settings) do
@@ -112,7 +112,7 @@ class NativeBusyTest < Minitest::Test
     assert_equal 200, slow.last.answer.status
   end
 
-  # Nobody else is there to take anything. What came is answered after the call, and the log has a line for whom the watcher refused.
+  # No other worker takes requests: they are answered after the call. The log has a line for each client that the watcher refused.
   def test_a_worker_that_is_alone_goes_on_with_what_came_meanwhile
     Dir.mktmpdir do |folder|
       log = File.open("#{folder}/log", "w")
@@ -134,7 +134,9 @@ class NativeBusyTest < Minitest::Test
       assert_equal ":stopped", server.stop
       lines = File.readlines("#{folder}/log")
       assert_equal 3, lines.grep(/" 408 16$/).size, lines.join
-      %w[/body /chunks].each { |path| assert_equal 1, lines.grep(%r{"POST #{path} HTTP/1\.1" 408 16$}).size, lines.join }
+      %w[/body /chunks].each do |path|
+        assert_equal 1, lines.grep(%r{"POST #{path} HTTP/1\.1" 408 16$}).size, lines.join
+      end
       assert_equal 7 + 1 + 3 + 1 + 2, lines.grep(/" 200 \d+$/).size, lines.join
     ensure
       log&.close

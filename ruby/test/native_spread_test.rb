@@ -166,7 +166,8 @@ class NativeSpreadTest < Minitest::Test
   # With trailers, and another request behind. What is broken stays, and is refused by its own worker.
   def test_requests_with_half_a_body_in_chunks_are_answered_by_other_workers
     with_all_at_the_first(3) do |(slow, half, broken), door, pids|
-      [half, broken].each { |client| client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n012") }
+      begun = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n012"
+      [half, broken].each { |client| client.send(begun) }
       assert_equal 200, slow.send(request).answer.status
       slow.send(request("/gate"))
       keeper = door.accept

@@ -14,7 +14,8 @@ module NativeWorkers
     board = @board = Oroshi::Native::Scoreboard.new(WORKERS, WORKERS)
     pids = Array.new(WORKERS) do |slot|
       fork do
-        worker = Oroshi::Native::Worker.new(app, listener_fds: [listener.fileno], scoreboard: board, slot: slot, settings: { keep_alive_s: 30.0 }.merge(settings))
+        worker = Oroshi::Native::Worker.new(app, listener_fds: [listener.fileno], scoreboard: board, slot: slot,
+                                                 settings: { keep_alive_s: 30.0 }.merge(settings))
         trap("TERM") { worker.stop_now }
         worker.run
       ensure
@@ -41,7 +42,7 @@ module NativeWorkers
 
   def client_of(listener) = Client.new(connection_to(listener))
 
-  # The first worker gets all connections, as the others are stopped meanwhile; then all go on. Yields clients, door and pids.
+  # The first worker gets all connections, as the others are stopped meanwhile. Yields clients, door and pids.
   def with_all_at_the_first(count)
     listener = abstract_listener
     door = abstract_listener

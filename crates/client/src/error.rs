@@ -95,8 +95,8 @@ impl Error {
         self.0.retry_is_safe
     }
 
-    /// How many redirects were followed before the request failed. 0 where the response's body failed: the response says how many
-    /// there were.
+    /// How many redirects the request followed before it failed. 0 where the response's body failed: the response knows
+    /// the count.
     pub fn redirects(&self) -> u32 {
         self.0.redirects
     }

@@ -1,7 +1,7 @@
 //! Where everything is written that the superdaemon and the command say: a file, or a command's standard input.
 //!
-//! The pipe to a log command outlives it, as it does with daemontools and runit: the superdaemon holds both ends. So nobody who writes
-//! gets EPIPE. What is written while the log command is down waits in the pipe, and whoever writes waits once that is full.
+//! The pipe to a log command outlives it, as with daemontools and runit: the superdaemon holds both ends. So no writer gets
+//! EPIPE. While the log command is down, lines wait in the pipe; writers wait once the pipe is full.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -52,7 +52,7 @@ pub enum LogError {
     },
     /// The shell cannot run it, or it does not read: the shell, or the command, has said why on standard error.
     #[error(
-        "the log command `{command}` ended before it had read a line: {how}: expected one that reads standard input to its end"
+        "the log command `{command}` ended before it had read a line: {how}: expected one that reads all of standard input"
     )]
     Ended {
         /// The command.

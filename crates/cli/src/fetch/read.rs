@@ -181,7 +181,7 @@ fn sources(urls: &[String], files: &[PathBuf], problems: &mut Problems) -> Vec<S
     sources
 }
 
-/// Whether a list and the output are one regular file, whatever its names: records that are written would be read as requests.
+/// Whether a list and the output are one regular file, whatever its names: the run would read its records as requests.
 fn is_same_file(source: &Source, output: &Path) -> bool {
     let identity = |path: &Path| {
         let there = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;

@@ -1,10 +1,14 @@
 //! Listeners, and the connections that come from them.
 //!
-//! One connection is taken at a time and served before the next is taken: there are other workers, who may have nothing to
-//! do. Only where nobody is idle, those that have no request yet are taken together (`accept_some`). A worker that keeps a connection lets the others have their turn (`let_others_accept`), and leaves new ones to idle
-//! workers that keep fewer (`leave_to_a_freer_worker`). Still, while a worker is busy with one of its kept connections, the
-//! others that it has wait for it: if that takes long and somebody else is idle, it closes one, in good form, after its answer
-//! (`is_better_off_elsewhere`), and if one call takes very long, its watcher hands the others over (`take_handed_over`). When the worker stops, its copies of the listeners are closed at once, so that nobody waits for it.
+//! One connection is taken at a time and served before the next is taken: other workers may have nothing to do. Only where
+//! no worker is idle, a worker takes connections without a request together (`accept_some`). A worker that keeps a
+//! connection lets the others have their turn (`let_others_accept`), and leaves new ones to idle workers that keep fewer
+//! (`leave_to_a_freer_worker`).
+//!
+//! Still, while a worker is busy with one of its kept connections, its others wait. If that takes long and another worker is
+//! idle, the worker closes one in good form, after its answer (`is_better_off_elsewhere`). If one call takes very long, its
+//! watcher hands whole requests over (`take_handed_over`). When the worker stops, it closes its copies of the listeners at
+//! once, so that nobody waits for it.
 
 use std::fs::File;
 use std::io;
@@ -368,8 +372,8 @@ impl Engine<'_> {
         self.give_last_chance(connection);
     }
 
-    /// Takes one connection; and, where no worker is idle, those behind it, until one has had a request for the application. Those that
-    /// have none yet cost next to nothing here, and their time begins. False: there is none.
+    /// Takes one connection. Where no worker is idle, also takes those behind it, until one has a request for the
+    /// application: a connection without a request costs next to nothing, and its time begins. False: there is none.
     fn accept_some(&mut self, index: usize) -> bool {
         let before = self.requests;
         for taken in 0..QUIET_ACCEPTS {

@@ -74,7 +74,8 @@ pub(crate) enum Begun {
     Gone,
 }
 
-/// Begins a request with what follows its head, `rest`; `head_bytes`: the head itself. Changes the connection only where the body gathers.
+/// Begins a request: `head_bytes` is its head, and `rest` is what follows. Changes the connection only where the body
+/// gathers.
 #[inline]
 pub(crate) fn begin(
     connection: &mut Connection,
@@ -113,7 +114,7 @@ fn ask_for_body(connection: &Connection) -> bool {
     const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
     match socket::send(connection.number(), CONTINUE, false) {
         Ok(sent) => sent == CONTINUE.len(),
-        // A client that has not read what it was sent before must not wait for this either: it sends the body after a while.
+        // The client has not read its last answer. It sends the body after a while even without being asked.
         Err(error) => socket::is_for_later(&error),
     }
 }
@@ -145,8 +146,8 @@ pub(crate) fn gather(
     }
 }
 
-/// As [`gather`], but leaves the body's end where it is, and whatever is wrong with the body: whoever serves the request decodes it then.
-/// True: it has come to that.
+/// As [`gather`], but stops before the body's end, and before a defect: the thread that serves the request decodes those.
+/// True: it has stopped there.
 pub(crate) fn gather_up_to_end(
     decoder: &mut RequestDecoder,
     limits: &Limits,
@@ -274,7 +275,7 @@ impl Spool {
         self.length = length;
     }
 
-    /// Takes over a whole body that another worker has gathered: a small one into memory, a larger one as the file that it is in.
+    /// Takes over a whole body from another worker: copies a small one into memory, keeps a larger one in its file.
     pub(crate) fn take_over(&mut self, body: FileRest) -> io::Result<()> {
         if body.left > self.memory_bytes as u64 {
             self.adopt(body.file, body.left);

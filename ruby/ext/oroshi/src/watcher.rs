@@ -1,7 +1,7 @@
 //! The watcher: a native thread of each worker. While the application keeps the main thread, requests may come on other
-//! connections of this worker. When one call has taken some milliseconds, the watcher reads them, and hands those that are whole
-//! over to the other workers (`handover`); one that is not whole stays, and ends when its client's time is over (`attend`). When the
-//! manager has condemned the present request, or the process crashes, all connections go.
+//! connections of this worker. When one call has taken some milliseconds, the watcher reads them (`attend`). It hands whole
+//! requests over to the other workers (`handover`), and ends clients whose time is over. When the manager has condemned the
+//! present request, or the process crashes, the watcher hands all connections over.
 //!
 //! It holds no lock of Ruby's and touches nothing of Ruby's. Seats and connections belong to the main thread; it lends
 //! them out while it is in the application (`lend`), for the price of one store and one exchange per call. A process that
@@ -78,7 +78,7 @@ pub(crate) struct Watch {
     logs: bool,
     /// When it was last looked whose time is over, on the coarse clock: by the main thread, or by the watcher.
     looked_ms: AtomicU64,
-    /// Whether the watcher has come upon something for the main thread: requests that are whole, clients that were refused.
+    /// Whether the main thread has to look: the watcher has left it a whole request, or has refused a client.
     has_news: AtomicBool,
     refused: Mutex<Vec<Refused>>,
 }
@@ -116,7 +116,7 @@ impl Watch {
         self.looked_ms.store(now_ms, Relaxed);
     }
 
-    /// Whom the watcher has refused since this was asked last; `None` where it has done nothing that the main thread must know of.
+    /// Returns the clients that the watcher has refused since the last call; `None` where the watcher has no news at all.
     pub(crate) fn take_news(&self) -> Option<Vec<Refused>> {
         if !self.has_news.load(Relaxed) {
             return None;
@@ -242,8 +242,8 @@ impl Watch {
         slots.filter(|(number, _)| *number != self.own).any(|(_, slot)| slot.state().serves())
     }
 
-    /// Hands connections over: those with a whole request, and those of which nothing could be read for want of room; or all. The caller has
-    /// the seats.
+    /// Hands connections over: all, or those with a whole request and those that the watcher had no room to read. The
+    /// caller has the seats.
     fn pass(&self, all: bool) {
         let tokens = if all {
             // Should the queue not take all, those go for whom it matters.

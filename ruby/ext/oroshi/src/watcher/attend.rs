@@ -1,7 +1,9 @@
-//! What the watcher does for connections while the application has the main thread: it reads what comes, and ends those whose time is
-//! over. So a client that drips has no more time at a busy worker than at an idle one, and what is not whole never leaves its worker.
+//! What the watcher does for connections while the application has the main thread: it reads them, and ends clients whose
+//! time is over. So a client that drips has no more time at a busy worker than at an idle one. A request that is not whole
+//! stays with its worker: nobody looks at limits in the queue.
 //!
-//! What is wrong with a request is the business of whoever serves it: its bytes stay as they are, and are decoded once more there.
+//! The watcher refuses no malformed request. It leaves the bytes as they are, and the thread that serves the request decodes
+//! them once more.
 
 use std::net::IpAddr;
 use std::sync::PoisonError;
@@ -207,7 +209,7 @@ impl Watch {
         }
     }
 
-    /// The time of a client is over that reads its answer slowly. What it has taken, and nobody has looked, counts still.
+    /// A slow reader's time is over. First sends what its socket takes by now, which may give it more time.
     fn send_once_more(&self, mut connection: Box<Connection>) {
         match connection.output.flush(connection.number()) {
             // The main thread goes on with it.
