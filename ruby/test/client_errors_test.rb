@@ -114,8 +114,8 @@ class ClientErrorsTest < ClientSupport::Test
   end
 
   def test_tls
-    mute = TCPServer.new("127.0.0.1", 0)
-    rude = TCPServer.new("127.0.0.1", 0)
+    mute = tcp_listener
+    rude = tcp_listener
     closing = Thread.new { loop { rude.accept.close } }
     assert_failure(C::TlsError, phase: :tls) { client(verify: false).get("https://127.0.0.1:#{rude.addr[1]}/") }
     assert_failure(C::TlsTimeout, "tls-timeout", phase: :tls) do
@@ -128,7 +128,7 @@ class ClientErrorsTest < ClientSupport::Test
 
   # More than the sockets' buffers hold, to somebody who does not read.
   def test_write_timeout
-    deaf = TCPServer.new("127.0.0.1", 0)
+    deaf = tcp_listener
     assert_failure(C::WriteTimeout, "write-timeout", phase: :write, retry_safe: false) do
       client.post("http://127.0.0.1:#{deaf.addr[1]}/", body: "x" * 30_000_000, write_timeout: SHORT)
     end

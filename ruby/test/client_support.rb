@@ -20,7 +20,7 @@ module ClientSupport
   class Server
     attr_reader :requests, :connections
 
-    def initialize(listener = TCPServer.new("127.0.0.1", 0), &block)
+    def initialize(listener = Common.tcp_listener, &block)
       @listener = listener
       @block = block
       @lock = Mutex.new
@@ -92,7 +92,7 @@ module ClientSupport
     end
 
     # Answers every request with its target, unless a block does something else.
-    def server(listener = TCPServer.new("127.0.0.1", 0), &block)
+    def server(listener = Common.tcp_listener, &block)
       block ||= ->(request) { request.answer(request.target) }
       Server.new(listener, &block).tap { |server| (@http_servers ||= []) << server }
     end
@@ -108,7 +108,7 @@ module ClientSupport
 
     # A port at which nobody listens, and to which nobody else is connected.
     def closed_port
-      TCPServer.open("127.0.0.1", 0) { |listener| listener.addr[1] }
+      tcp_listener.then { |listener| listener.addr[1].tap { listener.close } }
     end
   end
 end

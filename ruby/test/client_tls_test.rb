@@ -8,7 +8,7 @@ class ClientTlsTest < ClientSupport::Test
   class Listener
     def initialize(context)
       @context = context
-      @tcp = TCPServer.new("127.0.0.1", 0)
+      @tcp = Common.tcp_listener
     end
 
     def accept

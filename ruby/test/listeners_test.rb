@@ -175,7 +175,7 @@ class ListenersTest < Support::Test
   end
 
   def sockets
-    @tcp = TCPServer.new("127.0.0.1", 0)
+    @tcp = tcp_listener
     @unix = UNIXServer.new(socket_path)
     @port = @tcp.local_address.ip_port
     [@tcp, @unix]

@@ -52,7 +52,7 @@ class NativeDefectsTest < Minitest::Test
   end
 
   def test_all_listeners_are_served_and_their_names_are_right
-    unix, tcp = UNIXServer.new("\0oroshi-#{Process.pid}-#{rand(1 << 32)}"), TCPServer.new("127.0.0.1", 0)
+    unix, tcp = abstract_listener, tcp_listener
     app = ->(env) { [200, {}, [env.values_at("SERVER_NAME", "SERVER_PORT").join(" ")]] }
     pid = fork do
       worker = Oroshi::Native::Worker.new(app, listener_fds: [unix.fileno, tcp.fileno], scoreboard: Oroshi::Native::Scoreboard.new(1, 0),
@@ -65,8 +65,8 @@ class NativeDefectsTest < Minitest::Test
     port = tcp.addr[1]
     ask = ->(socket) { Client.new(socket).send("GET / HTTP/1.0\r\n\r\n").answer.body }
     3.times do
-      assert_equal "127.0.0.1 #{port}", ask.call(TCPSocket.new("127.0.0.1", port))
-      assert_equal "localhost 80", ask.call(UNIXSocket.new(unix.path))
+      assert_equal "127.0.0.1 #{port}", ask.call(connection_to(tcp))
+      assert_equal "localhost 80", ask.call(connection_to(unix))
     end
   ensure
     Process.kill("TERM", pid) && Process.wait(pid) if pid

@@ -2,11 +2,10 @@
 
 # What the tests of the native worker share: a worker in a forked process, and a client that speaks bytes.
 
-require "minitest/autorun"
+require_relative "common"
 require "io/wait"
 require "rack"
 require "rack/lint"
-require "socket"
 require "time"
 require "tmpdir"
 require "uri"
@@ -16,8 +15,9 @@ require "oroshi/input"
 require "oroshi/stream"
 
 module NativeSupport
-  # Nothing here takes this long; whatever does is stuck.
-  PATIENCE_S = Integer(ENV.fetch("OROSHI_TEST_PATIENCE_S", 20))
+  include Common
+
+  PATIENCE_S = Common::PATIENCE_S
 
   # Waits until the block is true, and gives what it gave.
   def self.within(what)
@@ -214,7 +214,7 @@ module NativeSupport
 
     def listen(tcp)
       if tcp
-        @listener = TCPServer.new("127.0.0.1", 0)
+        @listener = Common.tcp_listener
         @port = @listener.addr[1]
       else
         @path = "#{@folder}/socket"

@@ -54,7 +54,7 @@ class RhebokTest < Support::Test
 
   # There only the first is served, with SERVER_NAME `host:port` or SERVER_PORT `/path`.
   def test_every_socket_of_server_starter_and_its_name
-    tcp = TCPServer.new("127.0.0.1", 0)
+    tcp = tcp_listener
     unix = UNIXServer.new(socket_path)
     port = tcp.local_address.ip_port
     file("config.ru", 'run ->(env) { [200, {}, [env.values_at("SERVER_NAME", "SERVER_PORT").join(" ")]] }')

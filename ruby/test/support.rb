@@ -1,11 +1,9 @@
 # frozen_string_literal: true
 
-ENV["MT_NO_PLUGINS"] = "1" # Rails's, where it is installed, changes what minitest prints
+require_relative "common"
 require "fileutils"
 require "io/wait"
-require "minitest/autorun"
 require "rbconfig"
-require "socket"
 require "timeout"
 require "tmpdir"
 
@@ -14,7 +12,7 @@ require "tmpdir"
 # Nothing here waits for a time to pass: servers are waited for by what they say. The one limit, PATIENCE_S, is only there
 # so that a test which waits in vain fails instead of hanging.
 module Support
-  PATIENCE_S = Integer(ENV.fetch("OROSHI_TEST_PATIENCE_S", 30))
+  PATIENCE_S = Common::PATIENCE_S
   ROOT = File.expand_path("..", __dir__)
   RUBY = [RbConfig.ruby, "-W:no-experimental", "-I", "#{ROOT}/lib"].freeze
   COMMAND = [*RUBY, "#{ROOT}/exe/oroshi-rack"].freeze
@@ -38,15 +36,10 @@ module Support
     }
   APP
 
-  # Tells whoever runs the tests that something was left out, and why.
-  def self.skipped(name, why)
-    line = "skipped: #{name}: #{why}\n"
-    File.write(ENV["OROSHI_SKIPPED"], line, mode: "a") if ENV["OROSHI_SKIPPED"]
-    line
-  end
-
   # A test with a folder of its own, whose servers are gone when it ends.
   class Test < Minitest::Test
+    include Common
+
     def setup
       @dir = Dir.mktmpdir("oroshi")
       @servers = []
@@ -56,10 +49,6 @@ module Support
       @servers.each(&:finish)
       @servers.each { |server| warn("\n#{name}: the server said:\n#{server.said}") } unless passed? || skipped?
       FileUtils.rm_rf(@dir)
-    end
-
-    def leave_out(name, why)
-      skip(Support.skipped(name, why).chomp)
     end
 
     def file(name, text)

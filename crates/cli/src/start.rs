@@ -23,12 +23,14 @@ use oroshi_net::handover::HandoverError;
 use oroshi_net::inherit::has_sockets_from_systemd;
 use oroshi_net::listen::ListenError;
 use oroshi_net::process::signal_named;
-use oroshi_start::{Child, ChildError, ControlError, FileError, SocketError, StartError};
+use oroshi_start::{Child, ChildError, ControlError, FileError, LogError, SocketError, StartError};
 use oroshi_words::Date;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub(crate) use args::{Args, ChildArgs, GuardArgs};
 use background::Caller;
+
+use crate::failed;
 
 /// Why there is no superdaemon, or it did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +99,9 @@ impl Error {
             Error::Start(StartError::Socket(SocketError::Listen { source: ListenError::InUse { .. }, .. })) => {
                 Some("see who it is (ss -ltnp, ss -lxp), and end it or listen elsewhere")
             }
+            Error::Start(StartError::Log(LogError::Ended { .. })) => {
+                Some("see what the log command said above; correct --log-file, and start again")
+            }
             Error::File(FileError::Ended { .. }) => Some("start it; the file is taken over"),
             Error::Control(ControlError::Connect { .. }) => {
                 Some("see whether it runs, and with which --control; its log says in the first lines when it has none")
@@ -137,14 +142,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     };
     let ran = oroshi_start::run(&plan, &mut say, settled);
     let ran = ran.map(|()| ExitCode::SUCCESS).map_err(Error::Start);
-    if let (Err(error), Some(caller)) = (&ran, caller.and_then(|caller| caller.take())) {
-        let why = match error {
-            Error::Start(StartError::Command { .. }) => error.to_string(),
-            _ => String::new(),
-        };
-        caller.failed(error.exit_code(), &why);
+    match (ran, caller.and_then(|caller| caller.take())) {
+        (Err(error @ Error::Start(StartError::Command { .. })), Some(caller)) => {
+            caller.failed(error.exit_code(), &error.to_string());
+            Err(error)
+        }
+        (Err(error), Some(caller)) => {
+            // Standard error is the caller's still. It hears that all is over after it was told why.
+            let exit_code = failed(&error, error.exit_code(), error.next_step());
+            caller.failed(error.exit_code(), "");
+            Ok(exit_code)
+        }
+        (ran, _) => ran,
     }
-    ran
 }
 
 /// Becomes the command of a generation.

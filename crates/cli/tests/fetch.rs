@@ -240,6 +240,8 @@ fn redirects_are_followed_as_far_as_allowed() {
         (&record["error"]["kind"], &record["error"]["phase"]),
         (&json!("too-many-redirects"), &json!("redirect"))
     );
+    // It said 0.
+    assert_eq!((&record["redirects"], &record["attempts"]), (&json!(3), &json!(1)), "{record}");
 
     let heads = Arc::clone(&seen);
     let target = Peer::answering(move |request| {

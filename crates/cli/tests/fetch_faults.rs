@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use common::support::nginx::find;
 use common::support::peer::{Conn, Peer, Place, Port};
 use common::support::{OK, skipped, wait_until};
-use common::{OROSHI, Target, to_the_end};
+use common::{OROSHI, Target, to_the_end, to_the_end_with_input};
 use fetching::{Running, each, fetch, fetch_list, only, records, records_in};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -76,6 +76,18 @@ fn a_bad_line_costs_itself_alone() {
     let message = |at: usize| records[at]["error"]["message"].as_str().unwrap();
     assert!(message(1).contains("did you mean http://nowhere/") && message(2).contains("no request in JSON"));
     assert!(!message(3).contains("secret"), "{}", message(3));
+}
+
+/// It counted as an attempt, with a time at which it began.
+#[test]
+fn a_request_that_cannot_be_sent_was_no_attempt() {
+    let peer = Peer::answering(|_| OK.into());
+    let list = format!(r#"{{"url":"{}","headers":{{"A":"b\u0001"}}}}"#, peer.url);
+    let record = only(&fetch_list(&list, &["--retry", "2", "--retry-wait", "1ms"]), 1);
+    assert_eq!((&record["error"]["kind"], &record["error"]["phase"]), (&json!("request"), &json!("request")));
+    assert_eq!((&record["attempts"], &record["redirects"]), (&json!(0), &json!(0)), "{record}");
+    assert_eq!((&record["started_unix_s"], &record["timings"]), (&Value::Null, &Value::Null), "{record}");
+    assert_eq!(peer.seen().requests, 0);
 }
 
 #[test]
@@ -206,6 +218,32 @@ fn only_a_file_can_be_gone_on_with() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
     fetch(&["-o", pipe.to_str().unwrap(), "--resume", "http://h/"])
         .said(2, &["--resume: ", "/pipe", "no regular file", "next: name the output of an earlier run"]);
+}
+
+/// Records look like requests of their own: the run would read what it writes.
+#[test]
+fn the_list_cannot_be_the_output_by_whatever_name() {
+    let peer = Peer::answering(|_| OK.into());
+    let folder = tempfile::tempdir().unwrap();
+    let (output, link) = (folder.path().join("out"), folder.path().join("link"));
+    let (out, linked) = (output.to_str().unwrap(), link.to_str().unwrap());
+    assert_eq!(fetch(&["-o", out, &peer.url]).code, Some(0));
+    fs::hard_link(&output, &link).unwrap();
+    let before = fs::read_to_string(&output).unwrap();
+    let words = &["--output: ", "/out is the list ", " too: expected another file"];
+    for list in [out, linked] {
+        fetch(&["-o", out, "--resume", "-i", list]).said(2, words);
+    }
+    let mut command = Command::new(OROSHI);
+    command.args(["fetch", "-o", out, "--resume", "-"]).stdin(fs::File::open(&output).unwrap());
+    to_the_end_with_input(command).said(2, words);
+    assert_eq!(fs::read_to_string(&output).unwrap(), before, "it is as it was");
+    // What is empty so far is no better.
+    fs::write(&output, "").unwrap();
+    fetch(&["-o", out, "-i", linked]).said(2, words);
+    // A device is no file: it may be both.
+    fetch(&["-q", "-o", "/dev/null", "-i", "/dev/null"]).said(0, &[]);
+    assert_eq!(peer.seen().requests, 1);
 }
 
 #[test]

@@ -179,9 +179,61 @@ fn a_log_command_that_ends_is_started_again() {
     w.until(1, "started");
     let who = w.file("who", "a number", |text| text.ends_with('\n'));
     send(who.trim().parse().unwrap(), Signal::KILL);
-    w.file("piped.log", "its end", |text| text.contains("the log command had ended, and was started again"));
+    w.file("piped.log", "its end", |text| text.contains("ended by signal KILL") && text.contains(": started again"));
     w.send(Signal::TERM);
     assert_eq!(w.end(), Some(0));
+}
+
+/// The exit code was 0, and each line that the command wrote failed.
+#[test]
+fn a_log_command_that_cannot_be_run_ends_the_start() {
+    let w = World::new(Kind::Ours);
+    let ran = w.path("ran");
+    for flags in [&[][..], &["--daemonize"]] {
+        for (command, how, said) in
+            [("| /nonexistent/logger", "exit code 127", "logger"), ("|echo sorry >&2; exit 3", "exit code 3", "sorry")]
+        {
+            let words = [flags, &["--log-file", command, "--", "touch", &ran]].concat();
+            w.run(&words).said(1, &["the log command `", how, "expected one that reads", said, "next: see what"]);
+        }
+    }
+    assert!(!exists(&ran), "nothing was started");
+}
+
+/// The command was killed by PIPE, or its lines were lost, until its next generation.
+#[test]
+fn what_is_written_while_the_log_command_is_down_waits_for_it() {
+    let mut w = World::new(Kind::Ours);
+    let [pid, down, who, log, go] = ["pid", "down", "who", "piped.log", "go"].map(|name| w.path(name));
+    let logger = format!("| [ -e {down} ] && exit 4; echo $$ >>{who}; exec cat >>{log}");
+    let service =
+        r#"echo first; until [ -e "$0" ]; do sleep 0.01; done; echo second; echo third >&2; exec sleep 1000000"#;
+    w.start_as(&["--pid-file", &pid, "--log-file", &logger, "--interval", "0", "--", "sh", "-c", service, &go]);
+    w.file("piped.log", "its first line", |text| text.contains("first\n"));
+    let seen = status(&w);
+    assert_eq!((&seen["log_command"]["ends"], &seen["log_command"]["last_end"]), (&0.into(), &Value::Null), "{seen:#}");
+    fs::write(&down, "").unwrap();
+    send(w.read("who").unwrap().trim().parse().unwrap(), Signal::KILL);
+    let seen = until_status(&w, "it goes down again and again", |status| {
+        status["log_command"]["ends"].as_u64() >= Some(3) && status["log_command"]["pid"].is_null()
+    });
+    assert_eq!(seen["log_command"]["last_end"], "exit code 4", "{seen:#}");
+    assert!(seen["log_command"]["next_start_in_s"].is_number(), "{seen:#}");
+    let text = w.run(&["--status", "--pid-file", &pid]).out;
+    assert!(text.contains("\nlog command: ") && text.contains("ago: exit code 4\n"), "{text}");
+    fs::write(&go, "").unwrap();
+    let runs = |status: &Value| fs::read_to_string(format!("/proc/{}/cmdline", status["generations"][0]["pid"]));
+    until_status(&w, "the command has written", |status| runs(status).is_ok_and(|line| line.starts_with("sleep")));
+    fs::remove_file(&down).unwrap();
+    let text = w.file("piped.log", "all of it", |text| text.contains(": started again"));
+    for line in ["\nsecond\n", "\nthird\n", "exit code 4, "] {
+        assert!(text.contains(line), "{line:?} is not in {text}");
+    }
+    let seen = status(&w);
+    assert_eq!((&seen["generations"][0]["generation"], &seen["died"]), (&1.into(), &0.into()), "{seen:#}");
+    w.send(Signal::TERM);
+    assert_eq!(w.end(), Some(0));
+    assert!(w.read("piped.log").unwrap().ends_with("all generations have ended\n"));
 }
 
 /// A log command that reads nothing: a full pipe keeps whoever writes to it waiting.
@@ -274,7 +326,7 @@ fn status_tells_generations_and_sockets() {
         .collect();
     let seen =
         until_status(&w, "packets are dropped", |status| status["sockets"][0]["dropped_packets"].as_u64() > Some(0));
-    assert_eq!((&seen["schema"], &seen["pid"]), (&"oroshi-start-status/1.0".into(), &w.superdaemon.into()));
+    assert_eq!((&seen["schema"], &seen["pid"]), (&"oroshi-start-status/1.1".into(), &w.superdaemon.into()));
     let tcp = &seen["sockets"][0];
     assert_eq!((&tcp["name"], &tcp["kind"], &tcp["descriptor"]), (&place.as_str().into(), &"tcp".into(), &3.into()));
     assert_eq!((&tcp["waiting"], &tcp["backlog"]), (&4.into(), &3.into()), "the kernel takes one more: {tcp:#}");

@@ -25,6 +25,7 @@ struct Failure {
     phase: Phase,
     what: String,
     retry_is_safe: bool,
+    redirects: u32,
     timings: Timings,
     cause: Cause,
 }
@@ -36,6 +37,7 @@ impl Error {
             what: String::new(),
             // What cannot be put together is not sent.
             retry_is_safe: phase == Phase::Request,
+            redirects: 0,
             timings: Timings::default(),
             cause,
         }))
@@ -62,6 +64,12 @@ impl Error {
         self
     }
 
+    #[must_use]
+    pub(crate) fn redirected(mut self, redirects: u32) -> Self {
+        self.0.redirects = redirects;
+        self
+    }
+
     /// What the request was at.
     pub fn phase(&self) -> Phase {
         self.0.phase
@@ -85,6 +93,12 @@ impl Error {
     /// Of a request that was redirected it speaks as a whole: what was sent and answered with a redirect may have been carried out.
     pub fn retry_is_safe(&self) -> bool {
         self.0.retry_is_safe
+    }
+
+    /// How many redirects the request followed before it failed. 0 where the response's body failed: the response knows
+    /// the count.
+    pub fn redirects(&self) -> u32 {
+        self.0.redirects
     }
 
     /// How long each phase took until then.
@@ -116,12 +130,13 @@ impl Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { phase, what, retry_is_safe, timings, cause } = &*self.0;
+        let Failure { phase, what, retry_is_safe, redirects, timings, cause } = &*self.0;
         f.debug_struct("Error")
             .field("request", what)
             .field("phase", phase)
             .field("cause", cause)
             .field("retry_is_safe", retry_is_safe)
+            .field("redirects", redirects)
             .field("total", &timings.total)
             .finish()
     }

@@ -56,7 +56,7 @@ pub(crate) async fn run(
         Err(error) => {
             // What was redirected was sent before, and may have been carried out: a POST that was answered with "see other".
             let safe = error.retry_is_safe() && (redirects == 0 || idempotent);
-            Err(error.about(&request.method, &request.endpoint).retry_is(safe))
+            Err(error.about(&request.method, &request.endpoint).retry_is(safe).redirected(redirects))
         }
     };
     if answered.is_err() {

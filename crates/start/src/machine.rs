@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 pub use generation::{Generation, Stage};
+pub(crate) use news::seconds;
 pub use news::{Cause, Ended, News, Next, Who};
 
 use generation::later;
@@ -183,6 +184,11 @@ pub const STABLE: Duration = Duration::from_secs(10);
 pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause, where the interval is not longer.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// How long to wait from one start to the next after so many failures in a row.
+pub(crate) fn pause(failures: u32) -> Duration {
+    LONGEST_PAUSE.min(FIRST_PAUSE * (1 << failures.saturating_sub(1).min(16)))
+}
 
 /// Exit codes by which shells, and a generation of ours that cannot become the command, say that a command may not be executed or does not
 /// exist (POSIX.1-2017, Shell Command Language, section 2.8.2).
@@ -523,8 +529,7 @@ impl Machine {
 
     /// Plans the next start: at once, or later when there were failures.
     fn start_later(&mut self, now: Instant) -> Next {
-        let doublings = self.failures.saturating_sub(1).min(16);
-        let pause = LONGEST_PAUSE.min(FIRST_PAUSE * (1 << doublings)).max(self.policy.interval);
+        let pause = pause(self.failures).max(self.policy.interval);
         let at = self.last_start.map_or(now, |start| later(start, pause)).max(now);
         self.start_at = Some(at);
         Next::Start { after: at - now }

@@ -1,6 +1,7 @@
 //! The superdaemon at work: what happens goes into the machine, and what it decides is done.
 
 mod ending;
+mod logging;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -39,7 +40,7 @@ use crate::watch::{Watch, Watchers};
 const LOOK: Duration = Duration::from_secs(1);
 /// The first generation is looked at so often until it has become the command: two calls of exec away.
 const LOOK_AT_EXEC: Duration = Duration::from_millis(5);
-/// The log command and the guard are started again no sooner than this.
+/// The guard is started again no sooner than this.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why there is no superdaemon.
@@ -98,6 +99,8 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str), settled: impl FnOnce() + 'sta
         listen(&sender).map_err(system("cannot prepare for signals"))?;
         let mut superdaemon = Superdaemon::new(plan, inherited, say, sender, events)?;
         superdaemon.redirect()?;
+        superdaemon.introduce();
+        superdaemon.have_the_log_read().await?;
         superdaemon.settled = Some(Box::new(settled));
         superdaemon.live().await;
         let never_ran = superdaemon.never_ran.take();
@@ -138,8 +141,6 @@ struct Superdaemon<'a> {
     control: Option<Control>,
     guarded: Option<Guarded>,
     log: Option<Log>,
-    /// When the log's command is started again.
-    log_at: Option<Instant>,
     /// When the guard is started again.
     guard_at: Option<Instant>,
     status_file: Option<StatusFile>,
@@ -188,7 +189,6 @@ impl<'a> Superdaemon<'a> {
             control: None,
             guarded: None,
             log,
-            log_at: None,
             guard_at: None,
             status_file,
             sockets,
@@ -243,11 +243,15 @@ impl<'a> Superdaemon<'a> {
         Ok(())
     }
 
-    async fn live(&mut self) {
+    /// Says what it listens at.
+    fn introduce(&mut self) {
         let listing = |socket: &Socket| format!("{} as {}", socket.address(), socket.descriptor);
         let sockets: Vec<String> = self.sockets.iter().map(listing).collect();
         let sockets = if sockets.is_empty() { "without sockets".to_owned() } else { sockets.join(", ") };
         self.tell(&format!("starting (pid {}): {sockets}", std::process::id()));
+    }
+
+    async fn live(&mut self) {
         if !self.happens(Event::Begin) {
             return;
         }
@@ -278,7 +282,7 @@ impl<'a> Superdaemon<'a> {
         let watched = self.environment.envdir().is_some() && self.environment.tunables().0.auto_restart.is_some();
         let look = watched.then(|| now + LOOK);
         let look = self.settled.is_some().then(|| now + LOOK_AT_EXEC).or(look);
-        match self.machine.due().into_iter().chain(look).chain(self.log_at).chain(self.guard_at).min() {
+        match self.machine.due().into_iter().chain(look).chain(self.log_due()).chain(self.guard_at).min() {
             Some(due) => tokio::time::timeout_at(due.into(), self.events.recv()).await.ok().flatten(),
             // We hold the other end ourselves.
             None => self.events.recv().await,
@@ -321,7 +325,8 @@ impl<'a> Superdaemon<'a> {
             Ask::Status(reply) => {
                 let command = self.plan.command().iter().map(|word| word.to_string_lossy().into_owned()).collect();
                 // Whoever asked may have gone.
-                let _ = reply.send(Status::now(&self.machine, &self.sockets, command, &self.began));
+                let reader = self.log.as_ref().and_then(Log::reader);
+                let _ = reply.send(Status::now(&self.machine, &self.sockets, command, reader, &self.began));
                 true
             }
             Ask::Restart { first, reply } => {
@@ -339,9 +344,7 @@ impl<'a> Superdaemon<'a> {
                 Ok(Some((pid, status))) => {
                     let pid = u32::try_from(pid.as_raw_pid()).unwrap_or_default();
                     let (how, code) = (how_it_ended(status), status.exit_status());
-                    if self.log.as_ref().is_some_and(|log| log.pid == Some(pid)) {
-                        self.log_at = Some(Instant::now() + PAUSE);
-                    }
+                    self.log_may_have_ended(pid, &how);
                     if self.guarded.as_ref().is_some_and(|guarded| guarded.pid() == Some(pid)) {
                         self.guard_at = Some(Instant::now() + PAUSE);
                     }
@@ -361,7 +364,7 @@ impl<'a> Superdaemon<'a> {
     /// Tells the machine, and does what it says. False: all is done.
     fn happens(&mut self, event: Event) -> bool {
         let now = Instant::now();
-        if self.log_at.is_some_and(|at| at <= now) {
+        if self.log_due().is_some_and(|at| at <= now) {
             self.restart_log();
         }
         if self.guard_at.is_some_and(|at| at <= now) {
@@ -532,23 +535,6 @@ impl<'a> Superdaemon<'a> {
             }
         }
         self.problems = problems;
-    }
-
-    fn reopen_log(&mut self, why: &str) {
-        if let Some(Err(error)) = self.log.as_mut().map(Log::reopen) {
-            return self.tell(&with_cause(&error));
-        }
-        self.tell(why);
-    }
-
-    fn restart_log(&mut self) {
-        self.log_at = None;
-        match self.log.as_mut().map(Log::restart) {
-            Some(Ok(())) => self.tell("the log command had ended, and was started again"),
-            // Where should it be told?
-            Some(Err(_)) => self.log_at = Some(Instant::now() + PAUSE),
-            None => {}
-        }
     }
 
     fn tell(&mut self, line: &str) {

@@ -8,11 +8,12 @@ use oroshi_net::process::descendants;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Stage};
+use crate::output::Reader;
 use crate::place::Kind;
 use crate::sockets::Socket;
 
 /// The name of this document, and its version.
-pub const SCHEMA: &str = "oroshi-start-status/1.0";
+pub const SCHEMA: &str = "oroshi-start-status/1.1";
 
 /// What a superdaemon is doing. Times are seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +42,8 @@ pub struct Status {
     pub killed: u64,
     /// The last one that did not become ready.
     pub last_failure: Option<FailureStatus>,
+    /// The command that reads the log, if there is one.
+    pub log_command: Option<LogCommandStatus>,
     /// How often a connection found the queue of a TCP socket full since the superdaemon began, on all sockets of its network
     /// namespace, others' too: the kernel does not tell them apart.
     pub listen_overflows: Option<u64>,
@@ -106,6 +109,23 @@ pub struct FailureStatus {
     pub ago_s: f64,
 }
 
+/// The command that reads the log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LogCommandStatus {
+    /// As the shell gets it.
+    pub command: String,
+    /// Its process; `null` between its end and its next start.
+    pub pid: Option<u32>,
+    /// How often it has ended.
+    pub ends: u64,
+    /// How it ended last, in words.
+    pub last_end: Option<String>,
+    /// How long ago that was.
+    pub last_end_ago_s: Option<f64>,
+    /// When it is started again, while it is not running.
+    pub next_start_in_s: Option<f64>,
+}
+
 /// A socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SocketStatus {
@@ -154,7 +174,13 @@ impl Began {
 
 impl Status {
     /// At this moment.
-    pub(crate) fn now(machine: &Machine, sockets: &[Socket], command: Vec<String>, began: &Began) -> Self {
+    pub(crate) fn now(
+        machine: &Machine,
+        sockets: &[Socket],
+        command: Vec<String>,
+        reader: Option<&Reader>,
+        began: &Began,
+    ) -> Self {
         let now = Instant::now();
         let overflows = listen_overflows().zip(began.overflows).map(|(now, then)| now.saturating_sub(then));
         let since = |then: Instant| seconds(now.saturating_duration_since(then));
@@ -202,6 +228,14 @@ impl Status {
                 why: failure.why.clone(),
                 ago_s: since(failure.at),
             }),
+            log_command: reader.map(|reader| LogCommandStatus {
+                command: reader.command.clone(),
+                pid: reader.pid,
+                ends: reader.ends,
+                last_end: reader.last_end.as_ref().map(|(how, _)| how.clone()),
+                last_end_ago_s: reader.last_end.as_ref().map(|(_, at)| since(*at)),
+                next_start_in_s: reader.next_start.map(|at| seconds(at.saturating_duration_since(now))),
+            }),
             listen_overflows: overflows,
             sockets: sockets.iter().map(SocketStatus::now).collect(),
         }
@@ -223,6 +257,8 @@ impl Status {
         family("failed_total", "counter", "Generations that did not become ready.", &one(self.failed as f64));
         family("died_total", "counter", "Generations that ended without being told to.", &one(self.died as f64));
         family("killed_total", "counter", "Generations that had to be killed.", &one(self.killed as f64));
+        let ends: Vec<_> = self.log_command.iter().map(|log| (String::new(), log.ends as f64)).collect();
+        family("log_command_ends_total", "counter", "How often the log command ended and was started again.", &ends);
         let labels =
             |one: &GenerationStatus| format!("{{generation=\"{}\",state=\"{}\"}}", one.generation, one.state.name());
         let ages: Vec<_> = self.generations.iter().map(|one| (labels(one), one.age_s)).collect();
@@ -342,12 +378,21 @@ mod tests {
             died: 0,
             killed: 0,
             last_failure: None,
+            log_command: Some(LogCommandStatus {
+                command: "cat".into(),
+                pid: None,
+                ends: 4,
+                last_end: Some("exit code 1".into()),
+                last_end_ago_s: Some(0.5),
+                next_start_in_s: Some(0.3),
+            }),
             listen_overflows: Some(5),
             sockets: all,
         };
         let text = status.metrics();
         let address = format!("oroshi_start_waiting_connections{{socket=\"{}\"}} 1\n", sockets[0].address());
-        for line in ["oroshi_start_restarts_total 2\n", "{generation=\"3\",state=\"serving\"} 2\n", &address] {
+        let ends = "oroshi_start_log_command_ends_total 4\n";
+        for line in ["oroshi_start_restarts_total 2\n", ends, "{generation=\"3\",state=\"serving\"} 2\n", &address] {
             assert!(text.contains(line), "{line} is not in {text}");
         }
         let json = serde_json::to_string(&status).unwrap();

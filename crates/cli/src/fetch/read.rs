@@ -1,5 +1,7 @@
 //! From what was typed to a plan: every value read, every mistake found at once.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -81,6 +83,12 @@ impl Args {
     pub(super) fn read(self) -> Result<Plan, Vec<String>> {
         let mut problems = Problems(Vec::new());
         let sources = sources(&self.url, &self.input, &mut problems);
+        if let Some(output) = &self.output.output
+            && let Some(list) = sources.iter().find(|source| is_same_file(source, output))
+        {
+            let output = output.display();
+            problems.add("--output", format!("{output} is the list {list} too: expected another file for the records"));
+        }
         let prints = self.output.bodies.as_deref() == Some(Path::new("-"));
         let concurrency = problems.one("--concurrency", self.concurrency.as_deref(), at_least_one);
         let per_host = problems.one("--per-host", self.per_host.as_deref(), at_least_one);
@@ -171,6 +179,20 @@ fn sources(urls: &[String], files: &[PathBuf], problems: &mut Problems) -> Vec<S
         }
     }
     sources
+}
+
+/// Whether a list and the output are one regular file, whatever its names: the run would read its records as requests.
+fn is_same_file(source: &Source, output: &Path) -> bool {
+    let identity = |path: &Path| {
+        let there = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        Some((there.dev(), there.ino()))
+    };
+    let list = match source {
+        Source::Url(_) => None,
+        Source::File(path) => identity(path),
+        Source::Stdin => identity(Path::new("/dev/stdin")),
+    };
+    list.is_some() && list == identity(output)
 }
 
 impl RequestArgs {

@@ -17,7 +17,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use oroshi_client::local::{Client, Response};
-use oroshi_client::{BuildError, Bytes, Cause, Counts, RequestBuilder, is_idempotent};
+use oroshi_client::{BuildError, Bytes, Cause, Counts, Phase, RequestBuilder, is_idempotent};
 use oroshi_http1::{DecodeError, Version};
 use oroshi_net::{Address, Endpoint, Scheme, Shutdown, monotonic_ns};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -312,12 +312,21 @@ impl Worker {
                 Outcome::Status(status, after.as_deref())
             }
             Err(error) => {
+                // A failure within the body does not know them; the record has them by then.
+                record.redirects = record.redirects.max(error.redirects());
                 record.timings = Some(Times(error.timings()));
                 let failure = record.error.insert(Failure::of(error, idempotent));
                 Outcome::Failed { passing: may_pass(error.cause()), safe: failure.retry_safe }
             }
         };
         let again = self.plan.retries.after(record.attempts, outcome, idempotent);
+        if let Err(error) = &answered
+            && error.phase() == Phase::Request
+            && error.redirects() == 0
+        {
+            // The request cannot be put together: nothing was sent, so that was no attempt.
+            (record.attempts, record.started_unix_s, record.timings) = (record.attempts - 1, None, None);
+        }
         if again.is_none()
             && let Err(source) = print(&held)
         {

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use oroshi_start::Status;
-use oroshi_start::status::{GenerationState, GenerationStatus, SocketStatus};
-use oroshi_words::units::{length, time};
+use oroshi_start::status::{GenerationState, GenerationStatus, LogCommandStatus, SocketStatus};
+use oroshi_words::units::{length, plural, time};
 
 use crate::table::columns;
 
@@ -23,6 +23,9 @@ pub(super) fn status(status: &Status) -> String {
     if let Some(seconds) = status.next_start_in_s {
         let _ = writeln!(text, "next start in {}", age(seconds));
     }
+    if let Some(log) = &status.log_command {
+        let _ = writeln!(text, "{}", log_command(log));
+    }
     text.push('\n');
     let mut rows = vec![["generation", "pid", "state", "age", "ready after", "processes"].map(str::to_owned).to_vec()];
     rows.extend(status.generations.iter().map(generation));
@@ -39,6 +42,20 @@ pub(super) fn status(status: &Status) -> String {
                 "times that a queue was full since the start, of all TCP sockets in this network namespace: {count}"
             );
         }
+    }
+    text
+}
+
+/// `log command cat, pid 12; ended 3 times, last 5s ago: exit code 1`
+fn log_command(log: &LogCommandStatus) -> String {
+    let mut text = format!("log command: {}, ", log.command);
+    text += &match (log.pid, log.next_start_in_s) {
+        (Some(pid), _) => format!("pid {pid}"),
+        (None, Some(seconds)) => format!("down, next start in {}", age(seconds)),
+        (None, None) => "down".to_owned(),
+    };
+    if let (Some(how), Some(ago)) = (&log.last_end, log.last_end_ago_s) {
+        text += &format!("; ended {}, last {} ago: {how}", plural(log.ends, "time"), age(ago));
     }
     text
 }

@@ -296,7 +296,7 @@ fn name(signal: Signal) -> String {
 }
 
 /// `350ms`, `1.2s`, `2.5h`.
-fn seconds(time: Duration) -> String {
+pub(crate) fn seconds(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match seconds {
         _ if seconds <= 0.0 => "0s".to_owned(),

@@ -180,6 +180,16 @@ fn pauses_are_never_shorter_than_the_interval_and_end_with_a_stable_generation()
     world.wait(12.0).did("write; ready 11").dies(11).did("write; start 12");
 }
 
+/// The page did not say that a row of failures ends.
+#[test]
+fn the_page_says_how_long_pauses_are_and_when_they_end() {
+    let page = include_str!("../../../../docs/start.md");
+    let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
+    let rule = format!("from {} to {}", seconds(FIRST_PAUSE), seconds(LONGEST_PAUSE));
+    let end = format!("has served for {}", seconds(STABLE));
+    assert!(page.contains(&rule) && page.contains(&end), "{rule}; {end}");
+}
+
 #[test]
 fn failures_with_a_stable_success_between_them_are_no_row() {
     let mut world = World::new(policy());

@@ -26,6 +26,10 @@ impl Superdaemon<'_> {
         }
         self.leave_behind().await;
         self.tell("all generations have ended");
+        if self.log_due().is_some() {
+            // It has to read what waits for it.
+            self.restart_log();
+        }
         // Without a group to end it just ends.
         let guard = self.guarded.take().and_then(|guarded| guarded.pid());
         // Whoever reads the log may need a moment; as process 1 we would take it with us.
@@ -36,8 +40,12 @@ impl Superdaemon<'_> {
 
     /// What the generations have left: with `--die-together` it ends too.
     async fn leave_behind(&mut self) {
-        let own: Vec<u32> =
-            self.log.iter().filter_map(|log| log.pid).chain(self.guarded.iter().filter_map(Guarded::pid)).collect();
+        let own: Vec<u32> = self
+            .log
+            .iter()
+            .filter_map(|log| log.reader()?.pid)
+            .chain(self.guarded.iter().filter_map(Guarded::pid))
+            .collect();
         let left_of = |all: &[u32]| -> Vec<u32> {
             let of_own: Vec<u32> = own.iter().flat_map(|pid| descendants(*pid)).collect();
             all.iter().copied().filter(|pid| !own.contains(pid) && !of_own.contains(pid)).collect()

@@ -1,10 +1,14 @@
 //! Listeners, and the connections that come from them.
 //!
-//! One connection is taken at a time and served before the next is taken: there are other workers, who may have nothing to
-//! do. A worker that keeps a connection lets the others have their turn (`let_others_accept`), and leaves new ones to idle
-//! workers that keep fewer (`leave_to_a_freer_worker`). Still, while a worker is busy with one of its kept connections, the
-//! others that it has wait for it: if that takes long and somebody else is idle, it closes one, in good form, after its answer
-//! (`is_better_off_elsewhere`), and if one call takes very long, its watcher hands the others over (`take_handed_over`). When the worker stops, its copies of the listeners are closed at once, so that nobody waits for it.
+//! One connection is taken at a time and served before the next is taken: other workers may have nothing to do. Only where
+//! no worker is idle, a worker takes connections without a request together (`accept_some`). A worker that keeps a
+//! connection lets the others have their turn (`let_others_accept`), and leaves new ones to idle workers that keep fewer
+//! (`leave_to_a_freer_worker`).
+//!
+//! Still, while a worker is busy with one of its kept connections, its others wait. If that takes long and another worker is
+//! idle, the worker closes one in good form, after its answer (`is_better_off_elsewhere`). If one call takes very long, its
+//! watcher hands whole requests over (`take_handed_over`). When the worker stops, it closes its copies of the listeners at
+//! once, so that nobody waits for it.
 
 use std::fs::File;
 use std::io;
@@ -12,14 +16,17 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::fs::FileExt as _;
 use std::time::Instant;
 
+use oroshi_http1::{RequestDecoder, RequestEvent};
+
 use crate::connection::{Connection, Stage};
 use crate::engine::Engine;
+use crate::exchange::Body;
 use crate::handover::Errand;
 use crate::output::{FileRest, Output};
 use crate::patience::Patience;
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
-use crate::request::skip;
+use crate::request::{Spool, skip};
 use crate::socket::{self, Place};
 use crate::worker::Stop;
 
@@ -48,6 +55,8 @@ const QUIET_MS: u64 = 200;
 const LEAST_MS: u64 = 1000;
 /// So many new connections are served before those that are there already get their turn.
 const ACCEPTS: usize = 8;
+/// So many new connections without a request are taken in a row.
+const QUIET_ACCEPTS: usize = 64;
 
 /// Prepares inherited listeners and adds them to the set. An error says which, and what could not be done.
 pub(crate) fn prepare(numbers: &[RawFd], poll: &Poll) -> Result<Vec<Listener>, (String, io::Error)> {
@@ -259,6 +268,7 @@ impl Engine<'_> {
                 connection.output = Output::of_files(handed.files, patience);
                 self.guarded(None, |engine| engine.send_off(connection, next));
             }
+            Errand::Whole => self.guarded(None, |engine| engine.serve_whole(connection, &handed.input, handed.files)),
             Errand::Request if handed.input.is_empty() => self.guarded(None, |engine| engine.read(connection)),
             Errand::Request => {
                 let limits = (due_ms, patience);
@@ -278,7 +288,7 @@ impl Engine<'_> {
                 }
                 let take = self.come_back(index)
                     || self.listeners[index].ready && (self.drains || !self.leave_to_a_freer_worker(index));
-                any |= take && self.accept_from(index);
+                any |= take && self.accept_some(index);
             }
             if self.queue_is_ready && !self.accepts_no_more() {
                 any |= self.take_handed_over();
@@ -287,6 +297,24 @@ impl Engine<'_> {
                 return;
             }
         }
+    }
+
+    /// Serves a request that another worker has received whole: its head stands in `input`, and perhaps more behind it.
+    fn serve_whole(&mut self, mut connection: Box<Connection>, input: &[u8], body: Vec<FileRest>) {
+        let mut rest = input;
+        let head = match RequestDecoder::default().decode(&self.worker.settings.limits, &mut rest) {
+            Ok(Some(RequestEvent::Head(head))) => head,
+            _ => return self.refuse(connection, 503),
+        };
+        let mut spool = Spool::new(self.worker.settings.spool_bytes);
+        for file in body {
+            if let Err(error) = spool.take_over(file) {
+                self.complain_now_and_then(&format!("a request's body from another worker cannot be read: {error}"));
+                return self.refuse(connection, 503);
+            }
+        }
+        connection.input = rest.to_vec();
+        self.exchange(connection, &head, Body::Spooled(&mut spool));
     }
 
     /// Goes on with what another worker has received of a request: a part of its head, or its head and a part of its body.
@@ -342,6 +370,22 @@ impl Engine<'_> {
         }
         // It might move on before the next sweep sees it.
         self.give_last_chance(connection);
+    }
+
+    /// Takes one connection. Where no worker is idle, also takes those behind it, until one has a request for the
+    /// application: a connection without a request costs next to nothing, and its time begins. False: there is none.
+    fn accept_some(&mut self, index: usize) -> bool {
+        let before = self.requests;
+        for taken in 0..QUIET_ACCEPTS {
+            if !self.accept_from(index) {
+                return taken > 0;
+            }
+            let has_called = self.requests != before;
+            if has_called || self.accepts_no_more() || self.worker.peers.freer_than(usize::MAX).is_some() {
+                break;
+            }
+        }
+        true
     }
 
     fn accepts_no_more(&self) -> bool {

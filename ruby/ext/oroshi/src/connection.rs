@@ -69,6 +69,8 @@ pub(crate) struct Connection {
     pub(crate) has_asked: bool,
     /// Whether its client was told to send its body.
     pub(crate) was_asked: bool,
+    /// Whether all of its request's body has come, though its stage is [`Stage::Body`]: the watcher has read it.
+    pub(crate) is_whole: bool,
     /// What `input` takes.
     held: Held,
     _counted: Descriptor,
@@ -92,6 +94,7 @@ impl Connection {
             seat: None,
             has_asked: false,
             was_asked: false,
+            is_whole: false,
             held: Held::none(&HEADS),
             _counted: Descriptor::new(),
         }
@@ -100,6 +103,11 @@ impl Connection {
     /// Counts what `input` takes while it waits. True: it takes more than before.
     pub(crate) fn count_input(&mut self) -> bool {
         self.held.set(self.input.capacity())
+    }
+
+    /// Whether a request is here already, and waits for the main thread.
+    pub(crate) fn has_request(&self) -> bool {
+        self.is_whole || matches!(self.stage, Stage::Idle) && !self.input.is_empty()
     }
 
     /// The socket's number.

@@ -9,7 +9,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use magnus::{Error, Ruby, value::ReprValue as _};
-use oroshi_http1::{Framing, RequestEvent, RequestHead};
+use oroshi_http1::{RequestEvent, RequestHead};
 
 use crate::accept::{self, LISTENER, Listener};
 use crate::budget;
@@ -22,9 +22,9 @@ use crate::patience::{self, Patience};
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
 use crate::rb;
-use crate::request::{BodyError, Incoming, gather};
+use crate::request::{Begun, BodyError, begin, gather};
 use crate::scoreboard::State;
-use crate::socket;
+use crate::socket::{self, is_for_later};
 use crate::title::Title;
 use crate::watcher::{Watch, Watcher};
 use crate::worker::Worker;
@@ -84,11 +84,11 @@ const BELL: u64 = u64::MAX - 1;
 /// The token of the queue by which other workers hand connections over.
 pub(crate) const QUEUE: u64 = u64::MAX - 2;
 /// Bytes read at once.
-const SCRATCH_BYTES: usize = 64 * 1024;
+pub(crate) const SCRATCH_BYTES: usize = 64 * 1024;
 /// So many reads are made for one connection before the others get their turn.
 const READS: usize = 16;
 /// How often limits are looked at.
-const SWEEP_MS: u64 = 1000;
+pub(crate) const SWEEP_MS: u64 = 1000;
 
 impl<'w> Engine<'w> {
     pub(crate) fn new(ruby: &'w Ruby, worker: &'w Worker) -> Result<Self, Error> {
@@ -162,6 +162,7 @@ impl<'w> Engine<'w> {
         self.show_idle();
         loop {
             self.take_notes();
+            self.take_news();
             if let Some(error) = self.leave.take() {
                 self.worker.log.borrow_mut().flush();
                 self.watch.hand_over_all(true);
@@ -249,6 +250,17 @@ impl<'w> Engine<'w> {
         }
     }
 
+    /// Goes on with what the watcher has come upon while the application had this thread.
+    fn take_news(&mut self) {
+        let Some(refused) = self.watch.take_news() else { return };
+        for token in self.watch.seats.tokens(Connection::has_request) {
+            if !self.waiting.contains(&token) {
+                self.waiting.push_back(token);
+            }
+        }
+        refused.into_iter().for_each(|one| self.note_refused(&one));
+    }
+
     // Connections.
 
     /// Something can be done for a connection that waited.
@@ -256,7 +268,7 @@ impl<'w> Engine<'w> {
         let Some(mut connection) = self.watch.seats.take(token) else { return };
         match connection.stage {
             // Its turn comes with what is here already.
-            Stage::Idle if !connection.input.is_empty() => self.watch.seats.put(connection),
+            _ if connection.has_request() => self.watch.seats.put(connection),
             Stage::Writing(next) => match connection.output.flush(connection.number()) {
                 Ok(true) => self.settle(connection, next),
                 Ok(false) => {
@@ -284,7 +296,7 @@ impl<'w> Engine<'w> {
     /// The next request of a connection is here already.
     fn go_on(&mut self, token: u64) {
         let Some(mut connection) = self.watch.seats.take(token) else { return };
-        if !matches!(connection.stage, Stage::Idle) || connection.input.is_empty() {
+        if !connection.has_request() {
             self.watch.seats.put(connection);
             return;
         }
@@ -365,6 +377,7 @@ impl<'w> Engine<'w> {
         let limits = &worker.settings.limits;
         let mut rest = bytes;
         if let Stage::Body(_) = connection.stage {
+            connection.is_whole = false;
             return self.take_body(connection, rest);
         }
         match connection.decoder.decode(limits, &mut rest) {
@@ -395,37 +408,19 @@ impl<'w> Engine<'w> {
     ) -> Option<Box<Connection>> {
         let worker = self.worker;
         let limits = &worker.settings.limits;
-        if head.method == "CONNECT" {
-            // No Rack application is a proxy.
-            self.refuse(connection, 405);
-            return None;
-        }
         connection.stage = Stage::Idle;
-        let length = match head.framing {
-            Framing::Length(length) => length,
-            Framing::Chunked => u64::MAX,
-            _ => 0,
-        };
-        if length > rest.len() as u64 || length > worker.settings.spool_bytes as u64 {
-            if head.framing != Framing::Chunked
-                && length > budget::BODY_FILES.most().max(worker.settings.spool_bytes as u64)
-            {
-                // There will never be room for it.
-                self.refuse(connection, 413);
+        let head_bytes = &bytes[..bytes.len() - rest.len()];
+        match begin(&mut connection, head, head_bytes, rest, worker.settings.spool_bytes) {
+            Begun::Whole => {}
+            Begun::Gathers => return self.take_body(connection, rest),
+            Begun::Refused(status) => {
+                self.refuse(connection, status);
                 return None;
             }
-            let asks = head.expect_continue && rest.is_empty() && !connection.was_asked;
-            if asks && !ask_for_body(&connection) {
+            Begun::Gone => {
                 self.close(connection, Next::Abort);
                 return None;
             }
-            connection.was_asked = false;
-            connection.patience = Patience::begin();
-            connection.due_ms = connection.patience.over_ms();
-            let head_bytes = &bytes[..bytes.len() - rest.len()];
-            let incoming = Incoming::new(head_bytes, worker.settings.spool_bytes);
-            connection.stage = Stage::Body(Box::new(incoming));
-            return self.take_body(connection, rest);
         }
         // The usual case: all of it is here, in one piece.
         let mut body: &[u8] = &[];
@@ -500,10 +495,11 @@ impl<'w> Engine<'w> {
         self.look_for_manager();
         self.resume();
         let now_ms = self.now_ms;
+        self.watch.has_looked(now_ms);
         for token in self.watch.seats.tokens(|connection| connection.due_ms <= now_ms) {
             let Some(connection) = self.watch.seats.take(token) else { continue };
             match connection.stage {
-                Stage::Idle if !connection.input.is_empty() => self.watch.seats.put(connection),
+                _ if connection.has_request() => self.watch.seats.put(connection),
                 Stage::Idle | Stage::Lingering if !socket::has_unread(connection.number()) => {
                     self.close(connection, Next::Close);
                 }
@@ -564,20 +560,6 @@ impl<'w> Engine<'w> {
         let _ = errors.funcall::<_, _, magnus::Value>("puts", (format!("oroshi: {what}"),));
         let _ = errors.funcall::<_, _, magnus::Value>("flush", ());
     }
-}
-
-/// Tells a client that its body is wanted (RFC 9110 section 10.1.1). False: nothing can be sent to it.
-fn ask_for_body(connection: &Connection) -> bool {
-    const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-    match socket::send(connection.number(), CONTINUE, false) {
-        Ok(sent) => sent == CONTINUE.len(),
-        // A client that has not read what it was sent before must not wait for this either: it sends the body after a while.
-        Err(error) => is_for_later(&error),
-    }
-}
-
-fn is_for_later(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 fn broken(ruby: &Ruby, what: &str, error: &io::Error) -> Error {

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 
 use magnus::error::ErrorType;
 use magnus::{Error, Exception, Value, value::ReprValue as _};
-use oroshi_http1::{Framing, RequestHead, Version, encode};
+use oroshi_http1::{Framing, RequestDecoder, RequestEvent, RequestHead, Version, encode};
 use rb_sys::VALUE;
 
+use crate::clock::DateLine;
 use crate::connection::{Connection, Next, Stage};
 use crate::engine::Engine;
 use crate::env::Facts;
@@ -16,6 +17,7 @@ use crate::overdue;
 use crate::rb;
 use crate::request::Spool;
 use crate::scoreboard::State;
+use crate::watcher::Refused;
 use crate::worker::Stop;
 
 /// The body of a request.
@@ -35,6 +37,11 @@ pub(crate) struct Terms {
     pub(crate) head_only: bool,
     /// Whether the connection may be kept, as far as the request goes.
     pub(crate) keep: bool,
+}
+
+impl Terms {
+    /// Of what was no request, or may have been none.
+    pub(crate) const REFUSAL: Terms = Terms { http11: true, head_only: false, keep: false };
 }
 
 impl Engine<'_> {
@@ -229,8 +236,22 @@ impl Engine<'_> {
                 _ => self.log_begins(peer, None),
             }
         }
-        let terms = Terms { http11: true, head_only: false, keep: false };
-        self.answer_plainly(connection, status, terms, false);
+        self.answer_plainly(connection, status, Terms::REFUSAL, false);
+    }
+
+    /// The watcher has refused a client: what the log has to say of it.
+    pub(crate) fn note_refused(&mut self, refused: &Refused) {
+        if let Some(why) = &refused.why {
+            self.complain_now_and_then(why);
+        }
+        if !self.worker.log.borrow().is_on() {
+            return;
+        }
+        match RequestDecoder::default().decode(&self.worker.settings.limits, &mut &refused.head[..]) {
+            Ok(Some(RequestEvent::Head(head))) => self.log_begins(refused.peer, Some(&head)),
+            _ => self.log_begins(refused.peer, None),
+        }
+        self.worker.log.borrow_mut().end(refused.status, refused.body_bytes);
     }
 
     /// An answer of the server's own: the status in words.
@@ -240,31 +261,8 @@ impl Engine<'_> {
             // Something may still be coming in.
             _ => Next::Linger,
         };
-        let reason = encode::standard_reason(status);
-        let out = &mut self.out;
-        out.clear();
-        // The status and the fields are ours, and sound.
-        let _ = encode::status_line(out, Version::Http11, status, None);
-        out.extend_from_slice(self.date.now());
-        if status == 405 {
-            out.extend_from_slice(b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n");
-        }
-        if status == 503 {
-            out.extend_from_slice(b"Retry-After: 1\r\n");
-        }
-        out.extend_from_slice(b"Content-Type: text/plain\r\n");
-        encode::content_length(out, reason.len() as u64 + 1);
-        match (next, terms.http11) {
-            (Next::Keep, true) => {}
-            (Next::Keep, false) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
-            _ => out.extend_from_slice(b"Connection: close\r\n"),
-        }
-        encode::end_of_head(out);
-        if !terms.head_only {
-            out.extend_from_slice(reason.as_bytes());
-            out.push(b'\n');
-        }
-        self.worker.log.borrow_mut().end(status, if terms.head_only { 0 } else { reason.len() as u64 + 1 });
+        let body_bytes = plain_answer(&mut self.out, &mut self.date, status, next, terms);
+        self.worker.log.borrow_mut().end(status, body_bytes);
         let sent = connection.output.send_one(connection.number(), &self.out);
         let next = self.after(sent, next);
         self.send_off(connection, next);
@@ -334,6 +332,36 @@ impl Engine<'_> {
             self.report(error);
         }
     }
+}
+
+/// Writes an answer of the server's own into `out`: the status in words. Gives how many bytes its body has.
+pub(crate) fn plain_answer(out: &mut Vec<u8>, date: &mut DateLine, status: u16, next: Next, terms: Terms) -> u64 {
+    let reason = encode::standard_reason(status);
+    let length = reason.len() as u64 + 1;
+    out.clear();
+    // The status and the fields are ours, and sound.
+    let _ = encode::status_line(out, Version::Http11, status, None);
+    out.extend_from_slice(date.now());
+    if status == 405 {
+        out.extend_from_slice(b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n");
+    }
+    if status == 503 {
+        out.extend_from_slice(b"Retry-After: 1\r\n");
+    }
+    out.extend_from_slice(b"Content-Type: text/plain\r\n");
+    encode::content_length(out, length);
+    match (next, terms.http11) {
+        (Next::Keep, true) => {}
+        (Next::Keep, false) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+        _ => out.extend_from_slice(b"Connection: close\r\n"),
+    }
+    encode::end_of_head(out);
+    if terms.head_only {
+        return 0;
+    }
+    out.extend_from_slice(reason.as_bytes());
+    out.push(b'\n');
+    length
 }
 
 /// The three parts of an answer.

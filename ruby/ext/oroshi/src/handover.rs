@@ -16,6 +16,8 @@ use crate::socket::checked;
 pub(crate) enum Errand {
     /// Its next request, of which some bytes may be here.
     Request,
+    /// Its request, which is whole: its head, and the body as a file.
+    Whole,
     /// To be told 503: its request cannot be moved.
     Refusal,
     /// The rest of its answer; then what is said here.
@@ -165,6 +167,7 @@ fn errand_byte(errand: Errand) -> u8 {
         Errand::Rest(Next::Keep) => 2,
         Errand::Rest(Next::Close | Next::Abort) => 3,
         Errand::Rest(Next::Linger) => 4,
+        Errand::Whole => 5,
     }
 }
 
@@ -174,6 +177,7 @@ fn errand_of(byte: u8) -> Errand {
         2 => Errand::Rest(Next::Keep),
         3 => Errand::Rest(Next::Close),
         4 => Errand::Rest(Next::Linger),
+        5 => Errand::Whole,
         _ => Errand::Refusal,
     }
 }
@@ -262,6 +266,14 @@ mod tests {
         let mut said = String::new();
         client.read_to_string(&mut said).unwrap();
         assert_eq!(said, "answer");
+    }
+
+    #[test]
+    fn every_errand_is_read_back() {
+        let rests = [Next::Keep, Next::Close, Next::Linger].map(Errand::Rest);
+        for errand in rests.into_iter().chain([Errand::Request, Errand::Whole, Errand::Refusal]) {
+            assert_eq!(errand_of(errand_byte(errand)), errand);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The native core of the oroshi gem: a worker that waits, parses, calls the Rack application and writes, all on Ruby's
-//! main thread. Beside it one thread, the watcher, hands connections to other workers that wait for a call which takes long;
-//! it starts after the fork, and a process that the application forks does without it.
+//! main thread. Beside it runs one thread, the watcher. During a long call it reads requests, hands them to other workers, and
+//! ends clients that drip. It starts after the fork, and a process that the application forks does without it.
 //!
 //! **What it knows**: sockets, HTTP/1.1 (by `oroshi-http1`), Rack's rules on the wire. **What it does not know**: processes,
 //! signals but one, configuration, where listeners come from: that is Ruby's part (`ruby/lib/oroshi`).
@@ -9,7 +9,8 @@
 //!
 //! 1. `worker`: what Ruby holds; `settings`: what it was told.
 //! 2. `engine`: the loop; `parking`: where connections go; `stopping`: its end; `accept`: where connections come from; `poll`, `socket`: the system calls; `connection`: what
-//!    waits for what; `watcher`, `handover`: how connections get from a busy worker to an idle one; `crash`: and from one that ends.
+//!    waits for what; `watcher`: who reads connections while the application works;
+//!    `handover`: how requests get from a busy worker to an idle one; `crash`: and from one that ends.
 //! 3. `exchange`: one request, from its bytes to the application and back.
 //! 4. `env`, `shapes`, `values`: the environment, and why it costs so little; `request`: its body.
 //! 5. `respond`, `head`, `output`: the answer; `budget`: what waits for clients; `patience`: for how long; `pressure`: who goes when there is no room; `stream`: one that comes piece by piece; `hijack`: sockets given away;

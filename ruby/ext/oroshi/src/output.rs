@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use crate::budget::{Descriptor, FILES, Held, MEMORY, has_room_for_file};
 use crate::patience::Patience;
 use crate::request::{memory_file, unnamed_file};
-use crate::socket::{self, MOST_PIECES};
+use crate::socket::{self, MOST_PIECES, is_for_later};
 
 /// What of an answer has not been sent yet: first the bytes, then the files.
 #[derive(Debug)]
@@ -305,10 +305,6 @@ impl Output {
             self.held.shrink_to(self.bytes.len());
         }
     }
-}
-
-fn is_for_later(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 #[cfg(test)]

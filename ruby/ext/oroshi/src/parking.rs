@@ -6,7 +6,7 @@ use crate::poll::Interest;
 use crate::socket;
 
 /// How long a peer may take to read an answer that it did not wait for.
-const LINGER_MS: u64 = 2000;
+pub(crate) const LINGER_MS: u64 = 2000;
 
 impl Engine<'_> {
     /// An answer is on its way: what of it is not out yet goes first, then the connection goes where it is to go.
@@ -88,23 +88,11 @@ impl Engine<'_> {
     }
 
     pub(crate) fn close(&mut self, connection: Box<Connection>, next: Next) {
-        if connection.interest != Interest::None {
-            self.poll.remove(connection.number());
-        }
-        self.release(connection.seat);
-        if next == Next::Abort {
-            socket::reset_on_close(connection.number());
-        }
-        if connection.must_shut || crate::forked::has_forked() {
-            socket::shut(connection.number());
-        }
+        self.watch.close(connection, next);
     }
 
     /// Gives back the place of a connection that has gone, if it had one.
     pub(crate) fn release(&mut self, seat: Option<u64>) {
-        if let Some(token) = seat {
-            self.watch.seats.release(token);
-            self.worker.slot.keep(self.watch.seats.taken());
-        }
+        self.watch.release(seat);
     }
 }

@@ -7,7 +7,6 @@ use crate::budget::{FILES, HEADS, has_room_for_connection};
 use crate::connection::{Connection, Next, Stage};
 use crate::engine::Engine;
 use crate::patience::Patience;
-use crate::poll::remove_from;
 use crate::request::Spool;
 use crate::socket;
 use crate::watcher::Watch;
@@ -37,7 +36,7 @@ impl Engine<'_> {
         }
         // Who has asked for nothing yet goes before those that wait between two requests, and those before the others.
         self.close_those_behind(|it| match it.stage {
-            Stage::Idle if !it.input.is_empty() => None,
+            _ if it.has_request() => None,
             Stage::Idle | Stage::Head => Some((u8::from(it.has_asked), it.due_ms)),
             Stage::Lingering => Some((0, it.due_ms)),
             Stage::Body(_) | Stage::Writing(_) => Some((2, it.due_ms)),
@@ -91,7 +90,7 @@ impl Engine<'_> {
     pub(crate) fn make_room_for_body(&mut self, patience: Patience, spool: &Spool, bytes: usize) -> bool {
         while !spool.has_room(bytes) {
             let behind = |it: &Connection| match &it.stage {
-                Stage::Body(incoming) if incoming.spool.is_filed() => Some(it.patience),
+                Stage::Body(incoming) if incoming.spool.is_filed() && !it.is_whole => Some(it.patience),
                 _ => None,
             };
             let behind = |it: &Connection| behind(it).filter(|one| *one < patience && one.is_behind());
@@ -140,14 +139,7 @@ impl Watch {
         };
         let Some(token) = self.seats.least(behind) else { return false };
         let Some(connection) = self.seats.take(token) else { return false };
-        remove_from(self.poll, connection.number());
-        socket::reset_on_close(connection.number());
-        if connection.must_shut || crate::forked::has_forked() {
-            socket::shut(connection.number());
-        }
-        drop(connection);
-        self.seats.release(token);
-        self.slot.keep(self.seats.taken());
+        self.close(connection, Next::Abort);
         self.cut_off.fetch_add(1, Relaxed);
         true
     }

@@ -5,13 +5,16 @@ use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use oroshi_http1::{DecodeError, Framing, Limits, RequestDecoder, RequestEvent, RequestHead};
 
 use crate::budget::{BODY_FILES, Descriptor, Held, MEMORY, has_room_for_file};
+use crate::connection::{Connection, Stage};
 use crate::output::FileRest;
-use crate::socket::checked;
+use crate::patience::Patience;
+use crate::socket::{self, checked};
 
 /// A request whose body is on its way.
 #[derive(Debug)]
@@ -26,15 +29,23 @@ impl Incoming {
         Incoming { head: head.to_vec(), spool: Spool::new(memory_bytes) }
     }
 
+    /// The bytes of its head.
+    pub(crate) fn head(&self) -> &[u8] {
+        &self.head
+    }
+
     /// The bytes of the head, and what was gathered as a file, so that another process can go on with it. `None` where a new decoder
     /// cannot: within a body in chunks.
     pub(crate) fn as_file(&mut self, limits: &Limits) -> Option<io::Result<(&[u8], FileRest)>> {
-        let (head, spool) = self.parts(limits).ok()?;
-        if !matches!(head.framing, Framing::Length(_)) {
-            return None;
-        }
-        let file = spool.as_file().map(|file| FileRest::of_body(file, spool.length));
-        Some(file.map(|file| (&self.head[..], file)))
+        let (head, _) = self.parts(limits).ok()?;
+        let goes_on = matches!(head.framing, Framing::Length(_));
+        goes_on.then(|| self.whole_as_file())
+    }
+
+    /// The same of a body that is whole, whatever its framing.
+    pub(crate) fn whole_as_file(&self) -> io::Result<(&[u8], FileRest)> {
+        let file = FileRest::of_body(self.spool.as_file()?, self.spool.length);
+        Ok((&self.head, file))
     }
 
     /// The head, and what was gathered.
@@ -47,6 +58,64 @@ impl Incoming {
             Some(RequestEvent::Head(head)) => Ok((head, &mut self.spool)),
             _ => Err(DecodeError::BadRequestLine),
         }
+    }
+}
+
+/// What becomes of a request whose head is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// Its body is here, too, or it has none.
+    Whole,
+    /// Its body gathers from now on.
+    Gathers,
+    /// It is refused with this status.
+    Refused(u16),
+    /// Nothing can be sent to its client.
+    Gone,
+}
+
+/// Begins a request: `head_bytes` is its head, and `rest` is what follows. Changes the connection only where the body
+/// gathers.
+#[inline]
+pub(crate) fn begin(
+    connection: &mut Connection,
+    head: &RequestHead<'_>,
+    head_bytes: &[u8],
+    rest: &[u8],
+    memory_bytes: usize,
+) -> Begun {
+    let length = match head.framing {
+        // No Rack application is a proxy.
+        _ if head.method == "CONNECT" => return Begun::Refused(405),
+        Framing::Length(length) => length,
+        Framing::Chunked => u64::MAX,
+        _ => 0,
+    };
+    if length <= rest.len() as u64 && length <= memory_bytes as u64 {
+        return Begun::Whole;
+    }
+    if head.framing != Framing::Chunked && length > BODY_FILES.most().max(memory_bytes as u64) {
+        // There will never be room for it.
+        return Begun::Refused(413);
+    }
+    let asks = head.expect_continue && rest.is_empty() && !connection.was_asked;
+    if asks && !ask_for_body(connection) {
+        return Begun::Gone;
+    }
+    connection.was_asked = false;
+    connection.patience = Patience::begin();
+    connection.due_ms = connection.patience.over_ms();
+    connection.stage = Stage::Body(Box::new(Incoming::new(head_bytes, memory_bytes)));
+    Begun::Gathers
+}
+
+/// Tells a client that its body is wanted (RFC 9110 section 10.1.1). False: nothing can be sent to it.
+fn ask_for_body(connection: &Connection) -> bool {
+    const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+    match socket::send(connection.number(), CONTINUE, false) {
+        Ok(sent) => sent == CONTINUE.len(),
+        // The client has not read its last answer. It sends the body after a while even without being asked.
+        Err(error) => socket::is_for_later(&error),
     }
 }
 
@@ -75,6 +144,36 @@ pub(crate) fn gather(
             None => return Ok(false),
         }
     }
+}
+
+/// As [`gather`], but stops before the body's end, and before a defect: the thread that serves the request decodes those.
+/// True: it has stopped there.
+pub(crate) fn gather_up_to_end(
+    decoder: &mut RequestDecoder,
+    limits: &Limits,
+    input: &mut &[u8],
+    spool: &mut Spool,
+) -> io::Result<bool> {
+    loop {
+        let (before, at) = (decoder.clone(), *input);
+        match decoder.decode(limits, input) {
+            Ok(Some(RequestEvent::Data(data))) => spool.push(data)?,
+            Ok(Some(RequestEvent::End)) | Err(_) => {
+                (*decoder, *input) = (before, at);
+                return Ok(true);
+            }
+            // Trailers have no place in Rack's environment.
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(false),
+        }
+    }
+}
+
+/// What follows a body in `input`, whose end the decoder meets next. `None`: something is wrong with that end.
+pub(crate) fn behind_end<'i>(decoder: &RequestDecoder, limits: &Limits, input: &'i [u8]) -> Option<&'i [u8]> {
+    let (mut decoder, mut rest) = (decoder.clone(), input);
+    let event = decoder.decode(limits, &mut rest);
+    matches!(event, Ok(Some(RequestEvent::End))).then_some(rest)
 }
 
 /// Has a decoder that is within a body go on as if so many bytes of it had come. False: the body is no longer than that.
@@ -176,6 +275,17 @@ impl Spool {
         self.length = length;
     }
 
+    /// Takes over a whole body from another worker: copies a small one into memory, keeps a larger one in its file.
+    pub(crate) fn take_over(&mut self, body: FileRest) -> io::Result<()> {
+        if body.left > self.memory_bytes as u64 {
+            self.adopt(body.file, body.left);
+            return Ok(());
+        }
+        let mut bytes = vec![0; body.left as usize];
+        File::from(body.file).read_exact_at(&mut bytes, body.offset)?;
+        self.push(&bytes)
+    }
+
     fn push(&mut self, data: &[u8]) -> io::Result<()> {
         let stays_in_memory = self.stays_in_memory(data.len());
         self.length += data.len() as u64;
@@ -231,4 +341,70 @@ pub(crate) fn unnamed_file(folder: &Path) -> io::Result<File> {
     };
     // SAFETY: a descriptor that was just made.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(number as RawFd) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+    /// A decoder behind the head.
+    fn decoder(limits: &Limits) -> RequestDecoder {
+        let mut decoder = RequestDecoder::default();
+        assert!(matches!(decoder.decode(limits, &mut &HEAD[..]), Ok(Some(RequestEvent::Head(_)))));
+        decoder
+    }
+
+    #[test]
+    fn a_body_is_whole_from_its_last_byte_on_and_its_end_stays() {
+        let limits = Limits::default();
+        let body = b"5\r\n01234\r\n3\r\n567\r\n0\r\nX-A: b\r\n\r\n";
+        let bytes = [&body[..], b"GET / HTTP/1.1\r\n"].concat();
+        for cut in 0..bytes.len() {
+            let (mut decoder, mut spool) = (decoder(&limits), Spool::new(100));
+            let mut rest = &bytes[..cut];
+            let is_whole = gather_up_to_end(&mut decoder, &limits, &mut rest, &mut spool).unwrap();
+            assert_eq!(is_whole, cut >= body.len(), "{cut}");
+            // What is left stands before all that comes.
+            let left = [rest, &bytes[cut..]].concat();
+            let mut rest = &left[..];
+            assert!(gather_up_to_end(&mut decoder, &limits, &mut rest, &mut spool).unwrap());
+            assert_eq!(spool.memory(), b"01234567", "{cut}");
+            assert_eq!(behind_end(&decoder, &limits, rest), Some(&bytes[body.len()..]), "{cut}");
+            assert!(matches!(gather(&mut decoder, &limits, &mut rest, &mut spool), Ok(true)), "{cut}");
+            assert_eq!((rest, spool.length()), (&bytes[body.len()..], 8), "{cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_body_is_met_again() {
+        let limits = Limits::default();
+        let (mut decoder, mut spool) = (decoder(&limits), Spool::new(100));
+        let mut rest = &b"2\r\n01\r\nZZ\r\n"[..];
+        assert!(gather_up_to_end(&mut decoder, &limits, &mut rest, &mut spool).unwrap());
+        assert_eq!((behind_end(&decoder, &limits, rest), spool.memory()), (None, &b"01"[..]));
+        assert!(matches!(gather(&mut decoder, &limits, &mut rest, &mut spool), Err(BodyError::Bad(_))));
+    }
+
+    #[test]
+    fn a_whole_body_of_another_worker_stays_in_its_file_if_it_is_large() {
+        for (size, is_filed) in [(0, false), (100, false), (101, true)] {
+            let mut filled = Spool::new(50);
+            filled.push(&vec![b'x'; size]).unwrap();
+            let incoming = Incoming { head: HEAD.to_vec(), spool: filled };
+            let (head, body) = incoming.whole_as_file().unwrap();
+            assert_eq!(head, HEAD);
+            let mut taken = Spool::new(100);
+            taken.take_over(body).unwrap();
+            assert_eq!((taken.length(), taken.is_filed()), (size as u64, is_filed), "{size}");
+            let mut read = taken.memory().to_vec();
+            if let Some(file) = taken.take_file().unwrap() {
+                File::from(file).read_to_end(&mut read).unwrap();
+            }
+            assert_eq!(read, vec![b'x'; size]);
+        }
+    }
 }

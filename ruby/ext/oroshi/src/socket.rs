@@ -228,6 +228,11 @@ impl Address {
     }
 }
 
+/// Whether a socket is not ready, and nothing else is wrong.
+pub(crate) fn is_for_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
 /// -1 is the error in `errno`.
 pub(crate) fn checked(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())

@@ -1,7 +1,7 @@
 //! How a worker ends: what is finished, what is given up, and when.
 
 use crate::clock;
-use crate::connection::{Next, Stage};
+use crate::connection::{Connection, Next, Stage};
 use crate::engine::{Ended, Engine};
 use crate::scoreboard::State;
 use crate::socket;
@@ -51,14 +51,16 @@ impl Engine<'_> {
         }
         while !now && self.is_one_of_the_last() && self.leave.is_none() && self.take_handed_over() {}
         // Nothing of these requests was done: their clients may send them again.
-        let is_over = |stage: &Stage, unread: bool| match stage {
-            Stage::Idle => !unread && (now || after_ms >= linger_ms),
+        let is_over = |it: &Connection| match it.stage {
+            // Its turn comes with what is here already.
+            _ if it.has_request() => false,
+            Stage::Idle => now || after_ms >= linger_ms,
             Stage::Head => now || after_ms >= linger_ms,
             Stage::Body(_) => now || after_ms >= linger_ms.max(LAST_BODY_MS),
             Stage::Lingering => now,
             Stage::Writing(_) => now && after_ms >= LAST_SEND_MS,
         };
-        for token in self.watch.seats.tokens(|it| is_over(&it.stage, !it.input.is_empty())) {
+        for token in self.watch.seats.tokens(is_over) {
             let Some(connection) = self.watch.seats.take(token) else { continue };
             match connection.stage {
                 // Its request has come in this moment.

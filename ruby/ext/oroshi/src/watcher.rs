@@ -1,18 +1,21 @@
 //! The watcher: a native thread of each worker. While the application keeps the main thread, requests may come on other
-//! connections of this worker; when one call has taken some milliseconds, the watcher hands these connections over to
-//! the other workers (`handover`). When the manager has condemned the present request, or the process crashes, all connections go.
+//! connections of this worker. When one call has taken some milliseconds, the watcher reads them (`attend`). It hands whole
+//! requests over to the other workers (`handover`), and ends clients whose time is over. When the manager has condemned the
+//! present request, or the process crashes, the watcher hands all connections over.
 //!
 //! It holds no lock of Ruby's and touches nothing of Ruby's. Seats and connections belong to the main thread; it lends
 //! them out while it is in the application (`lend`), for the price of one store and one exchange per call. A process that
 //! the application forks has no watcher, and needs none: it serves nobody.
 
+mod attend;
+
 use std::io;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -22,13 +25,20 @@ use crate::accept::LISTENER;
 use crate::clock;
 use crate::connection::{Connection, Next, Seats, Stage};
 use crate::crash;
+use crate::engine::SWEEP_MS;
 use crate::forked;
 use crate::handover::{Errand, MOST_INPUT, Note, Queue};
+use crate::log::Format;
 use crate::output::Output;
-use crate::poll::{peek_at, remove_from};
+use crate::poll::{Interest, peek_at, remove_from};
 use crate::pressure::tell_busy;
+use crate::request::behind_end;
 use crate::scoreboard::{Scoreboard, Slot};
-use crate::socket::has_unread;
+use crate::settings::Settings;
+use crate::socket::{self, has_unread};
+
+pub(crate) use attend::Refused;
+use attend::Tools;
 
 /// How often the watcher looks. A call that it has seen twice has taken as long at least.
 const TICK: Duration = Duration::from_millis(10);
@@ -62,6 +72,15 @@ pub(crate) struct Watch {
     pub(crate) cut_off: AtomicU32,
     queue: &'static Queue,
     limits: Limits,
+    timeout_ms: u64,
+    spool_bytes: usize,
+    /// Whether there is an access log.
+    logs: bool,
+    /// When it was last looked whose time is over, on the coarse clock: by the main thread, or by the watcher.
+    looked_ms: AtomicU64,
+    /// Whether the main thread has to look: the watcher has left it a whole request, or has refused a client.
+    has_news: AtomicBool,
+    refused: Mutex<Vec<Refused>>,
 }
 
 /// The seats are lent out; dropping it takes them back.
@@ -70,7 +89,7 @@ pub(crate) struct Lent<'w>(&'w Watch);
 
 impl Watch {
     /// `poll`: the worker's epoll set; `own`: its slot.
-    pub(crate) fn new(poll: RawFd, board: Scoreboard, own: usize, limits: Limits) -> Self {
+    pub(crate) fn new(poll: RawFd, board: Scoreboard, own: usize, settings: &Settings) -> Self {
         Watch {
             window: AtomicU32::new(CLOSED),
             asleep: AtomicU32::new(0),
@@ -82,7 +101,49 @@ impl Watch {
             slot: &board.all()[own],
             cut_off: AtomicU32::new(0),
             queue: board.queue(),
-            limits,
+            limits: settings.limits.clone(),
+            timeout_ms: settings.timeout_ms,
+            spool_bytes: settings.spool_bytes,
+            logs: settings.log_format != Format::Off,
+            looked_ms: AtomicU64::new(0),
+            has_news: AtomicBool::new(false),
+            refused: Mutex::default(),
+        }
+    }
+
+    /// It was looked whose time is over.
+    pub(crate) fn has_looked(&self, now_ms: u64) {
+        self.looked_ms.store(now_ms, Relaxed);
+    }
+
+    /// Returns the clients that the watcher has refused since the last call; `None` where the watcher has no news at all.
+    pub(crate) fn take_news(&self) -> Option<Vec<Refused>> {
+        if !self.has_news.load(Relaxed) {
+            return None;
+        }
+        self.has_news.store(false, Relaxed);
+        Some(std::mem::take(&mut *self.refused.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Closes a connection. The caller has the seats.
+    pub(crate) fn close(&self, connection: Box<Connection>, next: Next) {
+        if connection.interest != Interest::None {
+            remove_from(self.poll, connection.number());
+        }
+        self.release(connection.seat);
+        if next == Next::Abort {
+            socket::reset_on_close(connection.number());
+        }
+        if connection.must_shut || forked::has_forked() {
+            socket::shut(connection.number());
+        }
+    }
+
+    /// Gives back the place of a connection that has gone, if it had one.
+    pub(crate) fn release(&self, seat: Option<u64>) {
+        if let Some(token) = seat {
+            self.seats.release(token);
+            self.slot.keep(self.seats.taken());
         }
     }
 
@@ -133,19 +194,36 @@ impl Watch {
     // The watcher's own.
 
     fn run(&self) {
+        let mut tools = Tools::default();
         let (mut last, mut seen, mut quiet, mut given_up) = (0, 0, 0, 0);
         while !self.over.load(Acquire) {
             thread::sleep(TICK);
             let (serial, requests) = (self.slot.serial(), self.slot.requests());
             let condemned = self.slot.condemned().filter(|&serial| serial != given_up);
-            let is_slow = serial != 0 && serial == last && self.slot.kept() > 0 && self.has_others();
+            let is_busy = serial != 0 && self.slot.kept() > 0;
+            let is_slow = is_busy && serial == last;
+            // Many calls in a row, each of them short, keep the main thread from looking, too.
+            let is_due = is_busy && clock::coarse_ms().saturating_sub(self.looked_ms.load(Relaxed)) > SWEEP_MS;
             let ends = condemned.is_some() || crash::has_crashed();
-            if (ends || is_slow) && self.window.compare_exchange(OPEN, TAKEN, Acquire, Relaxed).is_ok() {
-                let passed = catch_unwind(AssertUnwindSafe(|| self.pass(ends)));
+            if (ends || is_slow || is_due) && self.window.compare_exchange(OPEN, TAKEN, Acquire, Relaxed).is_ok() {
+                let done = catch_unwind(AssertUnwindSafe(|| {
+                    if ends {
+                        return self.pass(true);
+                    }
+                    if is_slow {
+                        self.attend(&mut tools);
+                    }
+                    if is_due {
+                        self.expire(&mut tools);
+                    }
+                    if is_slow && self.has_others() {
+                        self.pass(false);
+                    }
+                }));
                 self.window.store(OPEN, Release);
                 given_up = condemned.unwrap_or(given_up);
                 crash::done();
-                if passed.is_err() {
+                if done.is_err() {
                     return; // its message stands in the log; the worker does without
                 }
             }
@@ -164,7 +242,8 @@ impl Watch {
         slots.filter(|(number, _)| *number != self.own).any(|(_, slot)| slot.state().serves())
     }
 
-    /// Hands connections over: those on which something waits to be read, or all. The caller has the seats.
+    /// Hands connections over: all, or those with a whole request and those that the watcher had no room to read. The
+    /// caller has the seats.
     fn pass(&self, all: bool) {
         let tokens = if all {
             // Should the queue not take all, those go for whom it matters.
@@ -174,7 +253,7 @@ impl Watch {
             ranked.sort_unstable();
             ranked.into_iter().map(|(_, token)| token).collect()
         } else {
-            let mut tokens = self.seats.tokens(|it| matches!(it.stage, Stage::Idle) && !it.input.is_empty());
+            let mut tokens = self.seats.tokens(Connection::has_request);
             tokens.extend(peek_at::<64>(self.poll).filter(|token| token & LISTENER == 0));
             tokens
         };
@@ -221,7 +300,8 @@ impl Watch {
             Stage::Writing(next) if all && *next != Next::Abort => Errand::Rest(*next),
             _ => return Err((connection, None)),
         };
-        if errand == Errand::Request && !all && connection.input.is_empty() && has_ended(connection.number()) {
+        let is_unread = || matches!(connection.stage, Stage::Idle) && !has_ended(connection.number());
+        if !(all || connection.has_request() || is_unread()) {
             return Err((connection, None));
         }
         let note = Note {
@@ -246,7 +326,16 @@ impl Watch {
             }
         };
         let number = connection.number();
-        let sent = match &mut connection.stage {
+        let one = &mut *connection;
+        let sent = match &mut one.stage {
+            Stage::Body(incoming) if one.is_whole => match behind_end(&one.decoder, &self.limits, &one.input) {
+                Some(rest) => incoming.whole_as_file().and_then(|(head, body)| {
+                    self.queue.send(number, Note { errand: Errand::Whole, ..note }, &[head, rest].concat(), &[body])
+                }),
+                None if all => self.queue.send(number, note, &[], &[]),
+                // The main thread refuses it.
+                None => return Err((connection, None)),
+            },
             Stage::Body(incoming) => match incoming.as_file(&self.limits) {
                 Some(Ok((head, body))) => {
                     self.queue.send(number, Note { errand: Errand::Request, ..note }, head, &[body])
@@ -255,7 +344,7 @@ impl Watch {
                 None if all => self.queue.send(number, note, &[], &[]),
                 None => return Err((connection, None)),
             },
-            _ => self.queue.send(number, note, &connection.input, &files),
+            _ => self.queue.send(number, note, &one.input, &files),
         };
         if let Err(error) = sent {
             connection.output = Output::of_files(files, patience);

@@ -161,7 +161,7 @@ impl Worker {
 
     /// What this worker shares with its watcher, made at the first call. `poll`: its epoll set.
     pub(crate) fn watch(&self, poll: RawFd) -> &Arc<Watch> {
-        self.watch.get_or_init(|| Arc::new(Watch::new(poll, self.board, self.own, self.settings.limits.clone())))
+        self.watch.get_or_init(|| Arc::new(Watch::new(poll, self.board, self.own, &self.settings)))
     }
 
     /// `#run`: serves until it is told to stop.
