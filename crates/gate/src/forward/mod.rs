@@ -74,6 +74,11 @@ impl<'c> Call<'c> {
         const NONE: &Edits = &Edits::none();
         Call { rules, to, key: 0, target: None, request: NONE, response: NONE, inspect: None }
     }
+
+    /// The changes whose names are left out of the request's trailers.
+    fn drops(&self) -> (&'c Edits, &'c Edits) {
+        (&self.rules.settings.request, self.request)
+    }
 }
 
 /// Carries an exchange out: sends its request on, and gives the answer back, or says why there is none (502, 503, 504).

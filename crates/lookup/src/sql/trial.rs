@@ -86,8 +86,7 @@ impl Sql {
     /// Operators know of a refusal already.
     pub(crate) fn remember(&self, query: &Arc<str>, failure: &Failure) {
         if let Failure::Refused(words) = failure {
-            let _ = self.refusals.taken(query);
-            let _ = self.refusals.is_news(query, words, clock::now());
+            self.refusals.tell(query, words, clock::now());
         }
     }
 
@@ -162,24 +161,29 @@ impl Refusals {
     ///
     /// Which queries are refused may go by their keys, which are anybody's to choose: so that what was told is remembered when the query is taken.
     fn is_news(&self, query: &Arc<str>, words: &str, now: u64) -> bool {
-        let mut told = self.0.borrow_mut();
-        if let Some(told) = told.get_mut(query) {
+        let told = self.0.borrow();
+        if let Some(told) = told.get(query) {
             let pause = match told.words == words {
                 true if !told.is_taken => return false,
                 false if without_quoted(&told.words) == without_quoted(words) => OTHER_KEYS_MS,
                 _ => OTHER_WORDS_MS,
             };
-            let is_news = now >= told.at + pause;
-            if is_news {
-                *told = Told { words: words.to_owned(), at: now, is_taken: false };
+            if now < told.at + pause {
+                return false;
             }
-            return is_news;
         }
-        if told.len() >= MOST_QUERIES {
+        drop(told);
+        self.tell(query, words, now);
+        true
+    }
+
+    /// Operators are told that a query is refused in these words.
+    fn tell(&self, query: &Arc<str>, words: &str, now: u64) {
+        let mut told = self.0.borrow_mut();
+        if told.len() >= MOST_QUERIES && !told.contains_key(query) {
             told.clear();
         }
         told.insert(Arc::clone(query), Told { words: words.to_owned(), at: now, is_taken: false });
-        true
     }
 }
 
@@ -220,8 +224,9 @@ mod tests {
 
     #[test]
     fn a_query_that_is_refused_for_some_keys_alone_is_told_seldom() {
-        let (refusals, query): (_, Arc<str>) = (Refusals::default(), "SELECT $1::inet".into());
+        let query: Arc<str> = "SELECT $1::inet".into();
         for (words, most) in [("division by zero", 10), ("invalid input syntax for type inet: \"host-{}\"", 1)] {
+            let refusals = Refusals::default();
             // Ten seconds, in which every other key is refused.
             let (mut refused, mut taken) = (0, 0);
             for now in (0..10_000).step_by(10) {
