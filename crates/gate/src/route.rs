@@ -36,8 +36,17 @@ pub enum HostPattern {
 pub struct HeaderPattern {
     /// Its name, in any spelling.
     pub name: String,
-    /// The value that one of these fields must have; `None`: any.
+    /// Its value; `None`: any. Where several fields have the name, [`Asked::repeated`] says which of them must have it.
     pub value: Option<String>,
+}
+
+/// Which of several fields of one name decide. A server behind may go by the first, by the last, or by all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeated {
+    /// One that fits is enough.
+    Any,
+    /// All must fit.
+    All,
 }
 
 /// What of a request decides about its route.
@@ -51,6 +60,8 @@ pub struct Asked<'a> {
     pub method: &'a str,
     /// All header fields.
     pub headers: Headers<'a>,
+    /// Which fields of one name must have a rule's value.
+    pub repeated: Repeated,
 }
 
 /// All routes, by host. A request looks at those alone that its host can take.
@@ -61,6 +72,8 @@ pub struct Table {
     exact: HashMap<String, Vec<usize>>,
     below: HashMap<String, Vec<usize>>,
     anywhere: Vec<usize>,
+    /// Names of fields whose values decide, each once.
+    fields: Vec<String>,
 }
 
 impl Table {
@@ -89,8 +102,20 @@ impl Table {
                 }
             }
         }
+        for pattern in routes.iter().flat_map(|route| &route.headers).filter(|pattern| pattern.value.is_some()) {
+            if !table.fields.iter().any(|name| name.eq_ignore_ascii_case(&pattern.name)) {
+                table.fields.push(pattern.name.clone());
+            }
+        }
         table.routes = routes;
         table
+    }
+
+    /// Whether a field that a rule knows the value of is there more than once, so that requests may take two routes: one by any of its values,
+    /// another one by all of them.
+    #[must_use]
+    pub fn is_repeated(&self, headers: Headers<'_>) -> bool {
+        self.fields.iter().any(|name| headers.get_all(name).nth(1).is_some())
     }
 
     /// What a request must have to take the route of this number.
@@ -124,12 +149,20 @@ impl Matcher {
     fn fits(&self, asked: &Asked<'_>) -> bool {
         is_below(asked.path, &self.path)
             && (self.methods.is_empty() || self.methods.iter().any(|method| method == asked.method))
-            && self.headers.iter().all(|pattern| {
-                asked.headers.iter().any(|field| {
-                    field.name.eq_ignore_ascii_case(&pattern.name)
-                        && pattern.value.as_ref().is_none_or(|value| field.value == value.as_bytes())
-                })
-            })
+            && self.headers.iter().all(|pattern| pattern.fits(asked))
+    }
+}
+
+impl HeaderPattern {
+    fn fits(&self, asked: &Asked<'_>) -> bool {
+        let mut values = asked.headers.get_all(&self.name);
+        match (&self.value, asked.repeated) {
+            (None, _) => values.next().is_some(),
+            (Some(value), Repeated::Any) => values.any(|found| found == value.as_bytes()),
+            (Some(value), Repeated::All) => {
+                values.next().is_some_and(|first| first == value.as_bytes()) && values.all(|next| next == value.as_bytes())
+            }
+        }
     }
 }
 
@@ -161,8 +194,8 @@ pub enum PathError {
 }
 
 /// The readings of a path: what servers behind make of it. A server may carry `..` and `//` out or take them as they stand, undo all escapes
-/// or those alone that mean nothing, cut the parameters off that `;` begins, and take `\` for `/`. A route counts only if all readings take it;
-/// otherwise a rule could be walked around by spelling.
+/// or those alone that mean nothing, cut the parameters off that `;` begins, take `\` for `/`, and leave out white space and control characters
+/// at the ends of a segment. A route counts only if all readings take it; otherwise a rule could be walked around by spelling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readings<'a> {
     /// Escapes of printable ASCII undone, empty segments and `.` left out, `..` carried out.
@@ -210,6 +243,11 @@ pub fn readings(path: &str) -> Result<Readings<'_>, PathError> {
             add(&mut spelled, text);
         }
     }
+    for number in 0..spelled.len() {
+        if let Some(trimmed) = without_blanks(&spelled[number]) {
+            add(&mut spelled, trimmed);
+        }
+    }
     let mut others = Vec::with_capacity(2 * spelled.len());
     for text in spelled {
         if has_odd_segments(&text) {
@@ -247,6 +285,42 @@ fn without_parameters(path: &str) -> String {
         cut.push_str(segment.split(';').next().unwrap_or_default());
     }
     cut
+}
+
+/// Leaves white space and control characters out at both ends of each segment, where there are any. As [`decoded`] gives them: all but the
+/// space are escapes.
+fn without_blanks(path: &str) -> Option<String> {
+    let mut trimmed = String::with_capacity(path.len());
+    for (number, segment) in path.split('/').enumerate() {
+        if number > 0 {
+            trimmed.push('/');
+        }
+        let mut rest = segment;
+        while let Some((_, behind)) =
+            BLANKS.iter().find_map(|&length| rest.split_at_checked(length).filter(|(blank, _)| is_blank(blank)))
+        {
+            rest = behind;
+        }
+        while let Some((before, _)) = BLANKS.iter().find_map(|&length| {
+            let place = rest.len().checked_sub(length)?;
+            rest.split_at_checked(place).filter(|(_, blank)| is_blank(blank))
+        }) {
+            rest = before;
+        }
+        trimmed.push_str(rest);
+    }
+    (trimmed.len() < path.len()).then_some(trimmed)
+}
+
+/// How long a white space or a control character may be: a space, an escape.
+const BLANKS: [usize; 2] = [1, 3];
+
+fn is_blank(text: &str) -> bool {
+    match *text.as_bytes() {
+        [byte] => byte == b' ',
+        [b'%', high, low] => matches!((high, low), (b'0' | b'1', _) | (b'2', b'0') | (b'7', b'F')),
+        _ => false,
+    }
 }
 
 /// Makes one slash of several.
@@ -348,7 +422,7 @@ mod tests {
     }
 
     fn asked<'a>(host: &'a str, path: &'a str) -> Asked<'a> {
-        Asked { host, path, method: "GET", headers: Headers::default() }
+        Asked { host, path, method: "GET", headers: Headers::default(), repeated: Repeated::Any }
     }
 
     #[test]
@@ -389,19 +463,25 @@ mod tests {
             Matcher { headers: header(Some("2")), methods: vec!["PUT".to_owned()], ..Matcher::default() },
             Matcher { headers: header(Some("2")), ..Matcher::default() },
         ]);
-        let find = |method: &str, lines: &str| {
+        let find_by = |repeated: Repeated, method: &str, lines: &str| {
             let text = format!("{method} / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
             let mut decoder = oroshi_http1::RequestDecoder::default();
             let limits = oroshi_http1::Limits::default();
             let Ok(Some(oroshi_http1::RequestEvent::Head(head))) = decoder.decode(&limits, &mut text.as_bytes()) else {
                 panic!("{text}");
             };
-            table.find(&Asked { host: "a", path: "/", method: head.method, headers: head.headers })
+            assert_eq!(table.is_repeated(head.headers), lines.to_lowercase().matches("x-beta").count() > 1, "{lines}");
+            table.find(&Asked { host: "a", path: "/", method: head.method, headers: head.headers, repeated })
         };
+        let find = |method: &str, lines: &str| find_by(Repeated::Any, method, lines);
         assert_eq!(find("GET", ""), Some(0));
         assert_eq!(find("GET", "X-Beta: 1\r\n"), Some(1));
         assert_eq!(find("PUT", "X-Beta: 1\r\nx-BETA: 2\r\n"), Some(2));
         assert_eq!(find("GET", "X-Beta: 2\r\n"), Some(1), "as many conditions: the first");
+        assert_eq!(find_by(Repeated::All, "PUT", "X-Beta: 1\r\nx-BETA: 2\r\n"), Some(1));
+        assert_eq!(find("PUT", "X-Beta: 1\r\nx-BETA: 2\r\nX-Beta: 3\r\n"), Some(2));
+        assert_eq!(find_by(Repeated::All, "PUT", "X-Beta: 2\r\nx-BETA: 2\r\n"), Some(2));
+        assert_eq!(find_by(Repeated::All, "PUT", ""), Some(0));
         assert!(Table::new(Vec::new()).find(&asked("a", "/")).is_none());
     }
 
@@ -461,6 +541,16 @@ mod tests {
             ("/a;\\..\\..\\x", &["/a"]),
             ("/a%3fx", &["/a"]),
             ("/a%23x", &["/a"]),
+            // White space and control characters at the ends of a segment.
+            ("/a%09", &["/a", "/a%09"]),
+            ("/a%0a/", &["/a/"]),
+            ("/%0d%0Aa%20%7f", &["/a"]),
+            ("/x/..%20/a", &["/a"]),
+            ("/x/%0b../a", &["/a"]),
+            ("/a%20;x", &["/a"]),
+            ("/\\a%1f", &["/a"]),
+            ("/a%2509", &["/a%2509"]),
+            ("/a%0ab%20c", &["/a%0Ab%20c", "/a%0Ab c"]),
             // Other slashes.
             ("/\\a", &["/a"]),
             ("/x\\..\\a", &["/a"]),
@@ -481,13 +571,15 @@ mod tests {
         }
         assert_eq!(readings("/a/b").unwrap().others().count(), 0);
         // What has none of these costs nothing, and what has all of them a bounded number of readings.
-        let odd = "/a%2f;b/..%5c//\\x;%3b/./".repeat(100);
-        assert!(readings(&format!("{}{odd}", "/y".repeat(400))).is_ok_and(|read| read.others().count() <= 60));
+        for (odd, most) in [("/a%2f;b/..%5c//\\x;%3b/./", 60), ("/a%2f;b%09/..%5c//\\x;%3b/.%20/", 120)] {
+            let odd = format!("{}{}", "/y".repeat(400), odd.repeat(100));
+            assert!(readings(&odd).is_ok_and(|read| read.others().count() <= most), "{odd:.900}");
+        }
     }
 
     proptest::proptest! {
         #[test]
-        fn a_plain_path_is_plain(path in "/[a%2eE/.;\\\\]{0,24}") {
+        fn a_plain_path_is_plain(path in "/[a%20eE/.;\\\\]{0,24}") {
             if let Ok(plain) = plain_path(&path) {
                 let again = plain_path(&plain).map(Cow::into_owned);
                 proptest::prop_assert_eq!(again, Ok(plain.clone().into_owned()), "{}", path);

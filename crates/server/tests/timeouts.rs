@@ -115,7 +115,8 @@ fn a_body_that_was_fast_enough_must_be_so_in_the_next_window_too() {
     let body_rate = 10 * 1000 / SHORT.as_millis() as u64;
     let server = Running::start(Settings { body_rate, body_rate_window: SHORT, ..patient() }, describe);
     let mut client = server.connect();
-    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n");
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(client.answer().status, 100);
     // All that the first window must bring, and no more: nothing else limits how long the rest may take.
     client.send("0123456789");
     assert_eq!(client.answer().status, 408);

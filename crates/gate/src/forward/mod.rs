@@ -35,6 +35,7 @@ pub(crate) use fields::hops;
 pub use held::{Inspect, Inspected, Looking, Verdict};
 pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};
+pub(crate) use request_head::leads_out;
 pub use rules::{Forwarding, HostPolicy, RuleError, Rules, Settings, Timeouts};
 
 use crate::upstream::{Balancer, Pool};
