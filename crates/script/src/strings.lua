@@ -53,6 +53,8 @@ local function pay(bytes)
   end
 end
 
+own.pay = pay
+
 -- Pays for one text of these elements, before it is made. It stops at the first element that is neither a text nor a number: LuaJIT's own
 -- function refuses that one.
 local function pay_joined(t, between, first, last)
