@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use oroshi_http1::Headers;
 
@@ -198,7 +199,7 @@ pub enum PathError {
 /// at the ends of a segment. A route counts only if all readings take it; otherwise a rule could be walked around by spelling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readings<'a> {
-    /// Escapes of printable ASCII undone, empty segments and `.` left out, `..` carried out.
+    /// Escapes of printable ASCII undone, all that is not ASCII escaped, empty segments and `.` left out, `..` carried out.
     pub plain: Cow<'a, str>,
     /// The others, each once, where there are any.
     others: Vec<String>,
@@ -218,6 +219,7 @@ impl Readings<'_> {
 pub fn readings(path: &str) -> Result<Readings<'_>, PathError> {
     let bytes = path.as_bytes();
     let is_plain = memchr::memchr3(b'%', b';', b'\\', bytes).is_none()
+        && path.is_ascii()
         && !bytes.windows(2).any(|pair| pair[0] == b'/' && matches!(pair[1], b'/' | b'.'));
     if is_plain {
         return Ok(Readings { plain: Cow::Borrowed(path), others: Vec::new() });
@@ -342,10 +344,28 @@ pub fn plain_path(path: &str) -> Result<Cow<'_, str>, PathError> {
     readings(path).map(|readings| readings.plain)
 }
 
+/// Escapes what is not ASCII: `/é` and `/%C3%A9` are one path.
+#[must_use]
+pub fn in_ascii(path: &str) -> Cow<'_, str> {
+    if path.is_ascii() {
+        return Cow::Borrowed(path);
+    }
+    let mut text = String::with_capacity(2 * path.len());
+    for byte in path.bytes() {
+        match byte.is_ascii() {
+            true => text.push(char::from(byte)),
+            // Writing to a string does not fail.
+            false => drop(write!(text, "%{byte:02X}")),
+        }
+    }
+    Cow::Owned(text)
+}
+
 /// Undoes escapes of printable ASCII; unless `all`, those of letters, digits and `-._~` alone.
 fn decoded(path: &str, all: bool) -> Result<String, PathError> {
     let mut text = String::with_capacity(path.len());
-    let mut rest = path;
+    let path = in_ascii(path);
+    let mut rest = &*path;
     while let Some((before, behind)) = rest.split_once('%') {
         text.push_str(before);
         let byte = behind.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
@@ -499,6 +519,7 @@ mod tests {
             ("/a%2fb", "/a/b"),
             ("/a%2520", "/a%2520"),
             ("/%c3%a9", "/%C3%A9"),
+            ("/é/%61", "/%C3%A9/a"),
             ("*", "*"),
         ] {
             assert_eq!(plain_path(path).as_deref(), Ok(plain), "{path}");
@@ -570,6 +591,7 @@ mod tests {
             }
         }
         assert_eq!(readings("/a/b").unwrap().others().count(), 0);
+        assert_eq!(readings("/é").unwrap(), readings("/%c3%A9").unwrap());
         // What has none of these costs nothing, and what has all of them a bounded number of readings.
         for (odd, most) in [("/a%2f;b/..%5c//\\x;%3b/./", 60), ("/a%2f;b%09/..%5c//\\x;%3b/.%20/", 120)] {
             let odd = format!("{}{}", "/y".repeat(400), odd.repeat(100));

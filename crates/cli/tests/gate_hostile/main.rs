@@ -62,7 +62,8 @@ fn ports(gate: &Gate) -> Vec<u16> {
 fn a_path_rule_holds_for_every_spelling_of_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let _app = server(folder.path(), "app.sock", 11);
-    let config = "[[route]]\nto = \"unix:{dir}/app.sock\"\n[[route]]\npath = \"/admin\"\nanswer = { status = 403 }\n";
+    let config = "[[route]]\nto = \"unix:{dir}/app.sock\"\n[[route]]\npath = \"/admin\"\nanswer = { status = 403 }\n\
+                  [[route]]\npath = \"/verw\u{e4}ltung\"\nanswer = { status = 403 }\n";
     let gate = Gate::start(folder, config);
     for path in [
         "/admin",
@@ -108,6 +109,10 @@ fn a_path_rule_holds_for_every_spelling_of_its_path() {
         "/%20admin%7F",
         "/x/..%20/admin",
         "/%61dmin%0b;x",
+        // What is not ASCII, escaped or not.
+        "/verw\u{e4}ltung",
+        "/verw%c3%a4ltung/x",
+        "/verw%C3%a4ltung%20",
         // One server's segment is another's two.
         "/x%2fy/../admin",
         "/x/../admin//../y",
