@@ -178,7 +178,9 @@ pub fn in_ascii(path: &str) -> Cow<'_, str> {
         match byte.is_ascii() {
             true => text.push(char::from(byte)),
             // Writing to a string does not fail.
-            false => drop(write!(text, "%{byte:02X}")),
+            false => {
+                let _ = write!(text, "%{byte:02X}");
+            }
         }
     }
     Cow::Owned(text)
