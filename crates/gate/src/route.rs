@@ -164,7 +164,8 @@ impl HeaderPattern {
             (None, _) => values.next().is_some(),
             (Some(value), Repeated::Any) => values.any(|found| found == value.as_bytes()),
             (Some(value), Repeated::All) => {
-                values.next().is_some_and(|first| first == value.as_bytes()) && values.all(|next| next == value.as_bytes())
+                values.next().is_some_and(|first| first == value.as_bytes())
+                    && values.all(|next| next == value.as_bytes())
             }
         }
     }

@@ -9,9 +9,9 @@ use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Reply, RequestBody};
 
 use super::answer::{Answer, Course, Ending, Stop};
+use super::edits::Edits;
 use super::link::{Phase, Waiting};
 use super::request_head::is_left_out_of_trailers;
-use super::edits::Edits;
 use crate::upstream::{Account, Connection};
 
 /// Why the rest of a request does not go out.

@@ -479,11 +479,19 @@ mod tests {
             parse_url(&settings).unwrap().hide(words.into(), &Secrets::of(&settings)).into_string()
         };
         for (url, words, shown) in [
-            ("mysql://alice@h/d", "Access denied for user 'alice'@'h' to `d`", "Access denied for user '...'@'h' to `d`"),
+            (
+                "mysql://alice@h/d",
+                "Access denied for user 'alice'@'h' to `d`",
+                "Access denied for user '...'@'h' to `d`",
+            ),
             ("mysql://alice@h/d", "User alice already has more connections", "User ... already has more connections"),
             ("mysql://alice@h/d", "User alice2 already has", "User alice2 already has"),
             ("mysql://alice@h/d", "no such table: alice", "no such table: alice"),
-            ("postgres://alice@h/d", "no entry for user \"alice\", database \"d\"", "no entry for user \"...\", database \"d\""),
+            (
+                "postgres://alice@h/d",
+                "no entry for user \"alice\", database \"d\"",
+                "no entry for user \"...\", database \"d\"",
+            ),
             ("mysql://alice:hunter2@h/d", "it was hunter2", "it was ..."),
             ("mysql://alice:p%40ss%3Aw@h/d", "it was p@ss:w, written p%40ss%3Aw", "it was ..., written ..."),
             ("postgres://alice@h/d?password=hunter2&x=1", "it was hunter2", "it was ..."),
