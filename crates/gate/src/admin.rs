@@ -12,7 +12,7 @@ use oroshi_words::query;
 use serde_json::{Value, json};
 
 use crate::plan::{Action, KeyFrom};
-use crate::route::{Asked, readings};
+use crate::route::{Asked, Repeated, readings};
 use crate::site::{Site, is_key};
 
 /// What is at the admin's doors.
@@ -97,7 +97,8 @@ async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
     let plain = read.plain.clone().into_owned();
     let plan = &site.works.plan;
     // Conditions on header fields are taken for unmet: a query has none.
-    let asked = Asked { host: &canonical, path: &plain, method: &method, headers: Default::default() };
+    let asked =
+        Asked { host: &canonical, path: &plain, method: &method, headers: Default::default(), repeated: Repeated::Any };
     let found = plan.table.find(&asked);
     if read.others().any(|path| plan.table.find(&Asked { path, ..asked }) != found) {
         return Err(format!("`{path}` can be read in two ways, which take different routes: it is answered 400").into());

@@ -2,12 +2,16 @@
 //!
 //! Of all routes that fit a request, the one with the most specific host wins (a name before a wildcard, a long wildcard before a short
 //! one, any host last), then the longest path, then the most conditions on method and header fields, then the one written first.
+//! `spelling`: what paths may be read as.
 
-use std::borrow::Cow;
+mod spelling;
+
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use oroshi_http1::Headers;
+
+pub use spelling::{PathError, Readings, in_ascii, plain_path, readings};
 
 /// What a request must have to take a route. `Default` fits every request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,8 +40,17 @@ pub enum HostPattern {
 pub struct HeaderPattern {
     /// Its name, in any spelling.
     pub name: String,
-    /// The value that one of these fields must have; `None`: any.
+    /// Its value; `None`: any. Where several fields have the name, [`Asked::repeated`] says which of them must have it.
     pub value: Option<String>,
+}
+
+/// Which of several fields of one name decide. A server behind may go by the first, by the last, or by all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeated {
+    /// One that fits is enough.
+    Any,
+    /// All must fit.
+    All,
 }
 
 /// What of a request decides about its route.
@@ -51,6 +64,8 @@ pub struct Asked<'a> {
     pub method: &'a str,
     /// All header fields.
     pub headers: Headers<'a>,
+    /// Which fields of one name must have a rule's value.
+    pub repeated: Repeated,
 }
 
 /// All routes, by host. A request looks at those alone that its host can take.
@@ -61,6 +76,8 @@ pub struct Table {
     exact: HashMap<String, Vec<usize>>,
     below: HashMap<String, Vec<usize>>,
     anywhere: Vec<usize>,
+    /// Names of fields whose values decide, each once.
+    fields: Vec<String>,
 }
 
 impl Table {
@@ -89,8 +106,20 @@ impl Table {
                 }
             }
         }
+        for pattern in routes.iter().flat_map(|route| &route.headers).filter(|pattern| pattern.value.is_some()) {
+            if !table.fields.iter().any(|name| name.eq_ignore_ascii_case(&pattern.name)) {
+                table.fields.push(pattern.name.clone());
+            }
+        }
         table.routes = routes;
         table
+    }
+
+    /// Whether a field that a rule knows the value of is there more than once, so that requests may take two routes: one by any of its values,
+    /// another one by all of them.
+    #[must_use]
+    pub fn is_repeated(&self, headers: Headers<'_>) -> bool {
+        self.fields.iter().any(|name| headers.get_all(name).nth(1).is_some())
     }
 
     /// What a request must have to take the route of this number.
@@ -124,12 +153,21 @@ impl Matcher {
     fn fits(&self, asked: &Asked<'_>) -> bool {
         is_below(asked.path, &self.path)
             && (self.methods.is_empty() || self.methods.iter().any(|method| method == asked.method))
-            && self.headers.iter().all(|pattern| {
-                asked.headers.iter().any(|field| {
-                    field.name.eq_ignore_ascii_case(&pattern.name)
-                        && pattern.value.as_ref().is_none_or(|value| field.value == value.as_bytes())
-                })
-            })
+            && self.headers.iter().all(|pattern| pattern.fits(asked))
+    }
+}
+
+impl HeaderPattern {
+    fn fits(&self, asked: &Asked<'_>) -> bool {
+        let mut values = asked.headers.get_all(&self.name);
+        match (&self.value, asked.repeated) {
+            (None, _) => values.next().is_some(),
+            (Some(value), Repeated::Any) => values.any(|found| found == value.as_bytes()),
+            (Some(value), Repeated::All) => {
+                values.next().is_some_and(|first| first == value.as_bytes())
+                    && values.all(|next| next == value.as_bytes())
+            }
+        }
     }
 }
 
@@ -144,190 +182,6 @@ pub fn is_below(path: &str, prefix: &str) -> bool {
 /// `/api/` and `/api` mean the same segments.
 fn segments(prefix: &str) -> &str {
     prefix.strip_suffix('/').unwrap_or(prefix)
-}
-
-/// Why a path leads nowhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PathError {
-    /// A `%` without two hexadecimal digits behind it.
-    #[error("`%` in the path is not followed by two hexadecimal digits")]
-    Escape,
-    /// An escaped NUL, which some servers take for the end.
-    #[error("the path has a NUL in it")]
-    Nul,
-    /// More `..` than there are segments before.
-    #[error("`..` in the path leads out of the root")]
-    Above,
-}
-
-/// The readings of a path: what servers behind make of it. A server may carry `..` and `//` out or take them as they stand, undo all escapes
-/// or those alone that mean nothing, cut the parameters off that `;` begins, and take `\` for `/`. A route counts only if all readings take it;
-/// otherwise a rule could be walked around by spelling.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Readings<'a> {
-    /// Escapes of printable ASCII undone, empty segments and `.` left out, `..` carried out.
-    pub plain: Cow<'a, str>,
-    /// The others, each once, where there are any.
-    others: Vec<String>,
-}
-
-impl Readings<'_> {
-    /// The readings beside the plain one, where they are not the same.
-    pub fn others(&self) -> impl Iterator<Item = &str> {
-        self.others.iter().map(String::as_str)
-    }
-}
-
-/// Reads a request target's path (without its query). What goes to the server behind is spelled as it came.
-///
-/// # Errors
-/// [`PathError`]: no route is to be looked for, as the server behind might find another resource than the route's rules are about.
-pub fn readings(path: &str) -> Result<Readings<'_>, PathError> {
-    let bytes = path.as_bytes();
-    let is_plain = memchr::memchr3(b'%', b';', b'\\', bytes).is_none()
-        && !bytes.windows(2).any(|pair| pair[0] == b'/' && matches!(pair[1], b'/' | b'.'));
-    if is_plain {
-        return Ok(Readings { plain: Cow::Borrowed(path), others: Vec::new() });
-    }
-    let all = decoded(path, true)?;
-    let plain = fold(&all, Empty::LeftOut)?;
-    let mut spelled = Vec::new();
-    let cut = without_parameters(path);
-    for (text, all_undone) in [
-        (decoded(path, false)?, None),
-        (decoded(&cut, false)?, None),
-        (all, Some(())),
-        (decoded(&cut, true)?, Some(())),
-    ] {
-        // Once a server has undone all escapes, what they stood for may end the path, or a segment.
-        let text = if all_undone.is_some() { vec![without_parameters(&text), text] } else { vec![text] };
-        for text in text {
-            if text.contains('\\') {
-                let turned = text.replace('\\', "/");
-                add(&mut spelled, without_parameters(&turned));
-                add(&mut spelled, turned);
-            }
-            add(&mut spelled, text);
-        }
-    }
-    let mut others = Vec::with_capacity(2 * spelled.len());
-    for text in spelled {
-        if has_odd_segments(&text) {
-            let dots_alone = fold(&text, Empty::Kept)?;
-            add(&mut others, merged(&dots_alone));
-            add(&mut others, dots_alone);
-            add(&mut others, merged(&text));
-            add(&mut others, fold(&text, Empty::LeftOut)?);
-        }
-        add(&mut others, text);
-    }
-    others.retain(|other| *other != plain);
-    Ok(Readings { plain: Cow::Owned(plain), others })
-}
-
-fn add(texts: &mut Vec<String>, text: String) {
-    if !texts.contains(&text) {
-        texts.push(text);
-    }
-}
-
-/// Whether carrying `.`, `..` and empty segments out changes a path.
-fn has_odd_segments(path: &str) -> bool {
-    path.split('/').skip(1).any(|segment| matches!(segment, "" | "." | ".."))
-}
-
-/// Cuts each segment at `;`, where its parameters begin (RFC 3986, section 3.3); and the path at a `?` or `#`, which only an escape can have brought.
-fn without_parameters(path: &str) -> String {
-    let path = path.split(['?', '#']).next().unwrap_or_default();
-    let mut cut = String::with_capacity(path.len());
-    for (number, segment) in path.split('/').enumerate() {
-        if number > 0 {
-            cut.push('/');
-        }
-        cut.push_str(segment.split(';').next().unwrap_or_default());
-    }
-    cut
-}
-
-/// Makes one slash of several.
-fn merged(path: &str) -> String {
-    let mut merged = String::with_capacity(path.len());
-    for character in path.chars() {
-        if character != '/' || !merged.ends_with('/') {
-            merged.push(character);
-        }
-    }
-    merged
-}
-
-/// The plain reading alone, for paths that a configuration has.
-///
-/// # Errors
-/// As [`readings`].
-pub fn plain_path(path: &str) -> Result<Cow<'_, str>, PathError> {
-    readings(path).map(|readings| readings.plain)
-}
-
-/// Undoes escapes of printable ASCII; unless `all`, those of letters, digits and `-._~` alone.
-fn decoded(path: &str, all: bool) -> Result<String, PathError> {
-    let mut text = String::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((before, behind)) = rest.split_once('%') {
-        text.push_str(before);
-        let byte = behind.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
-        let byte = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok()).ok_or(PathError::Escape)?;
-        match byte {
-            0 => return Err(PathError::Nul),
-            _ if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => text.push(char::from(byte)),
-            // `%25` stays: undone, it would make another escape. So does what is no character by itself.
-            b' '..=b'~' if all && byte != b'%' => text.push(char::from(byte)),
-            _ => {
-                text.push('%');
-                text.push_str(&behind[..2].to_ascii_uppercase());
-            }
-        }
-        rest = &behind[2..];
-    }
-    text.push_str(rest);
-    Ok(text)
-}
-
-/// What becomes of empty segments.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Empty {
-    /// `//` is `/`, before anything else is looked at.
-    LeftOut,
-    /// They are segments like others: `..` takes one back (RFC 3986, section 5.2.4).
-    Kept,
-}
-
-/// Carries `.` and `..` out.
-fn fold(path: &str, empty: Empty) -> Result<String, PathError> {
-    let mut segments: Vec<&str> = Vec::new();
-    let (mut ends_open, mut ends_empty) = (false, false);
-    for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
-        ends_open = matches!(segment, "" | "." | "..");
-        ends_empty = segment.is_empty() && empty == Empty::Kept;
-        match segment {
-            "" if empty == Empty::LeftOut => {}
-            "." => {}
-            ".." => drop(segments.pop().ok_or(PathError::Above)?),
-            _ => segments.push(segment),
-        }
-    }
-    if ends_empty {
-        // What stands behind the last slash is no segment.
-        segments.pop();
-    }
-    let mut folded = String::with_capacity(path.len());
-    for segment in &segments {
-        folded.push('/');
-        folded.push_str(segment);
-    }
-    if ends_open || segments.is_empty() {
-        folded.push('/');
-    }
-    Ok(folded)
 }
 
 #[cfg(test)]
@@ -348,7 +202,7 @@ mod tests {
     }
 
     fn asked<'a>(host: &'a str, path: &'a str) -> Asked<'a> {
-        Asked { host, path, method: "GET", headers: Headers::default() }
+        Asked { host, path, method: "GET", headers: Headers::default(), repeated: Repeated::Any }
     }
 
     #[test]
@@ -389,110 +243,25 @@ mod tests {
             Matcher { headers: header(Some("2")), methods: vec!["PUT".to_owned()], ..Matcher::default() },
             Matcher { headers: header(Some("2")), ..Matcher::default() },
         ]);
-        let find = |method: &str, lines: &str| {
+        let find_by = |repeated: Repeated, method: &str, lines: &str| {
             let text = format!("{method} / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
             let mut decoder = oroshi_http1::RequestDecoder::default();
             let limits = oroshi_http1::Limits::default();
             let Ok(Some(oroshi_http1::RequestEvent::Head(head))) = decoder.decode(&limits, &mut text.as_bytes()) else {
                 panic!("{text}");
             };
-            table.find(&Asked { host: "a", path: "/", method: head.method, headers: head.headers })
+            assert_eq!(table.is_repeated(head.headers), lines.to_lowercase().matches("x-beta").count() > 1, "{lines}");
+            table.find(&Asked { host: "a", path: "/", method: head.method, headers: head.headers, repeated })
         };
+        let find = |method: &str, lines: &str| find_by(Repeated::Any, method, lines);
         assert_eq!(find("GET", ""), Some(0));
         assert_eq!(find("GET", "X-Beta: 1\r\n"), Some(1));
         assert_eq!(find("PUT", "X-Beta: 1\r\nx-BETA: 2\r\n"), Some(2));
         assert_eq!(find("GET", "X-Beta: 2\r\n"), Some(1), "as many conditions: the first");
+        assert_eq!(find_by(Repeated::All, "PUT", "X-Beta: 1\r\nx-BETA: 2\r\n"), Some(1));
+        assert_eq!(find("PUT", "X-Beta: 1\r\nx-BETA: 2\r\nX-Beta: 3\r\n"), Some(2));
+        assert_eq!(find_by(Repeated::All, "PUT", "X-Beta: 2\r\nx-BETA: 2\r\n"), Some(2));
+        assert_eq!(find_by(Repeated::All, "PUT", ""), Some(0));
         assert!(Table::new(Vec::new()).find(&asked("a", "/")).is_none());
-    }
-
-    #[test]
-    fn a_path_has_one_spelling_for_routes() {
-        for (path, plain) in [
-            ("/", "/"),
-            ("/a/b", "/a/b"),
-            ("/a.b/c.", "/a.b/c."),
-            ("/%61dmin", "/admin"),
-            ("/a/%2e%2E/admin", "/admin"),
-            ("//admin", "/admin"),
-            ("/a/./b/../admin/", "/a/admin/"),
-            ("/a/..", "/"),
-            ("/a%2fb", "/a/b"),
-            ("/a%2520", "/a%2520"),
-            ("/%c3%a9", "/%C3%A9"),
-            ("*", "*"),
-        ] {
-            assert_eq!(plain_path(path).as_deref(), Ok(plain), "{path}");
-        }
-        for (path, error) in [
-            ("/..", PathError::Above),
-            ("/a/../..", PathError::Above),
-            ("/%2e%2e/a", PathError::Above),
-            ("/%", PathError::Escape),
-            ("/%4", PathError::Escape),
-            ("/%+1", PathError::Escape),
-            ("/%é", PathError::Escape),
-            ("/%00", PathError::Nul),
-        ] {
-            assert_eq!(plain_path(path), Err(error), "{path}");
-        }
-    }
-
-    #[test]
-    fn other_readings_are_what_servers_may_make_of_a_path() {
-        for (path, expected) in [
-            ("/%61dmin", &[][..]),
-            ("/internal/../x", &["/internal/../x"]),
-            ("/internal/%2e%2E/x", &["/internal/../x"]),
-            ("//api", &["//api"]),
-            ("/a%2fb%3b", &["/a%2Fb%3B", "/a/b;"]),
-            // Slashes that are merged, by a server that looks at no dots; dots, by one that counts empty segments.
-            ("//a/../x", &["/a/../x", "//a/../x"]),
-            ("/x/../a//../y", &["/a/y"]),
-            // `..` takes back what a server takes for one segment.
-            ("/x%2fy/../a", &["/a"]),
-            // Parameters, before and after escapes are undone, and with other slashes.
-            ("/a;x", &["/a"]),
-            ("/x/..;/a", &["/a"]),
-            ("/;/a", &["/a"]),
-            ("/%2e;/a", &["/a"]),
-            ("/a%3bx", &["/a"]),
-            ("/x/..%3B/a", &["/a"]),
-            ("/x;%2f..%2f..%2fa/b", &["/x/b"]),
-            ("/a;\\..\\..\\x", &["/a"]),
-            ("/a%3fx", &["/a"]),
-            ("/a%23x", &["/a"]),
-            // Other slashes.
-            ("/\\a", &["/a"]),
-            ("/x\\..\\a", &["/a"]),
-            ("/%5ca", &["/a"]),
-            ("/x%5C..%5ca", &["/a"]),
-        ] {
-            match readings(path) {
-                Ok(read) => {
-                    let others: Vec<&str> = read.others().collect();
-                    let mut all = others.clone();
-                    all.push(&read.plain);
-                    assert!(expected.iter().all(|expected| all.contains(expected)), "{path}: {all:?}");
-                    assert!(!others.contains(&&*read.plain), "{path}: {others:?}");
-                }
-                // It leads out of the root in one of them, which is as good.
-                Err(error) => assert_eq!(error, PathError::Above, "{path}"),
-            }
-        }
-        assert_eq!(readings("/a/b").unwrap().others().count(), 0);
-        // What has none of these costs nothing, and what has all of them a bounded number of readings.
-        let odd = "/a%2f;b/..%5c//\\x;%3b/./".repeat(100);
-        assert!(readings(&format!("{}{odd}", "/y".repeat(400))).is_ok_and(|read| read.others().count() <= 60));
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn a_plain_path_is_plain(path in "/[a%2eE/.;\\\\]{0,24}") {
-            if let Ok(plain) = plain_path(&path) {
-                let again = plain_path(&plain).map(Cow::into_owned);
-                proptest::prop_assert_eq!(again, Ok(plain.clone().into_owned()), "{}", path);
-                proptest::prop_assert!(!plain.split('/').any(|segment| segment == ".." || segment == "."));
-            }
-        }
     }
 }

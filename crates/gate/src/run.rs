@@ -13,13 +13,13 @@ use std::time::{Duration, Instant, SystemTime};
 use oroshi_lookup::{Lookup, Stores};
 use oroshi_net::cores::CoresError;
 use oroshi_net::listen::ListenError;
-use oroshi_net::{BoundListener, Cores, CoresOptions, CpuList, ListenOptions, Peer, Shutdown};
+use oroshi_net::{BoundListener, Cores, CoresOptions, CpuList, ListenOptions, Shutdown};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::access;
 use crate::plan::{Door, Plan, Serves};
 use crate::script::{Cache, Hook, ScriptError};
-use crate::upstream::OwnSockets;
+use crate::upstream::{OwnSocket, OwnSockets};
 use crate::works::{Ledger, Works};
 
 use self::core::{Job, work};
@@ -136,8 +136,8 @@ impl Bound {
 }
 
 /// Where doors listen.
-fn sockets(doors: &[Bound]) -> Vec<(Door, Peer)> {
-    let socket = |bound: &Bound| Some((bound.door.clone(), bound.listeners.first()?.address().clone()));
+fn sockets(doors: &[Bound]) -> Vec<(Door, OwnSocket)> {
+    let socket = |bound: &Bound| Some((bound.door.clone(), bound.listeners.first()?.into()));
     doors.iter().filter_map(socket).collect()
 }
 
@@ -156,8 +156,8 @@ pub struct Gate {
 struct State {
     works: Arc<Works>,
     doors: Vec<Door>,
-    /// Each door's socket, as the kernel calls it.
-    sockets: Vec<(Door, Peer)>,
+    /// Each door's socket.
+    sockets: Vec<(Door, OwnSocket)>,
     /// Sockets that were handed down and are at no door of a plan: no reload closes them.
     stay: Vec<Door>,
 }

@@ -14,10 +14,10 @@ use oroshi_net::{Peer, UnixAddress};
 use oroshi_server::{Error, Exchange, Refused};
 
 use crate::access::Sink;
-use crate::forward::{Call, Edits, Inspect, To, forward, hops};
+use crate::forward::{Call, Edits, Inspect, To, forward, hops, leads_out};
 use crate::plan::{Action, Answer, Filling, HashBy, KeyFrom, Route};
 use crate::record::{self, Record};
-use crate::route::{Asked, Readings, readings};
+use crate::route::{Asked, Readings, Repeated, readings};
 use crate::script::hooks::Desk;
 use crate::seldom::Seldom;
 use crate::upstream::{Balancer, Policy, Pool, PoolSettings, Pools, Target, hash};
@@ -26,6 +26,13 @@ use crate::works::{RouteCounters, Works};
 /// What is said of a path that takes two routes.
 const TWO_WAYS: &str =
     "the path can be read in two ways (`..`, `//`, `;`, `\\`, escapes), which lead to different places";
+
+/// What is said of a request with several fields of one name, by which it takes two routes.
+const TWO_FIELDS: &str =
+    "a field that decides where this request goes is there more than once, with values that lead to different places";
+
+/// What is said of a path that leads above the prefix that its route puts in front of it.
+const LEADS_OUT: &str = "`..` in the path leads out of where this route goes";
 
 /// So many targets that were looked up have their pool at hand; beyond that all are forgotten, and found again.
 const AT_HAND: usize = 16_384;
@@ -226,10 +233,15 @@ impl Site {
             }
             (_, Err(error)) => return Box::pin(refuse(exchange, &error.to_string(), record)).await,
         };
-        let asked = Asked { host, path: &read.plain, method: exchange.head.method, headers: exchange.head.headers };
+        let (method, headers) = (exchange.head.method, exchange.head.headers);
+        let asked = Asked { host, path: &read.plain, method, headers, repeated: Repeated::Any };
         let found = plan.table.find(&asked);
         if read.others().any(|path| plan.table.find(&Asked { path, ..asked }) != found) {
             return Box::pin(refuse(exchange, TWO_WAYS, record)).await;
+        }
+        // The server behind may go by another one of them.
+        if plan.table.is_repeated(headers) && plan.table.find(&Asked { repeated: Repeated::All, ..asked }) != found {
+            return Box::pin(refuse(exchange, TWO_FIELDS, record)).await;
         }
         let Some(place) = found else {
             record.why = "no-route";
@@ -237,6 +249,9 @@ impl Site {
         };
         let route = &plan.routes[place];
         (record.route, record.counters) = (&route.name, &self.counters[place]);
+        if leads_out(&route.rules, path) {
+            return Box::pin(refuse(exchange, LEADS_OUT, record)).await;
+        }
         let _seat = match self.hosts.as_ref().map(|hosts| hosts.enter(host)) {
             None => None,
             Some(Some(seat)) => Some(seat),

@@ -133,6 +133,46 @@ fn a_body_that_is_waited_for_goes_on_as_it_came() {
 }
 
 #[test]
+fn what_a_script_leaves_out_of_a_request_is_not_in_its_trailers_either() {
+    for buffer in [0, 64 * 1024] {
+        let upstream = Upstream::start(|_, behind| {
+            let received = behind.request().unwrap();
+            assert_eq!(received.field("x-user"), Some("alice"));
+            assert_eq!((received.field("x-gone"), &*received.trailers), (None, "X-Sum: 1\r\n"));
+            behind.send(OK);
+            behind.closed();
+        });
+        let mut setup = Setup::to(&upstream.target);
+        setup.rules.buffer = buffer;
+        setup.request.set("X-User", b"alice").unwrap().remove("X-Gone").unwrap();
+        let gate = setup.start();
+        let mut client = gate.connect();
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nX-User: root\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+        client.send("0\r\nX-User: root\r\nX-Sum: 1\r\nx-gone: 1\r\n\r\n");
+        assert_eq!(client.answer().text(), "ok", "{buffer}");
+        drop(client);
+        gate.stop();
+        upstream.end();
+    }
+}
+
+#[test]
+fn a_body_that_is_waited_for_is_bounded_by_the_limit_on_the_whole() {
+    let upstream = answering();
+    let mut setup = Setup::to(&upstream.target);
+    setup.rules.timeouts.total = SHORT;
+    let gate = setup.start();
+    for mut client in begun(&gate) {
+        assert_eq!(client.answer().status, 504);
+    }
+    let records = gate.records(CLIENTS);
+    assert!(records.iter().all(|record| record.failure == Some(Failure::TotalTimeout)), "{records:?}");
+    assert_eq!(upstream.accepted(), 0);
+    gate.stop();
+    upstream.end();
+}
+
+#[test]
 fn a_put_whose_body_was_waited_for_is_sent_again_where_its_connection_was_closed() {
     let upstream = Upstream::start(|number, behind| {
         while let Some(received) = behind.request() {

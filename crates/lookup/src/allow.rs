@@ -17,7 +17,7 @@ use crate::value::Target;
 /// - `any`: everything.
 ///
 /// Addresses, names and `any` hold for every port, unless one or a range stands behind them: `10.0.0.0/8:8080`,
-/// `192.0.2.7:8000-8999`, `[fd00::/8]:8080` (IPv6 in brackets), `.internal:8080`, `any:8080`.
+/// `192.0.2.7:8000-8999`, `[fd00::/8]:8080` (IPv6 in brackets), `.internal:8080`, `any:8080`. `any` with ports allows no unix sockets.
 ///
 /// A name's addresses are checked as well, once it is resolved ([`Allow::resolved`]). Where there are rules for
 /// addresses and none for names, a name is allowed if what it resolves to is.
@@ -124,7 +124,8 @@ impl Allow {
     /// Whether a unix socket is at one of the paths, or below one.
     pub fn unix(&self, path: &Path) -> bool {
         let Some(path) = path.to_str().filter(|path| is_plain(path)) else { return false };
-        !self.any.is_empty()
+        // A socket has no port, so that `any` with ports does not mean it.
+        self.any.contains(&Ports::ALL)
             || self.unix.iter().any(|rule| {
                 path.strip_prefix(rule.as_str())
                     .is_some_and(|rest| rule.ends_with('/') && !rest.is_empty() || rest.is_empty())
@@ -406,7 +407,9 @@ mod tests {
         assert!(!by_network.resolved("127.0.0.1:3306".parse().unwrap()));
         assert!(by_network.resolved("127.0.0.1:3000".parse().unwrap()));
         let any = allow(&["any:80-81"]);
-        assert!(any.address(ip("1.2.3.4")) && any.name("a", 81) && any.unix(Path::new("/run/a")));
+        assert!(any.address(ip("1.2.3.4")) && any.name("a", 81));
+        assert!(!any.unix(Path::new("/run/a")), "a socket without a port");
+        assert!(allow(&["any:80", "unix:/run/"]).unix(Path::new("/run/a")));
         assert!(
             !any.address("1.2.3.4:82".parse().unwrap())
                 && !any.name("a", 82)

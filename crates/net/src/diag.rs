@@ -8,6 +8,8 @@ use std::ffi::c_int;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -86,6 +88,34 @@ pub fn other_end(connection: impl AsFd) -> io::Result<Option<u64>> {
     Ok((inode != 0).then_some(inode))
 }
 
+/// A file: the number of its file system, and its own number there, as far as sock_diag(7) gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u32,
+}
+
+impl FileId {
+    /// The file at a path; links are followed.
+    ///
+    /// # Errors
+    /// Those of stat(2).
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let file = std::fs::metadata(path)?;
+        Ok(FileId { device: file.dev(), inode: file.ino() as u32 })
+    }
+
+    /// The file to which a unix socket is bound, wherever that file is by now; `None` for a socket without one, and where the kernel has no
+    /// `unix_diag`.
+    pub fn of_socket(socket: impl AsFd) -> Option<Self> {
+        let attribute = ask_unix(socket, SHOW_VFS, VFS).ok()?;
+        // The kernel's own form of a device number (linux/kdev_t.h): 20 bits are the minor one.
+        let device = number(&attribute, 4)?;
+        let device = rustix::fs::makedev(device >> 20, device & 0xf_ffff);
+        Some(FileId { device, inode: number(&attribute, 0)? })
+    }
+}
+
 /// By TCP_INFO, which for a listening socket has the queue in two of its fields (`tcp_get_info` in the kernel's net/ipv4/tcp.c).
 fn tcp_queue(listener: impl AsFd) -> Option<Queue> {
     // linux/tcp.h.
@@ -106,8 +136,10 @@ const IPPROTO_TCP: c_int = 6;
 const LISTEN: u8 = 10;
 
 // linux/unix_diag.h: what is asked for, and the attributes that answer.
+const SHOW_VFS: u32 = 0x02;
 const SHOW_PEER: u32 = 0x04;
 const SHOW_QUEUE: u32 = 0x10;
+const VFS: u16 = 1;
 const PEER: u16 = 2;
 const QUEUE: u16 = 4;
 
@@ -308,6 +340,25 @@ mod tests {
             return;
         }
         fills(&listener, || UnixStream::connect(&path).unwrap().into(), || listener.accept().unwrap().0.into());
+    }
+
+    #[test]
+    fn a_unix_socket_s_file_is_known_wherever_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let listener = UnixListener::bind(at("socket")).unwrap();
+        let _other = UnixListener::bind(at("other")).unwrap();
+        if queue(&listener).is_none() {
+            // A kernel without `unix_diag`.
+            assert_eq!(FileId::of_socket(&listener), None);
+            return;
+        }
+        let file = FileId::of_socket(&listener).unwrap();
+        assert_eq!(FileId::at(&at("socket")).unwrap(), file);
+        std::fs::rename(at("socket"), at("moved")).unwrap();
+        assert_eq!(FileId::at(&at("moved")).unwrap(), file);
+        assert_ne!(FileId::at(&at("other")).unwrap(), file);
+        assert_eq!(FileId::of_socket(&UnixStream::pair().unwrap().0), None);
     }
 
     #[test]

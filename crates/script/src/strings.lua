@@ -2,8 +2,8 @@
 -- called is taken now: a script may put anything in its place later.
 local own = ...
 
-local error, rawget, rawset, tonumber, type = error, rawget, rawset, tonumber, type
-local concat, native_sort = table.concat, table.sort
+local error, rawget, rawset, select, tonumber, type = error, rawget, rawset, select, tonumber, type
+local concat, insert, native_sort, date = table.concat, table.insert, table.sort, os.date
 local native_find, native_match, native_gmatch, native_gsub = string.find, string.match, string.gmatch, string.gsub
 local rep, lower, upper, reverse, sub = string.rep, string.lower, string.upper, string.reverse, string.sub
 local find, match, gmatch, step, gsub, sort, charge = own.find, own.match, own.gmatch, own.step, own.gsub, own.sort, own.charge
@@ -13,6 +13,12 @@ local memory = own.memory
 local FREE_BYTES, BYTES_PER_INSTRUCTION = 4096, 64
 -- So many bytes of Lua that are compiled do.
 local SOURCE_BYTES_PER_INSTRUCTION = 4
+-- So many elements of a list that move count as one instruction, beyond the first.
+local FREE_ELEMENTS, ELEMENTS_PER_INSTRUCTION = 256, 4
+-- So many bytes of a date's format are free; each one beyond stands for so many instructions.
+local FREE_FORMAT_BYTES, INSTRUCTIONS_PER_FORMAT_BYTE = 256, 16
+-- A number as a text has no more bytes.
+local NUMBER_BYTES = 24
 -- What is more LuaJIT takes for another number.
 local MOST_TIMES = 2 ^ 31 - 1
 
@@ -39,6 +45,33 @@ local function number(value, default)
     return default
   end
   return tonumber(value)
+end
+
+local function pay(bytes)
+  if bytes > FREE_BYTES then
+    charge(bytes / BYTES_PER_INSTRUCTION)
+  end
+end
+
+own.pay = pay
+
+-- Pays for one text of these elements, before it is made. It stops at the first element that is neither a text nor a number: LuaJIT's own
+-- function refuses that one.
+local function pay_joined(t, between, first, last)
+  local bytes = 0
+  for i = first, last do
+    local value = rawget(t, i)
+    local kind = type(value)
+    if kind == "string" then
+      bytes = bytes + #value + between
+    elseif kind == "number" then
+      bytes = bytes + NUMBER_BYTES + between
+    else
+      break
+    end
+  end
+  -- LuaJIT copies until there is no memory left.
+  pay(bytes < memory and bytes or memory)
 end
 
 -- Whatever is called with a wrong argument is LuaJIT's own function, which says so at the script's line. It gets what was given, as it tells nil
@@ -124,6 +157,7 @@ local function substitute(subject, pattern, with, most)
     end
   end
   parts[size + 1] = sub(subject, copied + 1)
+  pay_joined(parts, 0, 1, size + 1)
   return concat(parts), count
 end
 
@@ -141,12 +175,6 @@ function string.gsub(...)
 end
 
 -- Copies.
-
-local function pay(bytes)
-  if bytes > FREE_BYTES then
-    charge(bytes / BYTES_PER_INSTRUCTION)
-  end
-end
 
 function string.rep(...)
   local s, n, between = ...
@@ -171,11 +199,33 @@ for name, f in pairs { lower = lower, upper = upper, reverse = reverse } do
 end
 
 function table.concat(...)
-  local t = ...
+  local t, between, i, j = ...
   if type(t) == "table" then
-    pay(#t * 16)
+    local first, last, separator = number(i, 1), number(j, #t), text(between)
+    if first and last then
+      pay_joined(t, separator and #separator or 0, first - first % 1, last)
+    end
   end
   return concat(...)
+end
+
+function table.insert(...)
+  local t, at = ...
+  if select("#", ...) == 3 and type(t) == "table" and type(at) == "number" then
+    local moved = #t - at
+    if moved > FREE_ELEMENTS then
+      charge(moved / ELEMENTS_PER_INSTRUCTION)
+    end
+  end
+  return insert(...)
+end
+
+function os.date(...)
+  local format = ...
+  if type(format) == "string" and #format > FREE_FORMAT_BYTES then
+    charge(#format * INSTRUCTIONS_PER_FORMAT_BYTE)
+  end
+  return date(...)
 end
 
 local load = load

@@ -34,7 +34,8 @@ pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64,
         pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
             let Some(found) = matcher.find(from, is_anchored)? else { return Ok(None) };
             let mut values = Vec::from(ends(found));
-            add_captures(lua, &mut values, matcher, matcher.captures(), &subject, found)?;
+            let count = matcher.captures();
+            add_captures(lua, &mut values, matcher, count, &subject, found)?;
             Ok(Some(values))
         })
     };
@@ -163,7 +164,11 @@ impl Payer {
                 // Read by nobody, as the next instruction ends the call; unless there is none.
                 return wrong(lua, "the pattern takes too many steps").map(MultiValue::from_vec);
             }
-            Err(Wrong::Lua(error)) => return Err(error),
+            Err(Wrong::Lua(error)) => {
+                // What was done before the memory ended is paid for too: the script may try again.
+                self.charge(taken / STEPS_PER_INSTRUCTION);
+                return Err(error);
+            }
         };
         self.charge(taken / STEPS_PER_INSTRUCTION);
         Ok(MultiValue::from_vec(values))
@@ -220,25 +225,29 @@ fn ends(found: Match) -> [Value; 2] {
 fn captures(
     lua: &Lua,
     mut values: Vec<Value>,
-    matcher: &Matcher<'_>,
+    matcher: &mut Matcher<'_>,
     subject: &[u8],
     found: Match,
 ) -> Result<Vec<Value>, Wrong> {
-    add_captures(lua, &mut values, matcher, matcher.captures().max(1), subject, found)?;
+    let count = matcher.captures().max(1);
+    add_captures(lua, &mut values, matcher, count, subject, found)?;
     Ok(values)
 }
 
 fn add_captures(
     lua: &Lua,
     values: &mut Vec<Value>,
-    matcher: &Matcher<'_>,
+    matcher: &mut Matcher<'_>,
     count: usize,
     subject: &[u8],
     found: Match,
 ) -> Result<(), Wrong> {
     for index in 0..count {
         values.push(match matcher.capture(index, found)? {
-            Capture::Bytes(start, end) => Value::String(lua.create_string(&subject[start..end])?),
+            Capture::Bytes(start, end) => {
+                matcher.spend(((end - start) / BYTES_PER_STEP) as u64)?;
+                Value::String(lua.create_string(&subject[start..end])?)
+            }
             Capture::Place(place) => number(place + 1),
         });
     }

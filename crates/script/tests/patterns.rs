@@ -283,6 +283,16 @@ fn what_runs_for_long_ends_with_its_instructions_at_its_line() {
         r#"local a, t = ("x"):rep(1e7), {} local b = a .. "y" for i = 1, 1e4 do t[i] = i % 2 == 0 and a or b end table.sort(t)"#,
         r#"local t = {} for i = 1, 1e5 do t[i] = i end table.sort(t, rawequal) while true do table.sort(t, math.max) end"#,
         r#"local t = {} for i = 1, 1e5 do t[i] = "" end while true do local x = table.concat(t) end"#,
+        // Few elements, many bytes; and the same where there is no memory for them.
+        r#"local s, t = ("x"):rep(6e4), {} for i = 1, 100 do t[i] = s end while true do local x = table.concat(t) end"#,
+        r#"local s, t = ("x"):rep(6e4), {} for i = 1, 2000 do t[i] = s end while true do pcall(table.concat, t) end"#,
+        r#"local s = ("x"):rep(6e4) while true do local x = table.concat({ "", "", "", "", "", "", "", "" }, s) end"#,
+        r#"local a, s = ("a"):rep(100), ("x"):rep(6e4) while true do local x = a:gsub("a", { a = s }) end"#,
+        r#"local a, s = ("a"):rep(1000), ("x"):rep(1e6) while true do pcall(string.gsub, a, "a", s) end"#,
+        r#"local s = ("a"):rep(4e6) while true do local x = s:gsub("^a", function() end) end"#,
+        r#"local s = "(" .. ("a"):rep(1e6) .. ")" while true do local x = s:match(("("):rep(32) .. "%b()" .. (")"):rep(32)) end"#,
+        r#"local t = {} for i = 1, 1e5 do t[i] = i end while true do table.insert(t, 1, 0) t[#t] = nil end"#,
+        r#"local s = ("%c"):rep(1e5) while true do local x = os.date(s) end"#,
         r#"local s = ("x=1 "):rep(2e6) while true do load(s) end"#,
         r#"table.sort({ 3, 1, 2 }, function() while true do end end)"#,
         r#"string.gsub("aaa", "a", function() while true do end end)"#,
@@ -341,12 +351,15 @@ fn steps_count_and_small_ones_cost_little() {
     bounded(|| {
         let source = "function small() for i = 1, 1000 do local a = ('shop.example.org'):match('^([%w-]+)%.') end end
 function large() return (('a'):rep(8e5):find('b()')) end
+function joins() local t = {} for i = 1, 1000 do t[i] = 'x' end local x = table.concat(t, ',') end
 function sorts() local t = {} for i = 1, 1000 do t[i] = tostring((i * 7919) % 1009) end table.sort(t) end";
         let engine = confined(source, |_| {});
         let small = call(&engine, "small", 1_000_000).unwrap();
         assert!((10_000..100_000).contains(&small), "{small}");
         let large = call(&engine, "large", 1_000_000).unwrap();
         assert!((100_000..400_000).contains(&large), "{large}");
+        let joins = call(&engine, "joins", 1_000_000).unwrap();
+        assert!(joins < 30_000, "{joins}");
         let sorts = call(&engine, "sorts", 1_000_000).unwrap();
         assert!(sorts < 400_000, "{sorts}");
     });
@@ -377,6 +390,11 @@ fn mistakes_are_told_as_luajit_tells_them_and_at_the_script_s_line() {
         ("string.rep()", "bad argument #1 to 'rep' (string expected, got no value)"),
         ("string.upper()", "bad argument #1 to 'upper' (string expected, got no value)"),
         ("table.concat()", "bad argument #1 to 'concat' (table expected, got no value)"),
+        ("table.concat({ 1, {} })", "invalid value (table) at index 2 in table for 'concat'"),
+        ("table.concat({ 1 }, {})", "bad argument #2 to 'concat' (string expected, got table)"),
+        ("table.concat({ 1 }, '', 1, 2)", "invalid value (nil) at index 2 in table for 'concat'"),
+        ("table.insert({}, 'a', 1)", "bad argument #2 to 'insert' (number expected, got string)"),
+        ("table.insert({})", "wrong number of arguments to 'insert'"),
         ("table.sort()", "bad argument #1 to 'sort' (table expected, got no value)"),
     ];
     for (shape, expected) in shapes {

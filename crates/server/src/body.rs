@@ -32,7 +32,7 @@ pub struct RequestBody<'a> {
     pace: Pace,
 }
 
-/// How fast a body comes: ticks in which it was waited for, and bytes that came in them, since the last window of time was over.
+/// How fast a body comes: ticks in which it was waited for, and bytes that came in them, in the window of time that is not over yet.
 #[derive(Debug, Default)]
 struct Pace {
     waited: u64,
@@ -42,20 +42,33 @@ struct Pace {
 impl Pace {
     /// The tick at which a wait that begins now makes the body too slow, if nothing comes.
     fn due(&self, core: &Core) -> u64 {
-        let Settings { body_rate, body_rate_window, .. } = core.settings;
-        let wanted = u128::from(body_rate) * body_rate_window.as_millis() / 1000;
-        if u128::from(self.bytes) >= wanted {
+        let wanted = Self::wanted(core);
+        if wanted == 0 {
             return u64::MAX;
         }
-        core.now().saturating_add(core.ticks.body_window.saturating_sub(self.waited))
+        let window = core.ticks.body_window;
+        // A window that has brought what it must is followed by another one, which must bring as much.
+        let next = if u128::from(self.bytes) >= wanted { window } else { 0 };
+        core.now().saturating_add(window.saturating_sub(self.waited)).saturating_add(next)
     }
 
     fn note(&mut self, core: &Core, ticks: u64, bytes: usize) {
-        self.waited += ticks;
+        let (window, was_enough) = (core.ticks.body_window, u128::from(self.bytes) >= Self::wanted(core));
+        self.waited = self.waited.saturating_add(ticks);
         self.bytes += bytes as u64;
-        if self.waited >= core.ticks.body_window {
-            *self = Pace::default();
+        if self.waited >= window {
+            // What came after the end of a window that had enough already belongs to the next one.
+            *self = match was_enough {
+                true => Pace { waited: (self.waited - window) % window, bytes: bytes as u64 },
+                false => Pace::default(),
+            };
         }
+    }
+
+    /// How many bytes each window must bring.
+    fn wanted(core: &Core) -> u128 {
+        let Settings { body_rate, body_rate_window, .. } = core.settings;
+        u128::from(body_rate) * body_rate_window.as_millis() / 1000
     }
 }
 

@@ -110,6 +110,21 @@ fn a_body_that_drips_is_too_slow_and_one_that_keeps_up_is_not() {
 }
 
 #[test]
+fn a_body_that_was_fast_enough_must_be_so_in_the_next_window_too() {
+    // Ten bytes in each window.
+    let body_rate = 10 * 1000 / SHORT.as_millis() as u64;
+    let server = Running::start(Settings { body_rate, body_rate_window: SHORT, ..patient() }, describe);
+    let mut client = server.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(client.answer().status, 100);
+    // All that the first window must bring, and no more: nothing else limits how long the rest may take.
+    client.send("0123456789");
+    assert_eq!(client.answer().status, 408);
+    client.half_close().closed();
+    assert_eq!(server.stop().error(ErrorKind::BodyTimeout), 1);
+}
+
+#[test]
 fn the_time_in_which_nobody_asks_for_a_body_does_not_make_it_slow() {
     let (body_rate, body_rate_window) = (1_000_000, SHORT);
     let server =

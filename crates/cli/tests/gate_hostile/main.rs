@@ -62,7 +62,8 @@ fn ports(gate: &Gate) -> Vec<u16> {
 fn a_path_rule_holds_for_every_spelling_of_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let _app = server(folder.path(), "app.sock", 11);
-    let config = "[[route]]\nto = \"unix:{dir}/app.sock\"\n[[route]]\npath = \"/admin\"\nanswer = { status = 403 }\n";
+    let config = "[[route]]\nto = \"unix:{dir}/app.sock\"\n[[route]]\npath = \"/admin\"\nanswer = { status = 403 }\n\
+                  [[route]]\npath = \"/verw\u{e4}ltung\"\nanswer = { status = 403 }\n";
     let gate = Gate::start(folder, config);
     for path in [
         "/admin",
@@ -100,6 +101,18 @@ fn a_path_rule_holds_for_every_spelling_of_its_path() {
         // What ends a path once it is no escape any more.
         "/admin%3fx",
         "/admin%23x",
+        // White space and control characters at the ends of a segment.
+        "/admin%09",
+        "/admin%0a",
+        "/admin%0D%0a/x",
+        "/admin%20",
+        "/%20admin%7F",
+        "/x/..%20/admin",
+        "/%61dmin%0b;x",
+        // What is not ASCII, escaped or not.
+        "/verw\u{e4}ltung",
+        "/verw%c3%a4ltung/x",
+        "/verw%C3%a4ltung%20",
         // One server's segment is another's two.
         "/x%2fy/../admin",
         "/x/../admin//../y",
@@ -111,15 +124,78 @@ fn a_path_rule_holds_for_every_spelling_of_its_path() {
         let answer = gate.get("a", path);
         assert!([400, 403].contains(&answer.status), "{path}: {answer:?}");
     }
-    for path in
-        ["/", "/x", "/adminx", "/x/admin", "/x;admin", "/a%20b", "/a%2fb", "/x/../y", "/.well-known/x", "/x\\y", "/%3b"]
-    {
+    for path in [
+        "/",
+        "/x",
+        "/adminx",
+        "/x/admin",
+        "/x;admin",
+        "/a%20b",
+        "/a%2fb",
+        "/x/../y",
+        "/.well-known/x",
+        "/x\\y",
+        "/%3b",
+        "/x%20/y%0a",
+    ] {
         assert_eq!(gate.get("a", path).status, 200, "{path}");
     }
     // docs/gate.md says that these are others.
-    for path in ["/ADMIN", "/%2561dmin", "/admin."] {
+    for path in ["/ADMIN", "/%2561dmin", "/admin.", "/admin%2509", "/admin%0ax", "/x%0a/admin", "/admin%c2%a0"] {
         assert_eq!(gate.get("a", path).status, 200, "{path}");
     }
+}
+
+#[test]
+fn a_field_that_is_there_twice_cannot_walk_around_a_rule() {
+    let folder = tempfile::tempdir().unwrap();
+    let _app = server(folder.path(), "app.sock", 11);
+    let to = "to = \"unix:{dir}/app.sock\"\n";
+    let config = format!(
+        "[[route]]\nheader = {{ X-Role = \"user\" }}\n{to}[[route]]\nheader = {{ X-Debug = \"*\" }}\nanswer = {{ status = 403 }}\n\
+         [[route]]\npath = \"/open\"\n{to}[[route]]\nheader = {{ X-Role = \"admin\" }}\nanswer = {{ status = 401 }}\n\
+         [[route]]\nanswer = {{ status = 404 }}\n"
+    );
+    let gate = Gate::start(folder, &config);
+    for (path, fields, status) in [
+        ("/", "X-Role: user", 200),
+        ("/", "X-Role: user\r\nx-role: user", 200),
+        ("/", "X-Role: admin\r\nX-Role: admin", 401),
+        ("/", "X-Role: guest\r\nX-Role: guest2", 404),
+        ("/", "X-Debug: 1\r\nX-Debug: 2", 403),
+        // The server behind may see another value than the rule.
+        ("/", "X-Role: user\r\nX-Role: admin", 400),
+        ("/", "X-Role: admin\r\nX-Role: user", 400),
+        ("/", "X-Role: guest\r\nx-role: admin", 400),
+        // A value is compared whole.
+        ("/", "X-Role: user, admin", 404),
+        // Where no value decides, several are fine.
+        ("/open", "X-Role: admin\r\nX-Role: guest", 200),
+        ("/", "Accept: a\r\nAccept: b", 404),
+    ] {
+        let answer =
+            raw(&gate, format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n\r\n").as_bytes());
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {fields}: {answer}");
+        assert!(status != 400 || answer.contains("is there more than once"), "{fields}: {answer}");
+    }
+}
+
+#[test]
+fn a_path_cannot_lead_out_of_what_is_put_in_front_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let _app = server(folder.path(), "app.sock", 11);
+    let config = format!(
+        "{LOG}[[route]]\nto = \"unix:{{dir}}/app.sock\"\nstrip-prefix = \"/api\"\nadd-prefix = \"/tenant-1\"\n"
+    );
+    let gate = Gate::start(folder, &config);
+    for path in ["/api/../tenant-2", "/api/%2e%2e/tenant-2", "/%61pi/x/../../tenant-2", "/api/..;/tenant-2"] {
+        assert_eq!(gate.get("a", path).status, 400, "{path}");
+    }
+    for path in ["/api/x", "/api/x/../y", "/x", "/api"] {
+        assert_eq!(gate.get("a", path).status, 200, "{path}");
+    }
+    let lines = told(gate.folder.path(), 8);
+    assert_eq!(lines.iter().filter(|line| line["failure"] == "bad-request").count(), 4, "{lines:#?}");
 }
 
 // The gateway itself.

@@ -9,7 +9,7 @@ use oroshi_lookup::{LookupSettings, StoreKind, StoreSettings, key};
 
 use super::{KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, Wrong, check_answer, expected};
 use crate::plan::{HashBy, KeyFrom, Lookup, Script, Upstream};
-use crate::route::{HostPattern, Matcher};
+use crate::route::{HostPattern, Matcher, in_ascii, plain_path};
 use crate::script::{self, Hook, HookSet, Names, ScriptSettings};
 use crate::upstream::{Ejection, Policy, PoolSettings, Target};
 
@@ -275,10 +275,10 @@ impl RouteDraft {
                 ),
             }
         }
-        if !self.path.is_empty() {
-            match crate::route::plain_path(&self.path) {
-                Ok(plain)
-                    if plain == self.path && self.path.starts_with('/') && !self.path.contains(['?', '#', ' ', ';', '\\']) => {}
+        let path = in_ascii(&self.path).into_owned();
+        if !path.is_empty() {
+            match plain_path(&path) {
+                Ok(plain) if plain == path && path.starts_with('/') && !path.contains(['?', '#', ' ', ';', '\\']) => {}
                 _ => wrong.add(
                     format!("{at}.path"),
                     format!(
@@ -297,7 +297,7 @@ impl RouteDraft {
                 );
             }
         }
-        Matcher { hosts, path: self.path.clone(), methods: self.methods.clone(), headers: self.headers.clone() }
+        Matcher { hosts, path, methods: self.methods.clone(), headers: self.headers.clone() }
     }
 }
 

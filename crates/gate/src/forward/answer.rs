@@ -24,6 +24,9 @@ use crate::upstream::{Connection, Engine, Spare};
 pub(crate) struct Course<'c> {
     pub(crate) engine: &'c std::rc::Rc<Engine>,
     pub(crate) rules: &'c Rules,
+    /// Changes to the request's fields, beside the route's.
+    pub(crate) request: &'c Edits,
+    /// Changes to the answer's fields, beside the route's.
     pub(crate) edits: &'c Edits,
     /// Who looks at the head before it goes on.
     pub(crate) inspect: Option<&'c dyn Inspect>,

@@ -63,7 +63,10 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
     let mut message = compose(exchange, call, &engine, pool, outcome).map_err(Stop::Client)?;
     if !message.whole && message.is_buffered(call.rules) {
         // Boxed, as most requests come whole.
-        Box::pin(wait_for_body(exchange, call, &engine, &mut message)).await.map_err(Stop::Client)?;
+        waiting.enter(Phase::Client, 0);
+        let waited = Box::pin(waiting.seat.bound(wait_for_body(exchange, call, &engine, &mut message))).await;
+        let overdue = || Trouble::unsent(Failure::TotalTimeout, || "the request's body did not come".to_owned());
+        waited.ok_or_else(overdue)?.map_err(Stop::Client)?;
         outcome.started = monotonic_ns();
     }
     let mut tried = Tried::default();
@@ -184,7 +187,7 @@ fn compose(
         if !message.is_buffered(call.rules) {
             exchange.body.leave_continue();
         }
-        message.whole = upload::gather(&mut exchange.body, head.framing, &mut message.bytes, call.rules)?;
+        message.whole = upload::gather(&mut exchange.body, head.framing, &mut message.bytes, call.drops())?;
     }
     Ok(message)
 }
@@ -199,7 +202,7 @@ async fn wait_for_body(
     let account = message.account.insert(engine.account());
     let most = (message.head_bytes, call.rules.settings.buffer);
     let (body, bytes) = (&mut exchange.body, &mut *message.bytes);
-    message.whole = upload::buffer(body, message.framing, bytes, most, account, call.rules).await?;
+    message.whole = upload::buffer(body, message.framing, bytes, most, account, call.drops()).await?;
     Ok(())
 }
 
@@ -284,8 +287,8 @@ async fn attempt(
             Poll::Ready(Err(_)) | Poll::Pending => {}
         }
     }
-    let course =
-        Course { engine: pool.engine(), rules: call.rules, edits: call.response, inspect: call.inspect, waiting };
+    let Call { rules, request, response: edits, inspect, .. } = *call;
+    let course = Course { engine: pool.engine(), rules, request, edits, inspect, waiting };
     let is_at_once = outcome.reused && outcome.retries == 0;
     let mut noted = Noted { answer: Answer::new(message.expect), pool, outcome };
     let answer = &mut noted.answer;

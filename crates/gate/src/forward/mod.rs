@@ -35,6 +35,7 @@ pub(crate) use fields::hops;
 pub use held::{Inspect, Inspected, Looking, Verdict};
 pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};
+pub(crate) use request_head::leads_out;
 pub use rules::{Forwarding, HostPolicy, RuleError, Rules, Settings, Timeouts};
 
 use crate::upstream::{Balancer, Pool};
@@ -73,6 +74,11 @@ impl<'c> Call<'c> {
     pub fn new(rules: &'c Rules, to: To<'c>) -> Self {
         const NONE: &Edits = &Edits::none();
         Call { rules, to, key: 0, target: None, request: NONE, response: NONE, inspect: None }
+    }
+
+    /// The changes whose names are left out of the request's trailers.
+    fn drops(&self) -> (&'c Edits, &'c Edits) {
+        (&self.rules.settings.request, self.request)
     }
 }
 

@@ -10,7 +10,8 @@ use oroshi_http1::{Framing, Header, RequestHead, encode};
 
 use super::edits::Edits;
 use super::fields::{LOOP, LOOP_LINE, copy_kept, holds, is_named, is_plain_connection, named_by_connection};
-use super::rules::{Forwarding, HostPolicy, Rules};
+use super::rules::{Forwarding, HostPolicy, Rules, Settings};
+use crate::route::readings;
 
 /// What is known of the connection on which a request came.
 #[derive(Clone, Copy, Debug)]
@@ -319,6 +320,12 @@ fn without<'t>(target: &'t str, prefix: &str) -> &'t str {
     let rest = target.strip_prefix(prefix).or_else(|| without_escaped(target, prefix));
     let begins_segment = |rest: &&str| prefix.is_empty() || rest.is_empty() || rest.starts_with(['/', '?']);
     rest.filter(begins_segment).unwrap_or(target)
+}
+
+/// Whether a path leads out of the prefix that is put in front of it, as what is taken off was what `..` in it takes back.
+pub(crate) fn leads_out(rules: &Rules, path: &str) -> bool {
+    let Settings { strip_prefix, add_prefix, .. } = &rules.settings;
+    !strip_prefix.is_empty() && !add_prefix.is_empty() && readings(without(path, strip_prefix)).is_err()
 }
 
 /// The same where some of the prefix may be written as escapes: routes take `/%61pi` for `/api`, as servers do.

@@ -9,9 +9,9 @@ use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Reply, RequestBody};
 
 use super::answer::{Answer, Course, Ending, Stop};
+use super::edits::Edits;
 use super::link::{Phase, Waiting};
 use super::request_head::is_left_out_of_trailers;
-use super::rules::Rules;
 use crate::upstream::{Account, Connection};
 
 /// Why the rest of a request does not go out.
@@ -22,12 +22,15 @@ enum Unsent {
     Refused,
 }
 
+/// What the route and the request's script change in the head: the fields that they leave out are left out of trailers too.
+type Drops<'d> = (&'d Edits, &'d Edits);
+
 /// Appends what of a body has come together with its head. Whether that is all of it.
 pub(crate) fn gather(
     body: &mut RequestBody<'_>,
     framing: Framing,
     out: &mut Vec<u8>,
-    rules: &Rules,
+    drops: Drops<'_>,
 ) -> Result<bool, Error> {
     while let Some(piece) = body.at_hand()? {
         match framing {
@@ -36,7 +39,7 @@ pub(crate) fn gather(
         }
     }
     if body.is_ended() && framing == Framing::Chunked {
-        end_chunked(body, out, rules);
+        end_chunked(body, out, drops);
     }
     Ok(body.is_ended())
 }
@@ -49,7 +52,7 @@ pub(crate) async fn buffer(
     out: &mut Vec<u8>,
     (head_bytes, most): (usize, usize),
     account: &mut Account,
-    rules: &Rules,
+    drops: Drops<'_>,
 ) -> Result<bool, Error> {
     while out.len() - head_bytes < most && account.holds(out.len() - head_bytes) {
         match body.chunk().await? {
@@ -57,7 +60,7 @@ pub(crate) async fn buffer(
             Some(piece) => out.extend_from_slice(piece),
             None => {
                 if framing == Framing::Chunked {
-                    end_chunked(body, out, rules);
+                    end_chunked(body, out, drops);
                 }
                 return Ok(true);
             }
@@ -78,7 +81,8 @@ pub(crate) async fn send_and_answer(
     reply: &mut Reply<'_>,
 ) -> Result<(Ending, bool), Stop> {
     let waiting = course.waiting;
-    let mut sending = pin!(send(connection, message, body, framing, course.rules, waiting));
+    let drops = (&course.rules.settings.request, course.request);
+    let mut sending = pin!(send(connection, message, body, framing, drops, waiting));
     // None as long as it is being sent, then whether all of it was.
     let mut sent = None;
     poll_fn(|context| {
@@ -103,7 +107,7 @@ async fn send(
     message: &[u8],
     body: &mut RequestBody<'_>,
     framing: Framing,
-    rules: &Rules,
+    drops: Drops<'_>,
     waiting: &Waiting<'_>,
 ) -> Result<(), Unsent> {
     waiting.enter(Phase::Client, 0);
@@ -123,18 +127,17 @@ async fn send(
     }
     if chunked {
         let mut end = Vec::new();
-        end_chunked(body, &mut end, rules);
+        end_chunked(body, &mut end, drops);
         connection.write_all([&end], waiting).await.map_err(refused)?;
     }
     Ok(())
 }
 
 /// The last chunk, and those trailers that say nothing that a head's fields may not say.
-fn end_chunked(body: &RequestBody<'_>, out: &mut Vec<u8>, rules: &Rules) {
-    let kept =
-        body.trailers().filter(|(name, _)| !is_left_out_of_trailers(name) && !rules.settings.request.drops(name));
+fn end_chunked(body: &RequestBody<'_>, out: &mut Vec<u8>, (route, request): Drops<'_>) {
+    let is_kept = |name: &str| !is_left_out_of_trailers(name) && !route.drops(name) && !request.drops(name);
     // They were read as valid fields, so that they can be written as such.
-    if encode::last_chunk(out, kept).is_err() {
+    if encode::last_chunk(out, body.trailers().filter(|(name, _)| is_kept(name))).is_err() {
         out.extend_from_slice(encode::LAST_CHUNK);
     }
 }

@@ -34,6 +34,7 @@ pub(crate) struct Desk {
     /// The requests that the script knows.
     known: Known,
     refused: Cell<Seldom>,
+    invalid: Cell<Seldom>,
 }
 
 /// One request's visit to a script. Clones are the same visit.
@@ -179,7 +180,16 @@ impl Desk {
             kind: ErrorKind::Memory,
         })?;
         let known = Known { table, free: RefCell::default(), used: Cell::new(0) };
-        Ok(Desk { script, settings, tallies, logs, known, refused: Cell::default() })
+        Ok(Desk { script, settings, tallies, logs, known, refused: Cell::default(), invalid: Cell::default() })
+    }
+
+    /// Tells operators, now and then, that the script names what is no target, or none that is allowed: requests may decide what it names.
+    pub(crate) fn tell_invalid(&self, why: &str) {
+        let mut invalid = self.invalid.get();
+        if let Some(count) = invalid.next(Instant::now()) {
+            tracing::warn!(count, "{why}");
+        }
+        self.invalid.set(invalid);
     }
 
     /// Tells operators of a call that failed. Those that were refused as too many are under way are told once a second.

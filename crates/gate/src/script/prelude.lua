@@ -5,7 +5,7 @@ local own = ...
 local error, getmetatable, lower, pcall, rawget, select, setmetatable, tostring, type =
   error, getmetatable, string.lower, pcall, rawget, select, setmetatable, tostring, type
 local concat = table.concat
-local wait = own.wait
+local wait, pay = own.wait, own.pay
 
 -- Results, or an error at the line that called.
 local function settled(ok, ...)
@@ -49,16 +49,26 @@ local function asks(name)
   end
 end
 
+-- The same, where the work grows with the texts that it is given: they are paid for first.
+local function pays(name)
+  local ask = own[name]
+  return function(...)
+    local one, other = ...
+    pay((type(one) == "string" and #one or 0) + (type(other) == "string" and #other or 0))
+    return finished(ask(...))
+  end
+end
+
 gate = {
   core = own.core,
   version = own.version,
 }
 
-for _, name in ipairs {
-  "answer", "base64_decode", "base64_encode", "hmac_sha256", "json_decode", "json_encode", "lookup", "md5", "monotonic", "now",
-  "redirect", "sha1", "sha256", "sleep",
-} do
+for _, name in ipairs { "answer", "json_encode", "lookup", "monotonic", "now", "redirect", "sleep" } do
   gate[name] = asks("gate_" .. name)
+end
+for _, name in ipairs { "base64_decode", "base64_encode", "hmac_sha256", "json_decode", "md5", "sha1", "sha256" } do
+  gate[name] = pays("gate_" .. name)
 end
 
 -- Stores. What Rust has of one stands behind the object, where no script reaches.

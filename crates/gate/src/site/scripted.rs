@@ -66,8 +66,9 @@ impl Site {
                 }
                 None => {
                     let script = route.script.map_or("", |script| &plan.scripts[script].settings.name);
+                    let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
                     record.outcome.detail =
-                        format!("script `{script}`: on_route names the upstream `{name}`, which there is not");
+                        format!("script `{script}`: on_route names the upstream `{shown}`, which there is not");
                     self.invalid(exchange, route, record).await
                 }
             },
@@ -143,7 +144,9 @@ impl Site {
         record: &mut Record<'_, '_>,
     ) -> Result<(), Error> {
         record.why = "invalid";
-        tracing::warn!("{}", record.outcome.detail);
+        if let Some(place) = route.script {
+            self.scripts[place].0.tell_invalid(&record.outcome.detail);
+        }
         let answer = route.script.map(|script| &self.works.plan.scripts[script].invalid);
         let answer = answer.unwrap_or(&self.works.plan.no_route);
         if route.rules.settings().explain {

@@ -22,7 +22,7 @@ pub(crate) use clock::{Seated, after};
 pub use counters::{Counters, Counts, LATENCY_BOUNDS_US};
 pub(crate) use engine::{Account, Engine, Spare};
 pub use health::Ejection;
-pub use own::OwnSockets;
+pub use own::{OwnSocket, OwnSockets};
 pub use pool::{Allow, Pool, PoolSettings};
 pub(crate) use pool::{Connection, Lease, Patience};
 pub use pools::{Pools, Registry, Settings, TargetCounts};

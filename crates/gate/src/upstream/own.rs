@@ -2,33 +2,47 @@
 //! reach the door of operators.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use oroshi_net::{Peer, UnixAddress};
+use oroshi_net::diag::FileId;
+use oroshi_net::{BoundListener, Peer, UnixAddress};
 
 /// The sockets on which this process listens. Clones are the same; a reload changes them for all cores.
 #[derive(Clone, Debug, Default)]
-pub struct OwnSockets(Arc<RwLock<Vec<Peer>>>);
+pub struct OwnSockets(Arc<RwLock<Vec<OwnSocket>>>);
+
+/// A socket on which this process listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnSocket {
+    /// As the kernel calls it.
+    address: Peer,
+    /// Its file, if it has one: the address may be relative to a folder that this process has left, and the file may be moved.
+    file: Option<FileId>,
+}
+
+impl From<&BoundListener> for OwnSocket {
+    fn from(listener: &BoundListener) -> Self {
+        let address = listener.address().clone();
+        let file = match &address {
+            Peer::Tcp(_) => None,
+            Peer::Unix(name) => FileId::of_socket(listener).or_else(|| file(name)),
+        };
+        OwnSocket { address, file }
+    }
+}
 
 impl OwnSockets {
-    /// From now on these are the sockets, each as the kernel calls it.
-    pub fn set(&self, sockets: Vec<Peer>) {
+    /// From now on these are the sockets.
+    pub fn set(&self, sockets: Vec<OwnSocket>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = sockets;
-    }
-
-    /// Those that there are.
-    pub fn all(&self) -> Vec<Peer> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether a connection to this place would be taken by this process. To be asked once for each connection: it may look at the file system.
     pub fn hold(&self, place: &Peer) -> bool {
         let sockets = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        sockets.iter().any(|own| match (own, place) {
+        sockets.iter().any(|own| match (&own.address, place) {
             (Peer::Tcp(own), Peer::Tcp(place)) => is_same_port(*own, *place),
-            (Peer::Unix(own), Peer::Unix(place)) => is_same_socket(own, place),
+            (Peer::Unix(address), Peer::Unix(place)) => address == place || is_same_file(own, address, place),
             _ => false,
         })
     }
@@ -68,19 +82,19 @@ fn is_of_this_machine(address: IpAddr) -> bool {
 }
 
 /// Whether two names lead to one socket, by whatever links and folders.
-fn is_same_socket(own: &UnixAddress, place: &UnixAddress) -> bool {
-    if own == place {
-        return true;
-    }
-    let file = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    match (own.as_path(), place.as_path()) {
-        (Some(own), Some(place)) => file(own).is_some_and(|own| file(place) == Some(own)),
-        _ => false,
-    }
+fn is_same_file(own: &OwnSocket, address: &UnixAddress, place: &UnixAddress) -> bool {
+    // File systems made of several may not give the kernel's numbers: there the paths lead to one file.
+    file(place).is_some_and(|place| own.file == Some(place) || file(address) == Some(place))
+}
+
+fn file(address: &UnixAddress) -> Option<FileId> {
+    address.as_path().and_then(|path| FileId::at(path).ok())
 }
 
 #[cfg(test)]
 mod tests {
+    use oroshi_net::ListenOptions;
+
     use super::*;
 
     fn tcp(text: &str) -> Peer {
@@ -105,7 +119,7 @@ mod tests {
             ("[::]:80", "127.0.0.1:8080", false),
         ] {
             let sockets = OwnSockets::default();
-            sockets.set(vec![tcp("10.0.0.1:1"), tcp(own)]);
+            sockets.set(["10.0.0.1:1", own].map(|own| OwnSocket { address: tcp(own), file: None }).into());
             assert_eq!(sockets.hold(&tcp(place)), holds, "{own} takes {place}");
         }
         assert!(!OwnSockets::default().hold(&tcp("127.0.0.1:80")));
@@ -115,15 +129,24 @@ mod tests {
     fn a_unix_socket_is_known_by_whatever_name() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let _listeners = ["own", "other"].map(|name| std::os::unix::net::UnixListener::bind(at(name)).unwrap());
+        let bind = |address: UnixAddress| BoundListener::bind_unix(address, &ListenOptions::default()).unwrap();
+        let unix = |path| UnixAddress::path(path).unwrap();
+        let abstracted = format!("oroshi-own-{}", std::process::id());
+        let listeners = [bind(unix(at("own"))), bind(UnixAddress::abstract_name(&abstracted).unwrap())];
+        let _other = bind(unix(at("other")));
         std::os::unix::fs::symlink(at("own"), at("link")).unwrap();
         std::os::unix::fs::symlink(folder.path(), at("folder")).unwrap();
         let sockets = OwnSockets::default();
-        let unix = |path| Peer::Unix(UnixAddress::path(path).unwrap());
-        sockets.set(vec![unix(at("own")), Peer::Unix(UnixAddress::abstract_name("oroshi-own").unwrap())]);
-        for (name, holds) in [("own", true), ("link", true), ("folder/own", true), ("other", false), ("none", false)] {
-            assert_eq!(sockets.hold(&unix(at(name))), holds, "{name}");
+        sockets.set(listeners.iter().map(OwnSocket::from).collect());
+        let holds = |name: &str| sockets.hold(&Peer::Unix(unix(at(name))));
+        for (name, held) in [("own", true), ("link", true), ("folder/own", true), ("other", false), ("none", false)] {
+            assert_eq!(holds(name), held, "{name}");
         }
-        assert!(sockets.hold(&Peer::Unix(UnixAddress::abstract_name("oroshi-own").unwrap())));
+        assert!(sockets.hold(&Peer::Unix(UnixAddress::abstract_name(&abstracted).unwrap())));
+        // Its file is moved, and its path is another server's.
+        std::fs::rename(at("own"), at("moved")).unwrap();
+        assert!(holds("moved") && !holds("none"));
+        let _next = bind(unix(at("next")));
+        assert!(!holds("next"));
     }
 }

@@ -114,6 +114,10 @@ pub(crate) struct Connection {
     pub(crate) stream: RefCell<Stream>,
     born: u64,
     requests: u64,
+    /// Where it leads; `None` for a unix socket.
+    address: Option<SocketAddr>,
+    /// The version of the settings by which that is allowed.
+    version: u64,
 }
 
 impl Connection {
@@ -285,6 +289,8 @@ impl Pool {
             false => Trouble::unsent(Failure::ConnectTimeout, || self.target.to_string()),
         };
         seat.set_due(due);
+        // Those of now: by later ones it may not be allowed.
+        let version = self.settings.borrow().version;
         let peers = match &self.target {
             Target::Peer(peer) => {
                 let refused = |address: SocketAddr| Trouble::unsent(Failure::NotAllowed, || address.to_string());
@@ -310,11 +316,13 @@ impl Pool {
             match seat.bound(connecting).await {
                 Some(Ok(connected)) => {
                     self.counters.connects.add(1);
-                    if let Peer::Tcp(address) = peer {
-                        self.address.set(Some(address.ip()));
-                    }
+                    let address = match peer {
+                        Peer::Tcp(address) => Some(*address),
+                        Peer::Unix(_) => None,
+                    };
+                    self.address.set(address.map(|address| address.ip()).or(self.address.get()));
                     let stream = RefCell::new(connected.stream);
-                    lease.connection = Some(Connection { stream, born: connected.at, requests: 0 });
+                    lease.connection = Some(Connection { stream, born: connected.at, requests: 0, address, version });
                     return Ok(connected.sent);
                 }
                 // Registering a connection that is in use already may fail too, and has no name of its own.
@@ -349,6 +357,13 @@ impl Pool {
 
     fn allows(&self, address: SocketAddr) -> bool {
         self.settings.borrow().allow.as_ref().is_none_or(|allow| allow(canonical(address)))
+    }
+
+    /// Whether the settings of now allow a connection that was made by earlier ones.
+    fn may_keep(&self, connection: &mut Connection) -> bool {
+        let version = self.settings.borrow().version;
+        let before = std::mem::replace(&mut connection.version, version);
+        before == version || connection.address.is_none_or(|address| self.allows(address))
     }
 
     /// Whether a connection there would come in at this gateway.
@@ -398,7 +413,10 @@ impl Pool {
         };
         if is_newer {
             *self.settings.borrow_mut() = Rc::clone(settings);
-            self.slots.borrow_mut().set_caps(settings.caps());
+            let mut slots = self.slots.borrow_mut();
+            slots.set_caps(settings.caps());
+            slots.sweep(monotonic_ns(), |connection| self.may_keep(connection));
+            self.show(&slots);
         }
     }
 
@@ -493,6 +511,9 @@ impl Lease {
     pub(crate) fn give_back(mut self, hint: Option<Duration>, now: u64) {
         let Some(mut connection) = self.connection.take() else { return };
         connection.requests += 1;
+        if !self.pool.may_keep(&mut connection) {
+            return;
+        }
         let until = {
             let settings = self.pool.settings.borrow();
             if connection.requests >= settings.max_requests {

@@ -364,6 +364,38 @@ mod tests {
     }
 
     #[test]
+    fn connections_to_what_is_not_allowed_any_more_are_closed() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let target: Target = format!("localhost:{}", listener.local_addr().unwrap().port()).parse().unwrap();
+        let settings = |version, allowed| {
+            Rc::new(PoolSettings { version, allow: Some(Arc::new(move |_| allowed)), ..PoolSettings::default() })
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default());
+        runtime.unwrap().block_on(async {
+            let pools = Pools::new(Settings::default(), Arc::default());
+            let pool = pools.pool(&target, &settings(1, true));
+            let patience = super::super::pool::Patience {
+                queue: Duration::from_secs(60),
+                connect: Duration::from_secs(60),
+                total: u64::MAX,
+            };
+            let seat = pool.engine().clock.seat();
+            let connect = async || pool.acquire(true, &seat, patience, b"").await.map(|it| it.lease).unwrap();
+            let (idle, used, again) = (connect().await, connect().await, connect().await);
+            idle.give_back(None, monotonic_ns());
+            // Other settings that allow the address leave it where it is.
+            pools.pool(&target, &settings(2, true));
+            assert_eq!(pool.counters.counts().idle, 1);
+            again.give_back(None, monotonic_ns());
+            assert_eq!(pool.counters.counts().idle, 2);
+            pools.pool(&target, &settings(3, false));
+            assert_eq!((pool.counters.counts().idle, pool.counters.counts().open), (0, 1));
+            used.give_back(None, monotonic_ns());
+            assert_eq!(pool.counters.counts().open, 0);
+        });
+    }
+
+    #[test]
     fn pools_that_are_not_asked_for_are_forgotten() {
         on_a_core(|pools| {
             let held = pools.pool(&target(1), &of_class(0));

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use oroshi_gate::forward::{self, Call, Failure, Inspect, Outcome, Rules, To};
+use oroshi_gate::forward::{self, Call, Edits, Failure, Inspect, Outcome, Rules, To};
 use oroshi_gate::upstream::{self, Balancer, Counts, Policy, PoolSettings, Pools, Registry, Target};
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, Shutdown};
 use oroshi_server::{Exchange, Server};
@@ -26,6 +26,8 @@ pub struct Setup {
     pub policy: Policy,
     pub pool: PoolSettings,
     pub rules: forward::Settings,
+    /// What a script changes in requests.
+    pub request: Edits,
     pub server: oroshi_server::Settings,
     /// Who looks at answers.
     pub inspect: Option<&'static (dyn Inspect + Sync)>,
@@ -50,6 +52,7 @@ impl Setup {
             policy: Policy::default(),
             pool: PoolSettings { idle_timeout: HANG * 2, ..PoolSettings::default() },
             rules: forward::Settings { timeouts, ..Default::default() },
+            request: Edits::none(),
             server: patient(),
             inspect: None,
             listen: "127.0.0.1:0".to_owned(),
@@ -109,7 +112,7 @@ impl Drop for Noting<'_> {
 
 impl Gate {
     fn start(setup: Setup) -> Gate {
-        let Setup { targets, policy, pool, rules, server, inspect, listen } = setup;
+        let Setup { targets, policy, pool, rules, request, server, inspect, listen } = setup;
         let bound = BoundListener::bind(&listen, &ListenOptions::default()).unwrap();
         let address = bound.address().clone();
         let bound = Mutex::new(Some(bound));
@@ -122,6 +125,7 @@ impl Gate {
             let bound = bound.lock().unwrap().take().unwrap();
             let (ending, registry, records) = (ending.clone(), Arc::clone(&counting), Arc::clone(&noting));
             let (targets, pool, rules, server) = (targets.clone(), pool.clone(), Arc::clone(&rules), server.clone());
+            let request = request.clone();
             async move {
                 let pools = Pools::new(upstream::Settings::default(), registry);
                 let pool = Rc::new(pool);
@@ -135,7 +139,7 @@ impl Gate {
                     };
                     let key = upstream::hash(exchange.head.target.as_bytes());
                     let inspect = inspect.map(|inspect| -> &dyn Inspect { inspect });
-                    let call = Call { key, inspect, ..Call::new(&rules, to) };
+                    let call = Call { key, inspect, request: &request, ..Call::new(&rules, to) };
                     forward::forward(exchange, &call, &mut noting.1).await
                 };
                 let server = Server::new(handler, server);

@@ -125,9 +125,58 @@ pub(crate) fn parse_url(settings: &SqlSettings) -> Result<Database, String> {
     }
 }
 
+/// The passwords that a store's settings hold, beside the URL and in it. Never shown.
+pub(super) struct Secrets(Vec<Box<str>>);
+
+impl Secrets {
+    pub(super) fn of(settings: &SqlSettings) -> Self {
+        let url = settings.url.reveal();
+        let behind = url.split_once("://").map_or("", |(_, rest)| rest);
+        let (before, query) = behind.split_once('?').unwrap_or((behind, ""));
+        let authority = before.split('/').next().unwrap_or_default();
+        let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+        let in_user = user.split_once(':').map(|(_, password)| password);
+        let in_query = query.split('&').filter_map(|pair| pair.strip_prefix("password="));
+        let mut secrets: Vec<Box<str>> = Vec::new();
+        for written in in_user.into_iter().chain(in_query) {
+            secrets.push(unescaped(written).into());
+            secrets.push(written.into());
+        }
+        secrets.extend(settings.password.as_ref().map(|password| password.reveal().into()));
+        secrets.retain(|secret| !secret.is_empty());
+        Secrets(secrets)
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secrets)")
+    }
+}
+
+/// Undoes the escapes of a part of a URL. What is no text afterwards is replaced.
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut parts = text.split('%');
+    bytes.extend_from_slice(parts.next().unwrap_or_default().as_bytes());
+    for part in parts {
+        match part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend_from_slice(&part.as_bytes()[2..]);
+            }
+            None => {
+                bytes.push(b'%');
+                bytes.extend_from_slice(part.as_bytes());
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 impl Database {
-    /// What a database has said, without the user and the password, if it names them.
-    pub(super) fn hide(&self, words: Box<str>, password: Option<&Secret>) -> Box<str> {
+    /// What a database has said, without the user and the `secrets`, if it names them.
+    pub(super) fn hide(&self, words: Box<str>, secrets: &Secrets) -> Box<str> {
         let user = match self {
             Database::Sqlite(_) => return words,
             Database::MySql(at) => at.get_username(),
@@ -140,10 +189,18 @@ impl Database {
                 hidden = hidden.replace(&named, &format!("{quote}...{quote}"));
             }
         }
-        match password.map(Secret::reveal).filter(|password| !password.is_empty()) {
-            Some(password) if hidden.contains(password) => hidden.replace(password, "...").into(),
-            _ => hidden.into(),
+        // MySQL's limits on connections name the user without quotes: `User gate already has more than ...`.
+        if let Some(rest) = hidden.strip_prefix("User ").and_then(|rest| rest.strip_prefix(user))
+            && rest.starts_with(' ')
+        {
+            hidden = format!("User ...{rest}");
         }
+        for secret in &secrets.0 {
+            if hidden.contains(&**secret) {
+                hidden = hidden.replace(&**secret, "...");
+            }
+        }
+        hidden.into()
     }
 
     /// Connects, and asks the server to give up by itself what has taken longer than `limit`: a query that nobody waits
@@ -408,5 +465,42 @@ pub(super) fn failure(error: sqlx::Error) -> Failure {
         sqlx::Error::Protocol(what) => Failure::Garbage(what.into()),
         sqlx::Error::WorkerCrashed => Failure::Lost("SQLite's thread has ended".into()),
         other => Failure::Refused(other.to_string().into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neither_the_user_nor_a_password_is_shown() {
+        let hide = |url: &str, password: Option<&str>, words: &str| {
+            let settings = SqlSettings { password: password.map(Secret::new), ..SqlSettings::new(url) };
+            parse_url(&settings).unwrap().hide(words.into(), &Secrets::of(&settings)).into_string()
+        };
+        for (url, words, shown) in [
+            (
+                "mysql://alice@h/d",
+                "Access denied for user 'alice'@'h' to `d`",
+                "Access denied for user '...'@'h' to `d`",
+            ),
+            ("mysql://alice@h/d", "User alice already has more connections", "User ... already has more connections"),
+            ("mysql://alice@h/d", "User alice2 already has", "User alice2 already has"),
+            ("mysql://alice@h/d", "no such table: alice", "no such table: alice"),
+            (
+                "postgres://alice@h/d",
+                "no entry for user \"alice\", database \"d\"",
+                "no entry for user \"...\", database \"d\"",
+            ),
+            ("mysql://alice:hunter2@h/d", "it was hunter2", "it was ..."),
+            ("mysql://alice:p%40ss%3Aw@h/d", "it was p@ss:w, written p%40ss%3Aw", "it was ..., written ..."),
+            ("postgres://alice@h/d?password=hunter2&x=1", "it was hunter2", "it was ..."),
+            ("postgres:///d?user=alice", "role \"alice\" does not exist", "role \"...\" does not exist"),
+        ] {
+            assert_eq!(hide(url, None, words), shown, "{url}");
+        }
+        let shown = hide("mysql://alice:hunter2@h/d", Some("hunter3"), "hunter2, then hunter3");
+        assert_eq!(shown, "..., then ...");
+        assert_eq!(hide("sqlite:/a", None, "as it is"), "as it is");
     }
 }

@@ -31,7 +31,7 @@ use crate::clock;
 use crate::news::News;
 use crate::settings::SqlSettings;
 use crate::user::User;
-use connection::{Bounds, Connection, Database};
+use connection::{Bounds, Connection, Database, Secrets};
 use contained::contained;
 
 /// A database. It belongs to the stores' thread.
@@ -40,6 +40,8 @@ pub(crate) struct Sql {
     name: Arc<str>,
     settings: SqlSettings,
     database: Database,
+    /// What no message may show.
+    secrets: Secrets,
     /// As many as there may be connections, and those of them that scripts may take.
     places: Semaphore,
     for_scripts: Semaphore,
@@ -113,6 +115,7 @@ impl Sql {
             name,
             places: Semaphore::new(settings.connections),
             for_scripts: Semaphore::new(settings.for_scripts()),
+            secrets: Secrets::of(&settings),
             settings,
             database,
             waiting: Cell::new(0),

@@ -44,8 +44,10 @@ impl Sql {
         {
             return Err(Failure::Refused(why.into()));
         }
-        let _place = self.places.acquire().await.map_err(|_| Failure::Closed)?;
         let (connect, answer) = (self.settings.connect_timeout, self.settings.query_timeout);
+        // So long one query may have a connection; behind more of them the trial does not wait.
+        let place = timeout(connect + answer, self.places.acquire()).await.map_err(|_| Failure::Busy)?;
+        let _place = place.map_err(|_| Failure::Closed)?;
         let connected = timeout(connect, contained(self.database.connect(answer * 2))).await;
         let mut connection =
             connected.unwrap_or_else(|_| Err(Failure::Connect(format!("not within {connect:?}").into())))?;
@@ -84,18 +86,18 @@ impl Sql {
     /// Operators know of a refusal already.
     pub(crate) fn remember(&self, query: &Arc<str>, failure: &Failure) {
         if let Failure::Refused(words) = failure {
-            let _ = self.refusals.taken(query);
-            let _ = self.refusals.is_news(query, words, clock::now());
+            self.refusals.tell(query, words, clock::now());
         }
     }
 
     /// The same failure, in which neither the user nor the password is named.
     pub(super) fn hidden(&self, failure: Failure) -> Failure {
-        let hide = |words: Box<str>| self.database.hide(words, self.settings.password.as_ref());
+        let hide = |words: Box<str>| self.database.hide(words, &self.secrets);
         match failure {
             Failure::Connect(words) => Failure::Connect(hide(words)),
             Failure::Lost(words) => Failure::Lost(hide(words)),
             Failure::Refused(words) => Failure::Refused(hide(words)),
+            Failure::Garbage(words) => Failure::Garbage(hide(words)),
             other => other,
         }
     }
@@ -144,35 +146,44 @@ pub(super) struct Refusals(RefCell<HashMap<Arc<str>, Told>>);
 struct Told {
     words: String,
     at: u64,
+    /// The database has taken the query since, of which operators were told.
+    is_taken: bool,
 }
 
 impl Refusals {
-    /// A query is taken. Whether it was told to be refused before.
+    /// A query is taken. Whether operators were last told that it is refused.
     fn taken(&self, query: &Arc<str>) -> bool {
         let mut told = self.0.borrow_mut();
-        !told.is_empty() && told.remove(query).is_some()
+        told.get_mut(query).is_some_and(|told| !std::mem::replace(&mut told.is_taken, true))
     }
 
     /// A query is refused in these words. Whether that is to be told.
+    ///
+    /// Which queries are refused may go by their keys, which are anybody's to choose: so that what was told is remembered when the query is taken.
     fn is_news(&self, query: &Arc<str>, words: &str, now: u64) -> bool {
-        let mut told = self.0.borrow_mut();
-        if let Some(told) = told.get_mut(query) {
-            let pause = match () {
-                () if told.words == words => return false,
-                () if without_quoted(&told.words) == without_quoted(words) => OTHER_KEYS_MS,
-                () => OTHER_WORDS_MS,
+        let told = self.0.borrow();
+        if let Some(told) = told.get(query) {
+            let pause = match told.words == words {
+                true if !told.is_taken => return false,
+                false if without_quoted(&told.words) == without_quoted(words) => OTHER_KEYS_MS,
+                _ => OTHER_WORDS_MS,
             };
-            let is_news = now >= told.at + pause;
-            if is_news {
-                *told = Told { words: words.to_owned(), at: now };
+            if now < told.at + pause {
+                return false;
             }
-            return is_news;
         }
-        if told.len() >= MOST_QUERIES {
+        drop(told);
+        self.tell(query, words, now);
+        true
+    }
+
+    /// Operators are told that a query is refused in these words.
+    fn tell(&self, query: &Arc<str>, words: &str, now: u64) {
+        let mut told = self.0.borrow_mut();
+        if told.len() >= MOST_QUERIES && !told.contains_key(query) {
             told.clear();
         }
-        told.insert(Arc::clone(query), Told { words: words.to_owned(), at: now });
-        true
+        told.insert(Arc::clone(query), Told { words: words.to_owned(), at: now, is_taken: false });
     }
 }
 
@@ -208,6 +219,22 @@ mod tests {
         // Back, and refused anew in the same words.
         assert!(refusals.taken(&query) && !refusals.taken(&query));
         assert!(refusals.is_news(&query, "no such column: c", 200_000));
+        assert!(refusals.taken(&query));
+    }
+
+    #[test]
+    fn a_query_that_is_refused_for_some_keys_alone_is_told_seldom() {
+        let query: Arc<str> = "SELECT $1::inet".into();
+        for (words, most) in [("division by zero", 10), ("invalid input syntax for type inet: \"host-{}\"", 1)] {
+            let refusals = Refusals::default();
+            // Ten seconds, in which every other key is refused.
+            let (mut refused, mut taken) = (0, 0);
+            for now in (0..10_000).step_by(10) {
+                refused += usize::from(refusals.is_news(&query, &words.replace("{}", &now.to_string()), now));
+                taken += usize::from(refusals.taken(&query));
+            }
+            assert!((1..=most).contains(&refused) && taken <= refused, "{refused}, {taken}");
+        }
     }
 
     #[test]
@@ -220,6 +247,21 @@ mod tests {
             let _ = refusals.is_news(&number.to_string().into(), "no", number);
         }
         assert!(refusals.0.borrow().len() <= MOST_QUERIES);
+    }
+
+    #[test]
+    fn a_trial_waits_no_longer_than_one_query_may_take() {
+        let short = std::time::Duration::from_millis(10);
+        let mut settings = crate::settings::SqlSettings::new("sqlite::memory:");
+        (settings.connect_timeout, settings.query_timeout) = (short, short);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let store = Sql::new("db".into(), settings);
+            let _all = store.places.acquire_many(2).await.unwrap();
+            // A test that hangs fails by this.
+            let tried = timeout(std::time::Duration::from_secs(60), store.try_out(&"SELECT ?".into())).await;
+            assert_eq!(tried.expect("it ends by itself").unwrap_err().failure, Failure::Busy);
+        });
     }
 
     #[test]

@@ -97,3 +97,36 @@ async fn look_after(store: Weak<Sql>, mut looks: Looks) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use crate::settings::{Secret, SqlSettings};
+
+    #[test]
+    fn what_is_found_names_neither_the_user_nor_the_password() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("mysql.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        // A server that refuses everybody: MySQL's error packet, its first, in place of a greeting.
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let words = b"Access denied for user 'alice'@'localhost' (using password: hunter2)";
+                let mut packet = vec![(3 + words.len()) as u8, 0, 0, 0, 0xff];
+                packet.extend_from_slice(&1045_u16.to_le_bytes());
+                packet.extend_from_slice(words);
+                let _ = stream.write_all(&packet);
+                let _ = stream.read(&mut [0; 64]);
+            }
+        });
+        let url = format!("mysql://alice@localhost/d?socket={}", socket.display());
+        let settings = SqlSettings { password: Some(Secret::new("hunter2")), ..SqlSettings::new(url) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let found = runtime.block_on(Rc::new(Sql::new("db".into(), settings)).look());
+        let words = "Access denied for user '...'@'localhost' (using password: ...)";
+        assert_eq!(found, Err(Failure::Connect(words.into())));
+    }
+}

@@ -61,7 +61,7 @@ impl ClientTls {
             .with_safe_default_protocol_versions()
             .map_err(TlsConfigError::Identity)?;
         let builder = match &options.roots {
-            Roots::Insecure => builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyone(provider))),
+            Roots::Insecure => Verifier { accepts: Accepts::Anyone, provider }.put_into(builder),
             Roots::System => builder.with_root_certificates(roots(true, &[])?.authorities),
             Roots::SystemAnd(files) => roots(true, files)?.verified_by(builder, provider)?,
             Roots::Only(files) => roots(false, files)?.verified_by(builder, provider)?,
@@ -131,24 +131,42 @@ impl Trusted {
         if self.authorities.is_empty() {
             return Ok(builder.with_root_certificates(self.authorities));
         }
-        let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(self.authorities), provider);
+        let authorities =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(self.authorities), Arc::clone(&provider));
         let authorities = authorities.build().map_err(|source| TlsConfigError::Verifier { source })?;
-        Ok(builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(GivenOrSigned { authorities, given: self.given })))
+        let accepts = Accepts::SignedOrGiven { authorities, given: self.given };
+        Ok(Verifier { accepts, provider }.put_into(builder))
     }
 }
 
-/// Accepts what an authority has signed, and a server that shows one of the given certificates itself, although it says CA:TRUE:
-/// `openssl req -x509` makes them so. The authorities' verifier refuses these for that alone, after it has looked at their validity. Trust in
-/// a certificate that may sign others includes trust in it for itself (RFC 5280, section 6.1: it is the trust anchor).
+/// Checks servers' certificates, and that each server holds the key of its certificate.
 #[derive(Debug)]
-struct GivenOrSigned {
-    authorities: Arc<WebPkiServerVerifier>,
-    given: Vec<CertificateDer<'static>>,
+struct Verifier {
+    accepts: Accepts,
+    provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for GivenOrSigned {
+/// Which certificates are accepted.
+#[derive(Debug)]
+enum Accepts {
+    /// Any.
+    Anyone,
+    /// What an authority has signed, and a server that shows one of the given certificates itself, although it says CA:TRUE:
+    /// `openssl req -x509` makes them so. The authorities' verifier refuses these for that alone, after it has looked at their validity. Trust
+    /// in a certificate that may sign others includes trust in it for itself (RFC 5280, section 6.1: it is the trust anchor).
+    SignedOrGiven { authorities: Arc<WebPkiServerVerifier>, given: Vec<CertificateDer<'static>> },
+}
+
+impl Verifier {
+    fn put_into(
+        self,
+        builder: ConfigBuilder<ClientConfig, WantsVerifier>,
+    ) -> ConfigBuilder<ClientConfig, WantsClientCert> {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(self))
+    }
+}
+
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -157,8 +175,11 @@ impl ServerCertVerifier for GivenOrSigned {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        match self.authorities.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            Err(error) if is_ca_as_server(&error) && self.given.contains(certificate) => {
+        let Accepts::SignedOrGiven { authorities, given } = &self.accepts else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        match authorities.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            Err(error) if is_ca_as_server(&error) && given.contains(certificate) => {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
             }
@@ -172,7 +193,7 @@ impl ServerCertVerifier for GivenOrSigned {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.authorities.verify_tls12_signature(message, certificate, signature)
+        verify_tls12_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -181,11 +202,11 @@ impl ServerCertVerifier for GivenOrSigned {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.authorities.verify_tls13_signature(message, certificate, signature)
+        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.authorities.supported_verify_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -198,44 +219,5 @@ fn with_identity(
         Some((certificate, key)) => builder
             .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
             .map_err(TlsConfigError::Identity),
-    }
-}
-
-/// Takes any certificate, but still checks that the peer holds its key.
-#[derive(Debug)]
-struct AcceptAnyone(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AcceptAnyone {
-    fn verify_server_cert(
-        &self,
-        _certificate: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -313,3 +313,21 @@ proptest! {
         prop_assert_eq!(head.headers.get_all("cookie").count(), fields.iter().filter(|(name, _)| accepts(name)).count());
     }
 }
+
+#[test]
+fn a_path_cannot_lead_out_of_the_prefix_that_it_is_given() {
+    let rules = |strip: &str, add: &str| {
+        Rules::new(Settings { strip_prefix: strip.to_owned(), add_prefix: add.to_owned(), ..Settings::default() })
+            .unwrap()
+    };
+    let both = rules("/api", "/tenant");
+    for path in
+        ["/api/../x", "/api/..", "/api/%2e%2e/x", "/%61pi/x/../../y", "/api/..;/x", "/api/..%20/x", "/api\\..\\x"]
+    {
+        assert_eq!(leads_out(&both, path), path != "/api\\..\\x", "{path}");
+        assert!(!leads_out(&rules("", "/tenant"), path) && !leads_out(&rules("/api", ""), path), "{path}");
+    }
+    for path in ["/api", "/api/", "/api/x/../y", "/x", "/apix/../y", "/api/...", "/api/x/..", "*", ""] {
+        assert!(!leads_out(&both, path), "{path}");
+    }
+}

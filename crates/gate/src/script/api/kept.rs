@@ -6,22 +6,30 @@ use mlua::{IntoLuaMulti, Lua, MultiValue, Value};
 use oroshi_script::{Data, DataError};
 
 use super::args::{Args, Wrong, kind};
-use super::{Got, Host, Library, later, now};
+use super::{Got, Host, Library, Pay, later, now};
 use crate::script::cache::{Asked, Cache, CacheError, KEY_BYTES};
 
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
-    library.add("gate.cache.get", |lua, host, args| {
+    let pay = Pay::new(library)?;
+    library.add("gate.cache.get", move |lua, host, args| {
         let key = key(lua, args)?;
         match cache(host)?.get(&key) {
             // The second says whether a nil is what is kept.
-            Some(value) => now(lua, (value.to_lua(lua)?, true)),
+            Some(value) => {
+                pay.bytes(value.bytes())?;
+                now(lua, (value.to_lua(lua)?, true))
+            }
             None => now(lua, (Value::Nil, false)),
         }
     })?;
-    library.add("gate.cache.set", |lua, host, args| {
+    let pay = Pay::new(library)?;
+    library.add("gate.cache.set", move |lua, host, args| {
         let key = key(lua, args)?;
         let cache = cache(host)?;
-        let value = match Data::from_lua_within(&args.next(), cache.most()) {
+        let copied = Data::from_lua_within(&args.next(), cache.most());
+        // What is too large was copied up to the limit.
+        pay.bytes(copied.as_ref().map_or_else(|_| cache.most(), Data::bytes))?;
+        let value = match copied {
             Err(DataError::TooLarge(limit)) => Err(CacheError::TooLarge { limit }),
             value => Ok(value.map_err(|error| Wrong::new(format!("value: {error}")))?),
         };

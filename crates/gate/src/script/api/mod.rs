@@ -191,6 +191,20 @@ impl Library<'_> {
     }
 }
 
+/// Counts work against a call's instructions, once it is known how much it was.
+struct Pay(mlua::Function);
+
+impl Pay {
+    fn new(library: &Library<'_>) -> mlua::Result<Self> {
+        library.own.raw_get("pay").map(Pay)
+    }
+
+    /// So many bytes were written or copied.
+    fn bytes(&self, bytes: usize) -> mlua::Result<()> {
+        self.0.call(bytes as f64)
+    }
+}
+
 /// Results that are there.
 fn now(lua: &Lua, values: impl IntoLuaMulti) -> Result<Done, Wrong> {
     Ok(Done::Now(values.into_lua_multi(lua)?))

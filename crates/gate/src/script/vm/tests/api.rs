@@ -325,6 +325,24 @@ fn json_and_digests_are_what_they_are_elsewhere() {
 }
 
 #[test]
+fn what_takes_long_counts_as_instructions() {
+    let bench = Bench::with(|settings| settings.instructions = 100_000);
+    for shape in [
+        "local s = ('x'):rep(1e5) while true do gate.sha256(s) end",
+        "local s = ('x'):rep(1e5) while true do pcall(gate.hmac_sha256, 'k', s) end",
+        "local s = ('x'):rep(1e5) while true do gate.base64_encode(s) end",
+        "local s = '[' .. ('1,'):rep(1e4) .. '1]' while true do gate.json_decode(s) end",
+        "local t = {} for i = 1, 1000 do t[i] = 'value' end while true do gate.json_encode(t) end",
+        "local t = { 1 } for i = 1, 90 do t = { t, t } end while true do pcall(gate.json_encode, t) end",
+        "gate.cache.set('k', ('x'):rep(1e5)) while true do gate.cache.get('k') end",
+        "local t = { 1 } for i = 1, 90 do t = { t, t } end while true do gate.cache.set('k', t) end",
+    ] {
+        let expected = "instructions a.lua:1: on_request() took more than 100000 instructions";
+        assert_eq!(body(&bench, shape), expected, "{shape}");
+    }
+}
+
+#[test]
 fn answers_can_be_sent() {
     let bench = Bench::new();
     let replied = |shape: &str| -> Result<Reply, String> {
