@@ -33,7 +33,7 @@ pub(crate) struct Core {
     pub(crate) closing: Cell<bool>,
     /// Rung when the shutdown begins.
     pub(crate) closing_began: Notify,
-    /// Rung when a seat becomes free.
+    /// Rung when a seat becomes free, or can be made free.
     pub(crate) seat_freed: Notify,
     seats: RefCell<Vec<Rc<Seat>>>,
     /// How many connections there have been.
@@ -145,14 +145,16 @@ impl Core {
         seat.place.set(seats.len());
         seats.push(Rc::clone(&seat));
         self.counters.count_accepted();
+        if let Some(room) = self.settings.room.as_ref().filter(|_| self.settings.vouching) {
+            room.add_unproven();
+        }
         Seated { core: Rc::clone(self), seat, place: RefCell::new(place) }
     }
 
     /// From here on a connection is not ended for being one that nobody has vouched for.
     fn settle(&self, seat: &Seat) {
-        if seat.standing.replace(Standing::Settled) == Standing::Unproven
-            && let Some(room) = &self.settings.room
-        {
+        let was_settled = seat.standing.replace(Standing::Settled) == Standing::Settled;
+        if let Some(room) = self.settings.room.as_ref().filter(|_| self.settings.vouching && !was_settled) {
             room.remove_unproven();
         }
     }
@@ -356,9 +358,8 @@ impl Seated {
     pub(crate) fn doubt(&self) {
         if self.core.settings.vouching && self.seat.standing.get() == Standing::Fresh {
             self.seat.standing.set(Standing::Unproven);
-            if let Some(room) = &self.core.settings.room {
-                room.add_unproven();
-            }
+            // Whoever waits for a place may take this one.
+            self.core.seat_freed.notify_waiters();
         }
     }
 
@@ -465,17 +466,16 @@ mod tests {
         assert_eq!(ended(), [2]);
         assert_eq!(ended(), [2, 3]);
         assert_eq!(ended(), [2, 3, 4]);
-        assert!(!room.has_unproven());
-        // As long as there is one on another core, no other goes, however long it has waited.
+        // As long as there is one, be it too fresh, or on another core, no other goes, however long it has waited.
         core.now.set(1000);
-        let stranger = other.try_seat().unwrap();
-        stranger.doubt();
         assert_eq!(ended(), [2, 3, 4]);
-        drop(stranger);
-        seats[0].seat.works();
+        let stranger = other.try_seat().unwrap();
         seats[0].doubt();
         seats[0].vouch();
         seats[0].seat.waits(999);
+        assert_eq!(ended(), [2, 3, 4]);
+        drop(stranger);
+        assert!(!room.has_unproven());
         assert_eq!(ended(), [1, 2, 3, 4], "it has waited since the start");
         assert_eq!(core.counters.counts().error(ErrorKind::Crowded), 4);
         drop(seats);

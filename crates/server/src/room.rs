@@ -100,7 +100,7 @@ impl Room {
         Wanted(self)
     }
 
-    /// Whether nobody has vouched for some of the connections.
+    /// Whether there are connections that nobody has vouched for yet.
     pub(crate) fn has_unproven(&self) -> bool {
         self.unproven.load(Ordering::Relaxed) > 0
     }
