@@ -104,7 +104,7 @@ impl Core {
             self.counters.count_error(ErrorKind::Crowded);
         }
         if let Some(room) = room {
-            room.is_crowded(going.len());
+            room.tell_crowding(going.len());
         }
         going.len()
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::seldom::Seldom;
 
-/// How often it is told at most that there is no room.
+/// The least time between two calls of [`Room::telling`]'s function.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// A bound on connections over all servers that share it, so that clients leave descriptors for whoever does not share it: operators, what is
@@ -21,7 +21,7 @@ pub struct Room {
     told: Option<Told>,
 }
 
-/// A room that was full when somebody wanted a place in it.
+/// What [`Room::telling`] tells: the room is full, and somebody waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crowding {
     /// How many connections there are.
@@ -32,7 +32,7 @@ pub struct Crowding {
     pub ended: u64,
 }
 
-/// Who is told that there is no room.
+/// The function that is told of crowding, and when it was.
 struct Told {
     seldom: Mutex<Seldom>,
     tell: Box<dyn Fn(Crowding) + Send + Sync>,
@@ -105,18 +105,18 @@ impl Room {
         self.unproven.load(Ordering::Relaxed) > 0
     }
 
-    /// One more connection that nobody has vouched for.
+    /// Counts one more connection that nobody has vouched for.
     pub(crate) fn add_unproven(&self) {
         self.unproven.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Such a connection has ended, or somebody has vouched for it.
+    /// Counts out a connection that has ended, or that somebody has vouched for.
     pub(crate) fn remove_unproven(&self) {
         self.unproven.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Somebody wants a place, and so many connections were ended for that. If there is none all the same, it is told now and then.
-    pub(crate) fn is_crowded(&self, ended: usize) {
+    /// Tells, at most every [`TELL_EVERY`], that somebody wants a place while the room is full. `ended`: so many connections were ended for that.
+    pub(crate) fn tell_crowding(&self, ended: usize) {
         let Some(Told { seldom, tell }) = self.told.as_ref().filter(|_| self.is_full()) else { return };
         let due = seldom.lock().unwrap_or_else(PoisonError::into_inner).add(ended as u64, Instant::now());
         if let Some(ended) = due {
@@ -180,10 +180,10 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tells = Arc::clone(&told);
         let room = Room::telling(1, move |crowding| tells.lock().unwrap().push(crowding));
-        room.is_crowded(1);
+        room.tell_crowding(1);
         assert!(told.lock().unwrap().is_empty(), "there is room");
         let _place = room.enter();
-        (0..1000).for_each(|_| room.is_crowded(1));
+        (0..1000).for_each(|_| room.tell_crowding(1));
         assert_eq!(*told.lock().unwrap(), [Crowding { held: 1, most: 1, ended: 1 }]);
     }
 }
