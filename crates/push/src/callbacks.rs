@@ -334,14 +334,8 @@ impl Callbacks {
     /// What the backend's agreement to a session says.
     fn welcome(&self, headers: &Headers, body: Vec<u8>) -> Result<Welcome, Refusal> {
         let name = &self.session_header;
-        let mut keys = headers.get_all(name).map(str::from_utf8);
-        let key = match (keys.next(), keys.next()) {
-            (Some(_), Some(_)) => {
-                let text = format!("the backend's answer has {name} more than once: expected it once, with one key");
-                return Err(Refusal::text(502, text));
-            }
-            (Some(Err(_)), None) => return Err(Refusal::text(502, format!("the backend's {name} is not UTF-8"))),
-            (Some(Ok(key)), None) if !key.is_empty() => key.to_owned(),
+        let key = match once(headers, name)? {
+            Some(key) if !key.is_empty() => key.to_owned(),
             _ => return Err(Refusal::text(400, format!("the backend answered the connect callback without {name}"))),
         };
         let mut groups: Vec<String> = Vec::new();
@@ -360,11 +354,7 @@ impl Callbacks {
             let why = "the backend's first message is a text that is not UTF-8 (bytes are application/octet-stream)";
             return Err(Refusal::text(502, why.into()));
         }
-        let protocol = match headers.get(PROTOCOL).map(str::from_utf8) {
-            Some(Err(_)) => return Err(Refusal::text(502, format!("the backend's {PROTOCOL} is not UTF-8"))),
-            Some(Ok(name)) => Some(name.trim()).filter(|name| !name.is_empty()).map(str::to_owned),
-            None => None,
-        };
+        let protocol = once(headers, PROTOCOL)?.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
         Ok(Welcome { key, groups, hello: (!body.is_empty()).then(|| (kind, body.into())), protocol })
     }
 
@@ -420,6 +410,21 @@ impl fmt::Debug for Callbacks {
 pub(crate) fn kind_of(content_type: Option<&[u8]>) -> Kind {
     let essence = content_type.unwrap_or_default().split(|&byte| byte == b';').next().unwrap_or_default();
     if essence.trim_ascii().eq_ignore_ascii_case(b"application/octet-stream") { Kind::Binary } else { Kind::Text }
+}
+
+/// The value of a field that the backend's answer may have once.
+///
+/// # Errors
+/// The client's answer, if the field is there more than once, or is not UTF-8.
+fn once<'h>(headers: &'h Headers, name: &str) -> Result<Option<&'h str>, Refusal> {
+    let mut values = headers.get_all(name);
+    let value = values.next();
+    if values.next().is_some() {
+        let text = format!("the backend's answer to the connect callback has {name} more than once: expected it once");
+        return Err(Refusal::text(502, text));
+    }
+    let not_utf8 = |_| Refusal::text(502, format!("the backend's {name} is not UTF-8"));
+    value.map(str::from_utf8).transpose().map_err(not_utf8)
 }
 
 /// Counts the end of a callback, and gives back whether the backend agreed.

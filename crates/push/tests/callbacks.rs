@@ -340,6 +340,7 @@ fn answers_that_make_no_session_are_told_apart() {
             "/connect?empty" => Does::Says(200, vec![("X-Kuiperbelt-Session", Vec::new())], Vec::new()),
             "/connect?down" => Does::Says(503, vec![("Content-Type", b"text/x-sorry".to_vec())], b"later".to_vec()),
             "/connect?twice" => with_key(&[("X-Kuiperbelt-Session", b"b")], b""),
+            "/connect?spoken" => with_key(&[("Sec-WebSocket-Protocol", b"a"), ("Sec-WebSocket-Protocol", b"b")], b""),
             "/connect?odd" => Does::Says(200, vec![("X-Kuiperbelt-Session", b"gr\xfc\xdfe".to_vec())], Vec::new()),
             "/connect?made" => Does::Says(201, vec![("X-Kuiperbelt-Session", b"a".to_vec())], Vec::new()),
             _ => says(200),
@@ -354,6 +355,7 @@ fn answers_that_make_no_session_are_told_apart() {
         ("/connect?keyless", 400, "X-Kuiperbelt-Session"),
         ("/connect?empty", 400, "X-Kuiperbelt-Session"),
         ("/connect?twice", 502, "X-Kuiperbelt-Session more than once"),
+        ("/connect?spoken", 502, "Sec-WebSocket-Protocol more than once"),
         ("/connect?odd", 502, "X-Kuiperbelt-Session is not UTF-8"),
         ("/connect?down", 503, "later"),
         ("/connect?made", 201, ""),
@@ -367,7 +369,7 @@ fn answers_that_make_no_session_are_told_apart() {
     // Of the backend's own words only the 201 is a no.
     assert_eq!(
         status["callbacks"]["connect"],
-        json!({ "accepted": 1, "refused": 1, "failed": 8, "retried": 0, "crowded": 0 })
+        json!({ "accepted": 1, "refused": 1, "failed": 9, "retried": 0, "crowded": 0 })
     );
     assert_eq!(status["sessions"]["opened"]["websocket"], 1);
 }
