@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Prints what scripts/bench-push has measured as tables in Markdown, or writes them into a page.
 
-    scripts/push_table.py PREFIX [PAGE]
+    scripts/push_table.py [--rates] PREFIX [PAGE]
 
 PREFIX is what the names of the results begin with, such as docs/benchmarks/2026-11-22-push-. In a page (docs/push.md) the tables
-stand between two comments, and take the place of those that stand there.
+stand between two comments, and take the place of those that stand there. The table at equal rates has a place of its own. With --rates it
+is the only one.
 """
 
 import pathlib
@@ -15,41 +16,62 @@ from benchlib import kept
 from client_table import heading, placed, table
 
 BEGIN, END = "<!-- tables of bench-push: begin -->", "<!-- tables of bench-push: end -->"
+RATES_BEGIN, RATES_END = "<!-- table of push-rates: begin -->", "<!-- table of push-rates: end -->"
 
 
 def main():
-    if len(sys.argv) not in (2, 3):
-        sys.exit(f"usage: {sys.argv[0]} PREFIX [PAGE]")
-    read = lambda name: kept.read(f"{sys.argv[1]}{name}.json")
-    text = tables(read)
-    if len(sys.argv) == 2:
-        print(text)
+    arguments = sys.argv[1:]
+    only_rates = arguments[:1] == ["--rates"]
+    arguments = arguments[only_rates:]
+    if len(arguments) not in (1, 2):
+        sys.exit(f"usage: {sys.argv[0]} [--rates] PREFIX [PAGE]")
+    read = lambda name: kept.read(f"{arguments[0]}{name}.json")
+    texts = [(rates(read), RATES_BEGIN, RATES_END)]
+    if not only_rates:
+        texts.insert(0, (tables(read), BEGIN, END))
+    if len(arguments) == 1:
+        print("\n\n".join(text for text, _, _ in texts))
         return
-    page = pathlib.Path(sys.argv[2])
-    page.write_text(placed(page.read_text(), text, BEGIN, END))
+    page = pathlib.Path(arguments[1])
+    written = page.read_text()
+    for text, begin, end in texts:
+        written = placed(written, text, begin, end)
+    page.write_text(written)
+
+
+def rates(read):
+    """What a delivery costs at equal rates."""
+    result = read("rates")
+    text = "CPU of the hub, µs per delivery to 1,000 sessions, at equal rates"
+    parts = [heading(result, "load", "hub")]
+    parts.append(f"{text}:\n\n{fan_out(result, result['cells'][0]['group'], 'messages per second')}")
+    parts += notes([(result, lambda cell, size: f"at {size:,} messages per second")])
+    return "\n\n".join(parts)
 
 
 def tables(read):
-    """`read` gives a result by its name: `fanout`, `rates`, `send`, `idle-oroshi`, ..."""
-    fanout, rates, send = read("fanout"), read("rates"), read("send")
+    """All the others. `read` gives a result by its name: `fanout`, `send`, `idle-oroshi`, ..."""
+    fanout, send = read("fanout"), read("send")
     parts = [heading(fanout, "load", "hub")]
     for group in dict.fromkeys(cell["group"] for cell in fanout["cells"]):
         parts.append(f"CPU of the hub, µs per delivery, {group}:\n\n{fan_out(fanout, group, 'sessions')}")
-    text = "CPU of the hub, µs per delivery to 1,000 sessions, at equal rates"
-    parts.append(f"{text}:\n\n{fan_out(rates, rates['cells'][0]['group'], 'messages per second')}")
     parts.append(f"CPU, µs per `/send` to one session:\n\n{costs(send)}")
     parts.append(f"10,000 sessions get everybody's messages, ten of them their own as well:\n\n{fair(read)}")
     parts.append(f"Memory of the hub's process for an idle WebSocket session:\n\n{idle(read)}")
-    found = [f"- {left['name']} was left out: {left['why']}" for result in (fanout, rates, send) for left in result["skipped"]]
-    for result, where in ((fanout, lambda cell, size: f"with {cell['group']} and {size:,} sessions"), (rates, lambda cell, size: f"at {size:,} messages per second")):
-        for cell in result["cells"]:
+    parts += notes([(fanout, lambda cell, size: f"with {cell['group']} and {size:,} sessions"), (send, None)])
+    return "\n\n".join(parts)
+
+
+def notes(results):
+    """Who was left out, and who failed where: a list, if there is anybody. `results` are pairs, the second of which names a cell of a sweep."""
+    found = [f"- {left['name']} was left out: {left['why']}" for result, _ in results for left in result["skipped"]]
+    for result, where in results:
+        for cell in result["cells"] if where else ():
             for variant in cell["variants"]:
                 if variant["failed"]:
                     size = int(result["sweep"]["values"][cell["point"]])
                     found.append(f"- {variant['name']} failed {where(cell, size)}: {variant['failed']['why']}")
-    if found:
-        parts.append("\n".join(dict.fromkeys(found)))
-    return "\n\n".join(parts)
+    return ["\n".join(dict.fromkeys(found))] if found else []
 
 
 def fan_out(result, group, of):

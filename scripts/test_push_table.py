@@ -1,5 +1,10 @@
 """Tests of the tables that are made of what scripts/bench-push measures."""
 
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
 import unittest
 
 import push_table
@@ -73,11 +78,13 @@ class Tables(unittest.TestCase):
         self.assertIn("| oroshi | nchan | nchan / oroshi |\n| ---: | ---: | ---: |\n| 8.00 | 10.00 | 1.25 (0.62 to 2.50) |", text)
 
     def test_compares_at_equal_rates(self):
-        text = push_table.tables(self.read)
+        text = push_table.rates(self.read)
+        self.assertIn("Linux 6.1, a CPU; load on CPU 1, hub on CPU 0; the middle of 4 runs each.", text)
         self.assertIn("at equal rates:\n\n| messages per second | oroshi | nchan | oroshi / nchan |\n", text)
         self.assertIn("| 10 | 6.00 | 7.50 | 0.80 (0.40 to 1.60) |", text)
         self.results["rates"]["cells"][0]["variants"][1]["failed"] = {"why": "it fell behind"}
-        self.assertIn("- nchan failed at 10 messages per second: it fell behind", push_table.tables(self.read))
+        self.assertIn("- nchan failed at 10 messages per second: it fell behind", push_table.rates(self.read))
+        self.assertNotIn("at equal rates", push_table.tables(self.read))
 
     def test_has_delays_in_milliseconds_and_how_busy_the_hub_was(self):
         text = push_table.tables(self.read)
@@ -93,3 +100,24 @@ class Tables(unittest.TestCase):
         text = push_table.tables(self.read)
         self.assertIn("| oroshi | 18,000 | 1.20 KiB |\n\n- bare sends was left out: floor-fanout is not installed", text)
         self.assertNotIn("| nchan | 18,000", text)
+
+
+class Page(unittest.TestCase):
+    def run_with(self, *arguments):
+        command = [sys.executable, push_table.__file__, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    def test_has_the_rates_in_a_place_of_their_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            rates = experiment([cell((6, 7.5), 1.25, "", 0)])
+            (folder / "x-rates.json").write_text(json.dumps(rates))
+            page = folder / "page.md"
+            others = f"{push_table.BEGIN}\nothers\n{push_table.END}\n"
+            page.write_text(f"{others}{push_table.RATES_BEGIN}\nold\n{push_table.RATES_END}\n")
+            self.assertIn("| 10 | 6.00 | 7.50 |", self.run_with("--rates", f"{folder}/x-"))
+            self.run_with("--rates", f"{folder}/x-", str(page))
+            text = page.read_text()
+            self.assertTrue(text.startswith(others))
+            self.assertIn("| 10 | 6.00 | 7.50 |", text)
+            self.assertNotIn("old", text)

@@ -15,11 +15,13 @@ use std::sync::Arc;
 use std::thread;
 
 use oroshi_gate::{Bound, Door, Draft, DraftError, Gate, Plan, RunError, Serves};
+use oroshi_lookup::{StoreKind, StoreSettings};
 use oroshi_net::inherit::{InheritError, Inherited, inherited};
-use oroshi_net::limits::room_for;
+use oroshi_net::limits::{open_descriptors, room_for};
 use oroshi_net::listen::ListenError;
 use oroshi_net::notify::Manager;
 use oroshi_net::{Peer, Shutdown, UnixAddress};
+use rustix::process::{Resource, getrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use args::Args;
@@ -107,9 +109,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     // First thing, as other descriptors could take the places of those that are inherited.
     let inherited = inherited().map_err(Error::Inherit)?;
+    let open = open_descriptors();
     let level = Level::parse(&args.log_level).map_err(|why| Error::Usage(vec![format!("--log-level: {why}")]))?;
-    let inherits = !inherited.is_empty();
-    let (mut plan, warnings) = plan(&args.config, inherits)?;
+    let (mut plan, warnings) = plan(&args.config, !inherited.is_empty())?;
     if args.check {
         return check(plan, warnings, &args.config);
     }
@@ -117,17 +119,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     log.listen();
     log.tell(Level::Info, &format!("configuration: {}", args.config.display()));
     tell_odd(&warnings, log);
-    tell_room(make_room(&mut plan), log);
     let shutdown = Shutdown::on_signals().map_err(|source| Error::System { what: "cannot take signals", source })?;
     let mut doors = taken(&plan, inherited)?;
-    let open: Vec<Door> = doors.iter().map(|bound| bound.door.clone()).collect();
-    doors.extend(Bound::bind(&plan, &open)?);
+    let before = Before { open, doors: doors.iter().map(|bound| bound.door.clone()).collect() };
+    tell_room(make_room(&mut plan, &before), log);
+    doors.extend(Bound::bind(&plan, &before.doors)?);
     for bound in &doors {
         log.tell(Level::Info, &shown(bound));
     }
     let gate = Arc::new(Gate::start(plan, doors, &shutdown)?);
     // Before anybody is told that it serves, and so may send one.
-    on_hangup(Arc::downgrade(&gate), args.config.clone(), inherits, log)
+    on_hangup(Arc::downgrade(&gate), args.config.clone(), before, log)
         .map_err(|source| Error::System { what: "cannot take HUP", source })?;
     Manager::find().tell("READY=1\n");
     log.tell(Level::Info, "serving");
@@ -146,7 +148,7 @@ fn check(mut plan: Plan, mut warnings: Vec<Mistake>, file: &Path) -> Result<Exit
         return Err(Error::Config(ConfigError::mistakes(file, refused)));
     }
     warnings.extend(untried.into_iter().map(about));
-    if let Some(short) = make_room(&mut plan) {
+    if let Some(short) = make_room(&mut plan, &Before { open: open_descriptors(), doors: Vec::new() }) {
         let key = "limits.connections".to_owned();
         warnings.push(Mistake { line: node.line_of(&key), key, text: short });
     }
@@ -268,16 +270,46 @@ fn shown(bound: &Bound) -> String {
     format!("listening on {address} ({serves})")
 }
 
-/// Descriptors for as many clients as there may be, each with a connection here and one behind; or fewer clients, so that idle ones do not leave
-/// none for what is behind. What is in force, if it is less than the plan had.
-fn make_room(plan: &mut Plan) -> Option<String> {
-    // Listeners, stores, logs, runtimes.
-    const OTHERS: u64 = 256;
-    let room = room_for(plan.limits.connections as u64, 2, OTHERS);
+/// What the process had before it began to serve.
+struct Before {
+    /// How many descriptors.
+    open: u64,
+    /// The doors of the sockets that were handed down.
+    doors: Vec<Door>,
+}
+
+/// Descriptors for as many clients as there may be, each with a connection here and one behind, beside those for operators and for the gateway
+/// itself; or fewer clients, so that idle ones do not leave none for what is behind. What is in force, if it is less than the plan had.
+fn make_room(plan: &mut Plan, before: &Before) -> Option<String> {
+    let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let threads = plan.threads as u64;
+    let handed_down = before.doors.iter().filter(|door| !plan.doors.contains(door));
+    let doors: Vec<&Door> = plan.doors.iter().chain(handed_down).collect();
+    let admins = doors.iter().filter(|door| door.serves == Serves::Admin).count() as u64;
+    let publics = (doors.len() as u64 - admins).max(1);
+    let operators = if admins > 0 { (hard / 8).clamp(8, 64) } else { 0 };
+    // Listeners, each of which may hold a connection that waits for its place; what a runtime has; stores, twice, as a reload opens those of
+    // the next plan beside; logs, names that are looked up, requests of scripts, what libraries open.
+    let own = 2 * doors.len() as u64 * threads + 4 * (threads + 1) + 2 * stores(plan) + (hard / 8).clamp(16, 256);
+    let wanted = (plan.limits.connections as u64).saturating_mul(publics);
+    let room = room_for(wanted, 2, before.open + own + operators);
+    plan.admin_connections = (admins > 0).then_some(operators as usize);
     room.lacking.map(|error| {
-        plan.limits.connections = room.connections as usize;
-        format!("limits.connections is taken for {}: {error}", room.connections)
+        plan.limits.connections = (room.connections / publics).max(1) as usize;
+        let connections = plan.limits.connections;
+        let each = if publics > 1 { format!(" at each of {publics} addresses") } else { String::new() };
+        let operators = if admins > 0 { format!(", beside {operators} of operators") } else { String::new() };
+        format!("limits.connections is taken for {connections}{each}{operators}: {error}")
     })
+}
+
+/// How many descriptors the stores of a plan take. A connection to SQLite has three files.
+fn stores(plan: &Plan) -> u64 {
+    let of = |store: &StoreSettings| match &store.kind {
+        StoreKind::Memcached(memcached) => memcached.servers.len(),
+        StoreKind::Sql(sql) => 3 * (sql.connections + 1),
+    };
+    plan.stores.iter().map(of).sum::<usize>() as u64
 }
 
 fn tell_room(short: Option<String>, log: Log) {
@@ -287,7 +319,7 @@ fn tell_room(short: Option<String>, log: Log) {
 }
 
 /// Has a thread read the file again at each HUP, and put it in force; what is wrong with it is told, and nothing changes.
-fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, inherits: bool, log: Log) -> io::Result<()> {
+fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, before: Before, log: Log) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();
     let mut hangup = signal(SignalKind::hangup())?;
@@ -295,7 +327,7 @@ fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, inherits: bool, log: Lo
     thread::Builder::new().name("reload".to_owned()).spawn(move || {
         while runtime.block_on(hangup.recv()).is_some() {
             let Some(gate) = gate.upgrade() else { return };
-            match reload(&gate, &file, inherits, log) {
+            match reload(&gate, &file, &before, log) {
                 Ok(generation) => {
                     log.tell(Level::Info, &format!("reloaded {}: plan {generation} is in force", file.display()));
                 }
@@ -311,11 +343,11 @@ fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, inherits: bool, log: Lo
     Ok(())
 }
 
-fn reload(gate: &Gate, file: &Path, inherits: bool, log: Log) -> Result<u64, Error> {
+fn reload(gate: &Gate, file: &Path, before: &Before, log: Log) -> Result<u64, Error> {
     let open = gate.doors();
-    let (mut plan, warnings) = plan(file, inherits)?;
+    let (mut plan, warnings) = plan(file, !before.doors.is_empty())?;
     tell_odd(&warnings, log);
-    tell_room(make_room(&mut plan), log);
+    tell_room(make_room(&mut plan, before), log);
     let opened = Bound::bind(&plan, &open)?;
     Ok(gate.reload(plan, opened)?)
 }

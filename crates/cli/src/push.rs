@@ -21,7 +21,7 @@ use oroshi_net::inherit::{InheritError, inherited};
 use oroshi_net::limits::{DescriptorError, Room, open_descriptors, room_for};
 use oroshi_net::listen::ListenError;
 use oroshi_net::notify::Manager;
-use oroshi_push::{Limits, Plan, RunError};
+use oroshi_push::{Limits, Plan, RunError, Serves};
 use rustix::process::{Resource, getrlimit};
 
 use crate::config::ConfigError;
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     let wanted = Wanted { sessions: plan.limits.sessions, connections: plan.callbacks.connections };
     let config = text::config(&plan);
-    let lacking = make_room(&mut plan);
+    let lacking = make_room(&mut plan, !inherited.is_empty());
     if args.check {
         let short = lacking.as_ref().map(|_| format!("# {LESS}{}\n", in_force(&plan)));
         let mut out = io::stdout().lock();
@@ -145,8 +145,8 @@ struct Wanted {
 }
 
 /// Descriptors for as many sessions as there may be; or fewer sessions, so that clients leave enough for operators, callbacks and other
-/// nodes. Gives back what is lacking.
-fn make_room(plan: &mut Plan) -> Option<DescriptorError> {
+/// nodes. `inherits`: sockets are handed down, which may be for operators. Gives back what is lacking.
+fn make_room(plan: &mut Plan, inherits: bool) -> Option<DescriptorError> {
     // Of clients beyond the sessions: those that connect, poll, or are told that there are too many.
     const BEYOND: u64 = 4096;
     let threads = plan.threads as u64;
@@ -159,21 +159,27 @@ fn make_room(plan: &mut Plan) -> Option<DescriptorError> {
         callbacks.connections = callbacks.connections.min((hard / 4 / threads).max(1) as usize);
     }
     let callbacks = if has_callbacks { callbacks.connections as u64 * threads } else { 0 };
-    let operators = (hard / 8).clamp(8, 64);
-    // Listeners; what a runtime has; NATS, names that are looked up, what libraries open.
-    let own = plan.doors.len() as u64 * threads + 4 * (threads + 1) + 16;
+    // Backends that publish are among them, and keep their connections.
+    let has_operators = inherits || plan.doors.iter().any(|door| door.serves == Serves::Admin);
+    let operators = if has_operators { (hard / 8).clamp(8, 4096) } else { 0 };
+    // Listeners, each of which may hold a connection that waits for its place; what a runtime has; NATS, names that are looked up, what
+    // libraries open.
+    let own = 2 * plan.doors.len() as u64 * threads + 4 * (threads + 1) + 16;
     let others = open_descriptors() + own + operators + callbacks;
     let sessions = plan.limits.sessions as u64;
     let Room { connections, lacking } = room_for(sessions.saturating_add(BEYOND), 1, others);
     let beyond = (connections / 8).clamp(8, 1024);
     plan.connections = Some(connections as usize);
+    plan.admin_connections = has_operators.then_some(operators as usize);
     plan.limits.sessions = sessions.min(connections.saturating_sub(beyond).max(1)) as usize;
     lacking.filter(|_| (plan.limits.sessions as u64) < sessions)
 }
 
 /// What the limit on descriptors leaves of a plan, in words.
 fn in_force(plan: &Plan) -> String {
-    format!("limits.sessions is taken for {}, of {} connections", plan.limits.sessions, plan.connections.unwrap_or(0))
+    let (sessions, clients) = (plan.limits.sessions, plan.connections.unwrap_or(0));
+    let operators = plan.admin_connections.map(|most| format!(", beside {most} of operators")).unwrap_or_default();
+    format!("limits.sessions is taken for {sessions}, of {clients} connections of clients{operators}")
 }
 
 /// Says that there is room for fewer sessions. Nobody has asked for the usual limit: it is news where that is really few.

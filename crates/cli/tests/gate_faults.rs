@@ -446,6 +446,39 @@ fn slow_clients_have_their_time_and_no_more() {
     dripping.join().unwrap();
 }
 
+/// With few descriptors: whoever says nothing, at the admin address or the public one, keeps out neither operators nor clients.
+#[test]
+fn silent_connections_leave_descriptors_for_operators_and_clients() {
+    const DESCRIPTORS: u32 = 100;
+    const SILENT: usize = 150;
+    let folder = tempfile::tempdir().unwrap();
+    let _server = server(folder.path(), "app.sock", 11);
+    let config = format!("[[route]]\nto = \"unix:{}/app.sock\"\n", folder.path().display());
+    let mut gate = Gate::start_with_descriptors(DESCRIPTORS, tempfile::tempdir().unwrap(), &config);
+    let said = gate.process.said.iter().find(|line| line.contains("limits.connections is taken for ")).unwrap();
+    let split = said.split_once("is taken for ").unwrap().1.split_once(", beside 12 of operators: ");
+    let connections: u32 = split.unwrap_or_else(|| panic!("{said}")).0.parse().unwrap();
+    assert!((15..=30).contains(&connections), "{said}");
+    let is_served = |times: usize, who: &str| {
+        for _ in 0..times {
+            gate.status();
+            assert_eq!(gate.get("a", "/").body.len(), 11, "{who}");
+        }
+        let open = fs::read_dir(format!("/proc/{}/fd", gate.process.id())).unwrap().count();
+        assert!(open < DESCRIPTORS as usize, "{open} descriptors: {who}");
+    };
+    let silent = |socket: &str| -> Vec<UnixStream> {
+        (0..SILENT).map(|_| UnixStream::connect(gate.path(socket)).unwrap()).collect()
+    };
+    let _at_admin = silent("admin.sock");
+    is_served(20, "silent ones at the admin address");
+    let _at_public = silent("public.sock");
+    // Of clients nobody vouches: each of the silent ones has its second.
+    is_served(3, "silent ones at both addresses");
+    let line = gate.process.until("no room at the admin listener unix:");
+    assert!(line.contains("warn: ") && line.contains(" of 12 connections, "), "{line}");
+}
+
 /// They ask for much and read nothing: cut off after a while, and what waits for them is little.
 #[test]
 fn clients_that_do_not_read_are_cut_off_and_hold_little() {

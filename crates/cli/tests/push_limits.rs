@@ -114,8 +114,64 @@ fn clients_leave_descriptors_for_operators() {
     hub.until_said("there is room for clients again: ");
     hub.signal(Signal::TERM);
     assert!(hub.ended().success(), "{:?}", hub.said);
-    let told = hub.said.iter().filter(|line| line.contains("no room for more clients: ")).count();
-    assert_eq!(told, 1, "{:?}", hub.said);
+    let told: Vec<&String> = hub.said.iter().filter(|line| line.contains("no room for more clients: ")).collect();
+    let [line] = &told[..] else { panic!("{:?}", hub.said) };
+    // `..., 133 of 133 connections. ...`
+    let counts = line.split_once(" sessions, ").and_then(|(_, rest)| rest.split_once(" connections. ")).unwrap().0;
+    let (held, most) = counts.split_once(" of ").unwrap();
+    assert!(held.parse::<u32>().unwrap() <= most.parse().unwrap(), "{line}");
+}
+
+/// Whoever cannot show the token, or says nothing, keeps out neither operators nor clients, by whichever admin listener; and the log says so.
+#[test]
+fn connections_that_show_no_token_keep_nobody_out() {
+    const DESCRIPTORS: u32 = 200;
+    const EACH: usize = 75;
+    oroshi_net::ensure_descriptors(1000).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (admin, token) = (folder.path().join("admin.sock"), folder.path().join("token"));
+    fs::write(&token, "s3cret").unwrap();
+    let text = format!(
+        "threads = 2\n[listen]\npublic = \"127.0.0.1:0\"\nadmin = [\"127.0.0.2:0\", \"unix:{}\"]\n[auth]\ntoken-file = \"{}\"\n",
+        admin.display(),
+        token.display()
+    );
+    let mut hub = start_with(folder.path(), Some(DESCRIPTORS), &text);
+    let ports = hub.ports(3);
+    let said = hub.said.iter().find(|line| line.contains("limits.sessions is taken for ")).expect("a warning");
+    assert!(said.contains(", beside 25 of operators: "), "{said}");
+    let begin = |mut stream: TcpStream, says: &[u8]| {
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        // The hub may have closed it already.
+        let _ = stream.write_all(says);
+        stream
+    };
+    let public = |says: &[u8]| begin(TcpStream::connect(("127.0.0.1", ports[0])).unwrap(), says);
+    let tcp = |says: &[u8]| begin(TcpStream::connect(("127.0.0.2", ports[1])).unwrap(), says);
+    let is_served = |who: &str| {
+        let with_token = ["Authorization: Bearer s3cret", "Connection: close"];
+        let status = push::head("GET", "/status", &with_token);
+        for _ in 0..5 {
+            assert_eq!(request(&admin, "GET", "/status", &with_token[..1], b"").status, 200, "{who}");
+            assert_eq!(all_of(tcp(&status)).map(|answer| answer.status), Some(200), "{who}");
+            let mut first = [0; 12];
+            public(&push::head("GET", "/connect", &[])).read_exact(&mut first).unwrap();
+            assert_eq!(&first, b"HTTP/1.1 200", "{who}");
+        }
+        let open = fs::read_dir(format!("/proc/{}/fd", hub.id())).unwrap().count();
+        assert!(open < DESCRIPTORS as usize, "{open} descriptors: {who}");
+    };
+    // Silent, with half a head, without the token, with a question that takes none.
+    let whole = |target| push::head("GET", target, &[]);
+    let says = [Vec::new(), b"GET /status HTTP/1.1\r\n".to_vec(), whole("/status"), whole("/ping")];
+    let _strangers: Vec<TcpStream> = (0..EACH).flat_map(|_| says.iter().map(|says| tcp(says))).collect();
+    is_served("strangers");
+    let _locals: Vec<UnixStream> = (0..2 * EACH).map(|_| push::connect(&admin)).collect();
+    is_served("silent ones of this machine too");
+    hub.until_said("no room at the admin listener http://127.0.0.2:");
+    hub.until_said(&format!("no room at the admin listener unix:{}: ", admin.display()));
+    let line = hub.said.iter().find(|line| line.contains("no room at the admin listener")).unwrap();
+    assert!(line.contains("warn: ") && line.contains(" of 12 connections, ") && line.contains("without a valid token"), "{line}");
 }
 
 /// With kuiperbelt's habits a session is served once the backend has agreed to it. Until then its connection is one of the clients' as well.

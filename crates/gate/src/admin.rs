@@ -47,6 +47,7 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
         // Nor is one whose name was made to lead here (DNS rebinding); it asks by that name.
         Err(Problem(403, "this is for operators: expected localhost or a loopback address in Host".to_owned()))
     } else {
+        exchange.vouch();
         match path {
             "/metrics" => {
                 let text = metrics::text(site).await;

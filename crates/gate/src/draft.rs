@@ -372,6 +372,7 @@ impl Draft {
             cpus: self.cpus,
             doors: self.doors,
             limits: self.limits,
+            admin_connections: None,
             stores: self.stores,
             lookups,
             upstreams,

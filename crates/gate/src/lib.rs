@@ -24,7 +24,6 @@ mod record;
 pub mod route;
 mod run;
 mod script;
-mod seldom;
 mod site;
 pub mod upstream;
 mod works;

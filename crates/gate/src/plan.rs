@@ -24,6 +24,8 @@ pub struct Plan {
     pub doors: Vec<Door>,
     /// Limits on clients.
     pub limits: Limits,
+    /// Connections that operators may have at all admin addresses together, of which each has its share; `None`: as many as come.
+    pub admin_connections: Option<usize>,
     /// The stores that look-ups and scripts know by their names.
     pub stores: Vec<StoreSettings>,
     /// Ways from a key to targets.

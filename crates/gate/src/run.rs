@@ -13,7 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 use oroshi_lookup::{Lookup, Stores};
 use oroshi_net::cores::CoresError;
 use oroshi_net::listen::ListenError;
-use oroshi_net::{BoundListener, Cores, CoresOptions, CpuList, ListenOptions, Shutdown};
+use oroshi_net::{BoundListener, Cores, CoresOptions, CpuList, ListenOptions, Peer, Shutdown};
+use oroshi_server::{Crowding, Room};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::access;
@@ -22,7 +23,7 @@ use crate::script::{Cache, Hook, ScriptError};
 use crate::upstream::{OwnSocket, OwnSockets};
 use crate::works::{Ledger, Works};
 
-use self::core::{Job, work};
+use self::core::{Job, Open, work};
 
 /// How long the end waits for the log to be written.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -323,16 +324,35 @@ fn open_log(settings: Option<&access::Settings>) -> Result<Option<Arc<access::Lo
     })
 }
 
+/// A door for operators holds two connections at least, so that one can come while another goes.
+const LEAST_ADMINS: usize = 2;
+
+/// Room for a door for operators, which tells the log when there is none.
+fn admin_room(bound: &Bound, share: usize) -> Arc<Room> {
+    let address = bound.listeners.first().map(|listener| listener.local_address().shown("http")).unwrap_or_default();
+    Room::telling(share.max(LEAST_ADMINS), move |Crowding { held, most, ended }| {
+        tracing::warn!(
+            "no room at the admin listener {address}: {held} of {most} connections, and others wait. {ended} were closed to make room, first \
+             those without a valid request: see who connects there, or raise the limit on descriptors (LimitNOFILE=, ulimit -Hn)"
+        );
+    })
+}
+
 /// Has every core make a plan ready. Each says so, or why it cannot; one that has ended says nothing.
 fn prepare(
     mail: &[UnboundedSender<Job>],
     works: &Arc<Works>,
     opened: Vec<Bound>,
 ) -> mpsc::Receiver<Result<(), RunError>> {
-    let mut by_core: Vec<Vec<(Door, BoundListener)>> = mail.iter().map(|_| Vec::new()).collect();
+    let mut by_core: Vec<Vec<Open<BoundListener>>> = mail.iter().map(|_| Vec::new()).collect();
+    let is_admin = |door: &&Door| door.serves == Serves::Admin;
+    let handed_down = opened.iter().map(|bound| &bound.door).filter(|door| !works.plan.doors.contains(door));
+    let admins = works.plan.doors.iter().chain(handed_down).filter(is_admin).count();
     for bound in opened {
+        let most = works.plan.admin_connections.filter(|_| bound.door.serves == Serves::Admin);
+        let room = most.map(|all| admin_room(&bound, all / admins.max(1)));
         for (place, listener) in by_core.iter_mut().zip(bound.listeners) {
-            place.push((bound.door.clone(), listener));
+            place.push(Open { door: bound.door.clone(), listener, room: room.clone() });
         }
     }
     let (ready, is_ready) = mpsc::channel();

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use oroshi_lookup::{Get, Outcome as Found, Targets, key};
 use oroshi_net::{Peer, UnixAddress};
-use oroshi_server::{Error, Exchange, Refused};
+use oroshi_server::{Error, Exchange, Refused, Seldom};
 
 use crate::access::Sink;
 use crate::forward::{Call, Edits, Inspect, To, forward, hops, leads_out};
@@ -19,7 +19,6 @@ use crate::plan::{Action, Answer, Filling, HashBy, KeyFrom, Route};
 use crate::record::{self, Record};
 use crate::route::{Asked, Readings, Repeated, readings};
 use crate::script::hooks::Desk;
-use crate::seldom::Seldom;
 use crate::upstream::{Balancer, Policy, Pool, PoolSettings, Pools, Target, hash};
 use crate::works::{RouteCounters, Works};
 

@@ -5,9 +5,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use oroshi_client::local::{Client, Response};
 use oroshi_client::{Deadlines, Error, Headers, RequestBuilder};
 use oroshi_http1::RequestHead;
@@ -38,6 +40,8 @@ pub(crate) struct Callbacks {
     client: Client,
     /// Requests that may be under way: as many as there may be connections, so that none waits for one once its time runs.
     turns: Semaphore,
+    /// Of these, those that are no connect callbacks: however much sessions say, there are turns for clients that come.
+    others: Semaphore,
     /// How long a client waits for its turn.
     queue: Duration,
     connect: Option<Endpoint>,
@@ -104,7 +108,8 @@ pub(crate) struct CallbackCount {
     pub(crate) failed: u64,
     /// Tries after the first.
     pub(crate) retried: u64,
-    /// Those that the backend was never asked: it was asked about as many as may be, for too long. Only connect has any.
+    /// Those that the backend was never asked: it was asked about as many as may be, for too long, or until the client left. Only connect has
+    /// any.
     pub(crate) crowded: u64,
 }
 
@@ -134,10 +139,12 @@ impl Callbacks {
             .build_local();
         // A draft has seen to it that each can be read.
         let endpoint = |url: &Option<String>| url.as_ref().and_then(|url| url.parse::<Endpoint>().ok());
+        let turns = callbacks.connections.clamp(1, Semaphore::MAX_PERMITS);
         Callbacks {
             // With at least one connection and no headers there is nothing to refuse.
             client: client.unwrap_or_default(),
-            turns: Semaphore::new(callbacks.connections.clamp(1, Semaphore::MAX_PERMITS)),
+            turns: Semaphore::new(turns),
+            others: Semaphore::new(turns_of_others(turns)),
             queue: callbacks.queue,
             connect: endpoint(&callbacks.connect),
             establish: endpoint(&callbacks.establish),
@@ -155,19 +162,40 @@ impl Callbacks {
         }
     }
 
-    /// Asks whether a session may open. Without such a callback everybody may, with a key that nobody can guess.
+    /// Asks whether a session may open. Without such a callback everybody may, with a key that nobody can guess. `None`: the client has left
+    /// before its turn came, as `left` says, and the backend was not asked.
     ///
     /// It is tried once: the client waits, and can ask again itself.
-    pub(crate) async fn connect(&self, head: &RequestHead<'_>) -> Result<Welcome, Refusal> {
+    pub(crate) async fn connect(
+        &self,
+        head: &RequestHead<'_>,
+        left: impl Future<Output = ()>,
+    ) -> Option<Result<Welcome, Refusal>> {
         let Some(url) = &self.connect else {
-            return Ok(Welcome { key: random::key(), groups: Vec::new(), hello: None, protocol: None });
+            return Some(Ok(Welcome { key: random::key(), groups: Vec::new(), hello: None, protocol: None }));
         };
-        let Ok(Ok(_turn)) = timeout(self.queue, self.turns.acquire()).await else {
-            self.counts.borrow_mut().connect.crowded += 1;
-            let text = "the backend is asked about as many clients as it may be: connect again in a second";
-            return Err(Refusal { is_busy: true, ..Refusal::text(503, text.to_owned()) });
+        let turn = match select(pin!(timeout(self.queue, self.turns.acquire())), pin!(left)).await {
+            Either::Left((Ok(Ok(turn)), _)) => Some(turn),
+            // The semaphore is never closed.
+            Either::Left((Ok(Err(_)) | Err(_), _)) => None,
+            Either::Right(_) => {
+                self.counts.borrow_mut().connect.crowded += 1;
+                return None;
+            }
         };
-        let request = self.connect_request(url, head);
+        let result = match turn {
+            Some(_turn) => self.ask(self.connect_request(url, head)).await,
+            None => {
+                self.counts.borrow_mut().connect.crowded += 1;
+                let text = "the backend is asked about as many clients as it may be: connect again in a second";
+                Err(Refusal { is_busy: true, ..Refusal::text(503, text.to_owned()) })
+            }
+        };
+        Some(result)
+    }
+
+    /// Sends a connect callback, and reads its answer.
+    async fn ask(&self, request: RequestBuilder<Client>) -> Result<Welcome, Refusal> {
         let answer = async {
             let response = request.send().await?;
             let (status, headers) = (response.status(), response.headers().clone());
@@ -276,7 +304,8 @@ impl Callbacks {
     ) -> (Option<u16>, u64) {
         let mut retried = 0;
         loop {
-            // It is never closed.
+            // Neither is ever closed.
+            let share = self.others.acquire().await;
             let turn = self.turns.acquire().await;
             let why = match request().send().await {
                 Ok(response) => {
@@ -292,7 +321,7 @@ impl Callbacks {
                 }
                 Err(error) => error.to_string(),
             };
-            drop(turn);
+            drop((turn, share));
             if retried >= u64::from(self.retries) {
                 tracing::warn!(callback, session, tries = retried + 1, "given up: {why}");
                 return (None, retried);
@@ -305,9 +334,8 @@ impl Callbacks {
     /// What the backend's agreement to a session says.
     fn welcome(&self, headers: &Headers, body: Vec<u8>) -> Result<Welcome, Refusal> {
         let name = &self.session_header;
-        let key = match headers.get(name).map(str::from_utf8) {
-            Some(Ok(key)) if !key.is_empty() => key.to_owned(),
-            Some(Err(_)) => return Err(Refusal::text(400, format!("the backend's {name} is not UTF-8"))),
+        let key = match once(headers, name)? {
+            Some(key) if !key.is_empty() => key.to_owned(),
             _ => return Err(Refusal::text(400, format!("the backend answered the connect callback without {name}"))),
         };
         let mut groups: Vec<String> = Vec::new();
@@ -326,11 +354,7 @@ impl Callbacks {
             let why = "the backend's first message is a text that is not UTF-8 (bytes are application/octet-stream)";
             return Err(Refusal::text(502, why.into()));
         }
-        let protocol = match headers.get(PROTOCOL).map(str::from_utf8) {
-            Some(Err(_)) => return Err(Refusal::text(502, format!("the backend's {PROTOCOL} is not UTF-8"))),
-            Some(Ok(name)) => Some(name.trim()).filter(|name| !name.is_empty()).map(str::to_owned),
-            None => None,
-        };
+        let protocol = once(headers, PROTOCOL)?.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
         Ok(Welcome { key, groups, hello: (!body.is_empty()).then(|| (kind, body.into())), protocol })
     }
 
@@ -388,6 +412,21 @@ pub(crate) fn kind_of(content_type: Option<&[u8]>) -> Kind {
     if essence.trim_ascii().eq_ignore_ascii_case(b"application/octet-stream") { Kind::Binary } else { Kind::Text }
 }
 
+/// The value of a field that the backend's answer may have once.
+///
+/// # Errors
+/// The client's answer, if the field is there more than once, or is not UTF-8.
+fn once<'h>(headers: &'h Headers, name: &str) -> Result<Option<&'h str>, Refusal> {
+    let mut values = headers.get_all(name);
+    let value = values.next();
+    if values.next().is_some() {
+        let text = format!("the backend's answer to the connect callback has {name} more than once: expected it once");
+        return Err(Refusal::text(502, text));
+    }
+    let not_utf8 = |_| Refusal::text(502, format!("the backend's {name} is not UTF-8"));
+    value.map(str::from_utf8).transpose().map_err(not_utf8)
+}
+
 /// Counts the end of a callback, and gives back whether the backend agreed.
 fn count(counts: &mut CallbackCount, agreed: Option<bool>, retried: u64) -> bool {
     counts.retried += retried;
@@ -419,6 +458,12 @@ fn is_passed_on(name: &str) -> bool {
     ];
     let handshake = name.get(..14).is_some_and(|start| start.eq_ignore_ascii_case("sec-websocket-"));
     !handshake && !KEPT_BACK.iter().any(|kept| name.eq_ignore_ascii_case(kept))
+}
+
+/// Of so many turns, those that other callbacks than connect may have: a quarter is kept for connect. Where there is one turn alone, both
+/// wait for it in one queue, and one of the others at a time.
+fn turns_of_others(turns: usize) -> usize {
+    turns - (turns / 4).max(1).min(turns - 1)
 }
 
 /// Whether the trouble that a status tells of may pass.
@@ -477,6 +522,13 @@ mod tests {
             let pauses: Vec<Duration> = (0..20).map(|_| pause(retried)).collect();
             assert!(pauses.iter().all(|pause| (longest / 2..=longest).contains(pause)), "{pauses:?}");
             assert!(pauses.iter().any(|pause| *pause != pauses[0]));
+        }
+    }
+
+    #[test]
+    fn some_turns_are_kept_for_clients_that_come() {
+        for (turns, others) in [(1, 1), (2, 1), (3, 2), (4, 3), (7, 6), (8, 6), (64, 48)] {
+            assert_eq!(turns_of_others(turns), others, "of {turns}");
         }
     }
 

@@ -122,7 +122,8 @@ pub(crate) struct LinkCounts {
     pub(crate) received: u64,
     /// Publishes whose receipt says that not all nodes answered.
     pub(crate) incomplete: u64,
-    /// Requests that went to nobody: there was no link, too much was waiting, or NATS takes nothing so large.
+    /// Requests that went to nobody although there are or were other nodes: there was no link, none of them was heard since it came back,
+    /// too much was waiting, or NATS takes nothing so large.
     pub(crate) unsent: u64,
     /// Replies that nobody waited for any more.
     pub(crate) late: u64,
@@ -311,7 +312,9 @@ impl Link {
         };
         if !self.shared.reaches_somebody() {
             self.shared.unsent(wide);
-            if self.shared.others().known > 0 {
+            // Once NATS is back, those that were there before it was lost are absent until they are heard.
+            let Others { known, absent } = self.shared.others();
+            if known > 0 || absent > 0 {
                 count(&self.shared.counters.unsent, 1);
             }
             return replies;

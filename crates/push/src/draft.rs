@@ -166,6 +166,7 @@ impl Draft {
             endpoint,
             callbacks: self.callbacks,
             connections: usual.connections,
+            admin_connections: usual.admin_connections,
             origins: self.origins.unwrap_or(usual.origins),
             transports: self.transports.unwrap_or(usual.transports),
             subprotocols: self.subprotocols,

@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use oroshi_net::Stream;
-use oroshi_server::Room;
 use oroshi_websocket::{CloseCode, Kind};
 use slab::Slab;
 use tokio::sync::Notify;
@@ -23,7 +21,7 @@ use crate::node::Node;
 use crate::outbox::{Bounds, Pushed};
 use crate::plan::{Plan, Slow};
 use crate::pressure::Pressure;
-use crate::session::{Reason, Serving, Session, State, enqueue_upstream, next_upstream};
+use crate::session::{Connection, Reason, Serving, Session, State, enqueue_upstream, next_upstream};
 use crate::tally::{Delivery, Outcome};
 
 /// So many sessions of a large fan-out are written to before others have their turn: half a millisecond or so.
@@ -176,12 +174,12 @@ impl Hub {
         Ok(session)
     }
 
-    /// Serves the session's connection from here on, in a task of its own. `ahead` is what the client has sent already.
-    pub(crate) fn serve(self: &Rc<Self>, session: &Rc<Session>, stream: Stream, ahead: Vec<u8>) {
+    /// Serves the session's connection from here on, in a task of its own.
+    pub(crate) fn serve(self: &Rc<Self>, session: &Rc<Session>, connection: Connection) {
+        let Connection { stream, ahead, place } = connection;
         *session.stream.borrow_mut() = Some(stream);
         session.flush(self);
         let (hub, session) = (Rc::clone(self), Rc::clone(session));
-        let place = self.node.room.as_ref().map(Room::enter);
         tokio::task::spawn_local(async move {
             let _place = place;
             let reason = Serving::new(Rc::clone(&hub), Rc::clone(&session), ahead).await;

@@ -26,6 +26,8 @@ pub struct Plan {
     /// process's descriptors is for operators, callbacks and other nodes. More than `limits.sessions`, so that those can be answered who are
     /// too many.
     pub connections: Option<usize>,
+    /// Connections that there may be at all doors for operators together, of which each door has its share; `None`: no bound.
+    pub admin_connections: Option<usize>,
     /// Whose pages may connect.
     pub origins: Origins,
     /// How clients may connect.
@@ -66,6 +68,7 @@ impl Default for Plan {
             endpoint: String::from("localhost:9180"),
             callbacks: Callbacks::default(),
             connections: None,
+            admin_connections: None,
             origins: Origins::Any,
             transports: Transports::ALL,
             subprotocols: Vec::new(),

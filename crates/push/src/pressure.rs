@@ -118,29 +118,72 @@ impl Hub {
         }
         let mut large = Vec::new();
         self.each(|session| {
-            let bytes = session.outbox.borrow().bytes();
-            if bytes > share {
-                large.push((bytes, Rc::clone(session)));
+            if self.bytes(session) > share {
+                large.push(Rc::clone(session));
             }
         });
-        large.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        let sizes: Vec<usize> = large.iter().map(|(bytes, _)| *bytes).collect();
-        let level = level(&sizes, share, self.node.queued_bytes().saturating_sub(goal));
-        let is_over = || self.node.queued_bytes() > goal;
-        for (_, session) in &large {
-            if is_over() && !self.shed(session, level) {
-                self.give_up(session);
-            }
-        }
-        for (_, session) in &large {
-            if self.node.queued_bytes() > limits.total_queue_bytes && session.outbox.borrow().bytes() > share {
-                self.give_up(session);
-            }
+        give_way(self, large, Bounds { share, goal, most: limits.total_queue_bytes });
+    }
+}
+
+/// Queues that hold more than their share, and can hold less.
+trait Queues {
+    type Session;
+
+    /// What waits for all sessions on all cores, bytes. Other cores change it at any time.
+    fn queued(&self) -> usize;
+
+    /// What waits for a session, bytes.
+    fn bytes(&self, session: &Self::Session) -> usize;
+
+    /// Drops a session's oldest messages down to `most` bytes, as far as they can be taken back. False if its rule is another.
+    fn shed(&self, session: &Self::Session, most: usize) -> bool;
+
+    /// Ends a session for what waits for it, which is free at once.
+    fn give_up(&self, session: &Self::Session);
+}
+
+/// How much may wait, bytes.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// For a session, where memory is short.
+    share: usize,
+    /// For all sessions once memory was made free, and before.
+    goal: usize,
+    most: usize,
+}
+
+/// Takes back what is too much from sessions that have more than their share, the largest first.
+fn give_way<Q: Queues>(queues: &Q, mut large: Vec<Q::Session>, Bounds { share, goal, most }: Bounds) {
+    large.sort_by_cached_key(|session| std::cmp::Reverse(queues.bytes(session)));
+    let sizes: Vec<usize> = large.iter().map(|session| queues.bytes(session)).collect();
+    let level = level(&sizes, share, queues.queued().saturating_sub(goal));
+    for session in &large {
+        if queues.queued() > goal && !queues.shed(session, level) {
+            queues.give_up(session);
         }
     }
+    // Other cores may have published meanwhile, so some of these sessions have not lost anything yet: no session ends that can lose enough.
+    for session in &large {
+        let is_too_much = || queues.queued() > most && queues.bytes(session) > share;
+        if is_too_much() && (!queues.shed(session, share) || is_too_much()) {
+            queues.give_up(session);
+        }
+    }
+}
 
-    /// Drops a session's oldest messages down to `most` bytes. False if its rule is another.
-    fn shed(&self, session: &Session, most: usize) -> bool {
+impl Queues for Hub {
+    type Session = Rc<Session>;
+
+    fn queued(&self) -> usize {
+        self.node.queued_bytes()
+    }
+
+    fn bytes(&self, session: &Rc<Session>) -> usize {
+        session.outbox.borrow().bytes()
+    }
+
+    fn shed(&self, session: &Rc<Session>, most: usize) -> bool {
         let mut outbox = session.outbox.borrow_mut();
         let before = outbox.bytes();
         let may_drop = outbox.shed(session.framing, most);
@@ -150,8 +193,7 @@ impl Hub {
         may_drop
     }
 
-    /// Ends a session for what waits for it, which is free at once.
-    fn give_up(&self, session: &Session) {
+    fn give_up(&self, session: &Rc<Session>) {
         session.cut_off(Reason::Slow);
         let mut outbox = session.outbox.borrow_mut();
         let before = outbox.bytes();
@@ -183,6 +225,57 @@ fn level(sizes: &[usize], least: usize, excess: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Sessions of one core, each with the bytes that wait for it and whether it may lose some; and what waits on other cores, which grows
+    /// each time that somebody looks.
+    struct Scene {
+        sessions: Vec<(Cell<usize>, bool)>,
+        ended: Cell<Vec<usize>>,
+        elsewhere: Cell<usize>,
+        growth: usize,
+    }
+
+    impl Queues for Scene {
+        type Session = usize;
+
+        fn queued(&self) -> usize {
+            self.elsewhere.set(self.elsewhere.get() + self.growth);
+            self.elsewhere.get() + self.sessions.iter().map(|(bytes, _)| bytes.get()).sum::<usize>()
+        }
+
+        fn bytes(&self, session: &usize) -> usize {
+            self.sessions[*session].0.get()
+        }
+
+        fn shed(&self, session: &usize, most: usize) -> bool {
+            let (bytes, may_drop) = &self.sessions[*session];
+            if *may_drop {
+                bytes.set(bytes.get().min(most));
+            }
+            *may_drop
+        }
+
+        fn give_up(&self, session: &usize) {
+            self.sessions[*session].0.set(0);
+            let mut ended = self.ended.take();
+            ended.push(*session);
+            self.ended.set(ended);
+        }
+    }
+
+    #[test]
+    fn no_session_ends_that_can_lose_enough_however_much_other_cores_publish_meanwhile() {
+        let sessions = [(500, true), (400, true), (300, false), (450, true)];
+        for growth in [0, 50, 200, 1000] {
+            let sessions = sessions.map(|(bytes, may_drop)| (Cell::new(bytes), may_drop)).into();
+            let scene = Scene { sessions, ended: Cell::default(), elsewhere: Cell::new(0), growth };
+            // The first one that loses some makes room enough, until others publish.
+            give_way(&scene, vec![0, 1, 2, 3], Bounds { share: 100, goal: 1500, most: 1600 });
+            let ended = scene.ended.take();
+            assert!(ended.is_empty() || ended == [2], "growth {growth}: {ended:?} ended");
+            assert!(growth > 0 || ended.is_empty(), "{ended:?}");
+        }
+    }
 
     #[test]
     fn the_largest_come_down_to_one_level_and_no_further_than_needed() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use oroshi_net::cores::CoresError;
 use oroshi_net::listen::ListenError;
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Shutdown};
-use oroshi_server::{Exchange, Server, Settings};
+use oroshi_server::{Crowding, Exchange, Room, Server, Settings};
 use rustix::net::sockopt;
 use thiserror::Error;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -97,11 +97,26 @@ pub fn run(
     let node = Arc::new(node);
     let carrier = carrier.map(|carrier| carrier.start(Arc::clone(&node))).transpose().map_err(RunError::Nats)?;
     // Taken out by the threads: a listener that stayed here would keep its socket open during the shutdown.
-    let mut places: Vec<Place> = mail.into_iter().map(|mail| Place { mail, doors: Vec::new() }).collect();
-    for door in doors {
+    let mut places: Vec<Place> = mail.into_iter().map(|mail| Place { mail, servers: Vec::new() }).collect();
+    let admins = doors.iter().filter(|door| door.serves == Serves::Admin).count();
+    for (number, door) in doors.into_iter().enumerate() {
+        let room = match door.serves {
+            Serves::Admin => node.plan.admin_connections.map(|all| admin_room(&node.plan, &door, all / admins)),
+            // What clients leave is the operators'.
+            Serves::Sessions | Serves::Everything => node.room.clone(),
+        };
+        // Those that share a room and are for the same have one server.
+        let door_of_its_own = (door.serves == Serves::Admin).then_some(number);
         for (place, listener) in places.iter_mut().zip(door.listeners) {
             let _ = sockopt::set_socket_send_buffer_size(&listener, SEND_BUFFER);
-            place.doors.push((door.serves, listener));
+            let same = |open: &&mut Open| open.serves == door.serves && open.door == door_of_its_own;
+            match place.servers.iter_mut().find(same) {
+                Some(open) => open.listeners.push(listener),
+                None => {
+                    let (serves, door, room) = (door.serves, door_of_its_own, room.clone());
+                    place.servers.push(Open { serves, door, room, listeners: vec![listener] });
+                }
+            }
         }
     }
     let places = Mutex::new(places.into_iter().map(Some).collect::<Vec<_>>());
@@ -135,12 +150,37 @@ pub fn run(
 /// What a core starts with.
 struct Place {
     mail: UnboundedReceiver<Job>,
-    doors: Vec<(Serves, BoundListener)>,
+    servers: Vec<Open>,
+}
+
+/// Listeners that one server of a core has.
+struct Open {
+    serves: Serves,
+    /// Which of the doors it is, if it has a server of its own.
+    door: Option<usize>,
+    /// What bounds its connections, on all cores.
+    room: Option<Arc<Room>>,
+    listeners: Vec<BoundListener>,
+}
+
+/// A door for operators holds two connections at least, so that one can come while another goes.
+const LEAST_ADMINS: usize = 2;
+
+/// Room for a door for operators, which tells the log when there is none.
+fn admin_room(plan: &Plan, door: &Bound, share: usize) -> Arc<Room> {
+    let address = door.listeners.first().map(|listener| listener.local_address().shown("http")).unwrap_or_default();
+    let proof = if plan.token.is_some() { "token" } else { "request" };
+    Room::telling(share.max(LEAST_ADMINS), move |Crowding { held, most, ended }| {
+        tracing::warn!(
+            "no room at the admin listener {address}: {held} of {most} connections, and others wait. {ended} were closed to make room, first \
+             those without a valid {proof}: see who connects there, or raise the limit on descriptors (LimitNOFILE=, ulimit -Hn)"
+        );
+    })
 }
 
 /// The life of a core.
 async fn serve(hub: Rc<Hub>, place: Place, shutdown: Shutdown) {
-    let Place { mut mail, doors } = place;
+    let Place { mut mail, servers } = place;
     let mut tasks = tokio::task::JoinSet::new();
     let mine = Rc::clone(&hub);
     tasks.spawn_local(async move {
@@ -154,17 +194,10 @@ async fn serve(hub: Rc<Hub>, place: Place, shutdown: Shutdown) {
     tasks.spawn_local(async move { mine.sweep().await });
 
     let mut serving = tokio::task::JoinSet::new();
-    let mut by_use: Vec<(Serves, Vec<BoundListener>)> = Vec::new();
-    for (serves, listener) in doors {
-        match by_use.iter_mut().find(|(known, _)| *known == serves) {
-            Some((_, listeners)) => listeners.push(listener),
-            None => by_use.push((serves, vec![listener])),
-        }
-    }
-    for (serves, listeners) in by_use {
+    for Open { serves, room, listeners, .. } in servers {
         let (mine, shutdown) = (Rc::clone(&hub), shutdown.clone());
         serving.spawn_local(async move {
-            let settings = settings(&mine.node, serves);
+            let settings = settings(&mine.node, serves, room);
             let handler = async move |exchange: &mut Exchange<'_>| http::answer(&mine, serves, exchange).await;
             let doors = listeners.into_iter().filter_map(|bound| bound.into_listener().ok()).map(Into::into);
             Server::new(handler, settings).serve(doors, shutdown.reached(1)).await;
@@ -188,15 +221,14 @@ async fn serve(hub: Rc<Hub>, place: Place, shutdown: Shutdown) {
     .await;
 }
 
-fn settings(node: &Node, serves: Serves) -> Settings {
+fn settings(node: &Node, serves: Serves, room: Option<Arc<Room>>) -> Settings {
     let plan = &node.plan;
     let mut settings = Settings { drain_timeout: plan.drain.timeout, ..Settings::default() };
     // Whoever reads a body bounds it, and answers what is too large in the API's form.
     settings.limits.body_bytes = u64::MAX;
-    if serves != Serves::Admin {
-        // What clients leave is the operators'.
-        settings.room.clone_from(&node.room);
-    }
+    settings.room = room;
+    // Who has shown that it is an operator stays, whoever else comes.
+    settings.vouching = serves == Serves::Admin;
     if serves != Serves::Sessions {
         // Each session that a message is for is a header of its own in kuiperbelt's API, which takes a megabyte of them.
         settings.limits.head_bytes = 1 << 20;

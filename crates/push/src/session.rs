@@ -20,6 +20,9 @@ use crate::hub::Hub;
 use crate::message::{Framing, Message};
 use crate::outbox::{Flushed, Outbox};
 
+/// What a client sends before its session is agreed to is kept up to this, bytes.
+const AHEAD: usize = 64 * 1024;
+
 /// With this many messages of a session waiting for the backend, its connection is not read on.
 const UPSTREAM_MESSAGES: usize = 16;
 
@@ -266,6 +269,35 @@ impl Session {
                 None
             }
         }
+    }
+}
+
+/// What a session's connection consists of when its request has been answered.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) stream: Stream,
+    /// What the peer has sent behind its request.
+    pub(crate) ahead: Vec<u8>,
+    /// Its place among the clients' connections, if they are bounded.
+    pub(crate) place: Option<oroshi_server::Place>,
+}
+
+impl Connection {
+    /// Ready once the client has left. What it says before that is kept, up to a bound (beyond it nobody looks), or thrown away.
+    pub(crate) fn poll_left(&mut self, hub: &Hub, keeps: bool, context: &mut Context<'_>) -> Poll<()> {
+        while self.ahead.len() < AHEAD {
+            let mut scratch = hub.scratch.borrow_mut();
+            let mut into = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut self.stream).poll_read(context, &mut into) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) if !into.filled().is_empty() => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+            }
+            if keeps {
+                self.ahead.extend_from_slice(into.filled());
+            }
+        }
+        Poll::Pending
     }
 }
 

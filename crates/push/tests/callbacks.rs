@@ -2,6 +2,7 @@
 
 mod hub;
 
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -13,7 +14,7 @@ use hub::{Got, Hub, PATIENCE, WebSocket};
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Shutdown};
 use oroshi_push::Plan;
 use oroshi_server::{Error, Exchange, Server, Settings};
-use oroshi_websocket::Kind;
+use oroshi_websocket::{Kind, encode};
 use serde_json::json;
 
 /// A request that the backend got.
@@ -338,6 +339,9 @@ fn answers_that_make_no_session_are_told_apart() {
             "/connect?keyless" => says(200),
             "/connect?empty" => Does::Says(200, vec![("X-Kuiperbelt-Session", Vec::new())], Vec::new()),
             "/connect?down" => Does::Says(503, vec![("Content-Type", b"text/x-sorry".to_vec())], b"later".to_vec()),
+            "/connect?twice" => with_key(&[("X-Kuiperbelt-Session", b"b")], b""),
+            "/connect?spoken" => with_key(&[("Sec-WebSocket-Protocol", b"a"), ("Sec-WebSocket-Protocol", b"b")], b""),
+            "/connect?odd" => Does::Says(200, vec![("X-Kuiperbelt-Session", b"gr\xfc\xdfe".to_vec())], Vec::new()),
             "/connect?made" => Does::Says(201, vec![("X-Kuiperbelt-Session", b"a".to_vec())], Vec::new()),
             _ => says(200),
         }
@@ -350,6 +354,9 @@ fn answers_that_make_no_session_are_told_apart() {
         ("/connect?latin", 502, "UTF-8"),
         ("/connect?keyless", 400, "X-Kuiperbelt-Session"),
         ("/connect?empty", 400, "X-Kuiperbelt-Session"),
+        ("/connect?twice", 502, "X-Kuiperbelt-Session more than once"),
+        ("/connect?spoken", 502, "Sec-WebSocket-Protocol more than once"),
+        ("/connect?odd", 502, "X-Kuiperbelt-Session is not UTF-8"),
         ("/connect?down", 503, "later"),
         ("/connect?made", 201, ""),
     ] {
@@ -362,7 +369,7 @@ fn answers_that_make_no_session_are_told_apart() {
     // Of the backend's own words only the 201 is a no.
     assert_eq!(
         status["callbacks"]["connect"],
-        json!({ "accepted": 1, "refused": 1, "failed": 6, "retried": 0, "crowded": 0 })
+        json!({ "accepted": 1, "refused": 1, "failed": 9, "retried": 0, "crowded": 0 })
     );
     assert_eq!(status["sessions"]["opened"]["websocket"], 1);
 }
@@ -410,6 +417,113 @@ fn a_storm_of_clients_costs_the_backend_only_those_that_it_is_asked_about() {
     let connect = hub.status()["callbacks"]["connect"].clone();
     assert_eq!((&connect["accepted"], &connect["crowded"], &connect["failed"]), (&json!(4), &json!(16), &json!(0)));
     drop(sessions);
+}
+
+/// Who leaves while the backend is asked about others has no turn any more.
+#[test]
+fn the_backend_is_not_asked_about_clients_that_have_left() {
+    const LEAVING: u64 = 3;
+    let (asked, may_answer) = (Arc::new(AtomicUsize::new(0)), Arc::new((Mutex::new(false), Condvar::new())));
+    let (counted, held) = (Arc::clone(&asked), Arc::clone(&may_answer));
+    let backend = hub::Backend::start(move |_| {
+        let number = counted.fetch_add(1, Ordering::SeqCst);
+        drop(held.1.wait_timeout_while(held.0.lock().unwrap(), PATIENCE, |open| !*open).unwrap());
+        agreed(number)
+    });
+    let hub = Hub::start(|plan| {
+        plan.callbacks.connect = backend.url("/connect");
+        plan.callbacks.connections = 1;
+        (plan.callbacks.queue, plan.callbacks.timeout) = (PATIENCE, PATIENCE);
+        plan.echo = true;
+    });
+    let connecting = |count: u64| drop(hub.until("the queue", |status| status["sessions"]["connecting"] == count));
+    let upgrade = [
+        ("Upgrade", "websocket"),
+        ("Connection", "Upgrade"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    let handshake = hub::head("GET", "/connect", &upgrade, None, false);
+    // What it says meanwhile is not lost.
+    let mut hello = Vec::new();
+    encode::masked_message(&mut hello, Kind::Text, b"hello", [1, 2, 3, 4]);
+    let (address, with_hello) = (hub.address, [handshake.clone(), hello].concat());
+    let open = |bytes: Vec<u8>| std::thread::spawn(move || WebSocket::handshake(hub::connect(address), &bytes));
+    let first = open(handshake.clone());
+    connecting(1);
+    let leaving: Vec<_> = (0..LEAVING)
+        .map(|_| {
+            let mut stream = hub::connect(address);
+            stream.write_all(&with_hello).unwrap();
+            stream
+        })
+        .collect();
+    connecting(1 + LEAVING);
+    let last = open(with_hello.clone());
+    connecting(2 + LEAVING);
+    drop(leaving);
+    connecting(2);
+    *may_answer.0.lock().unwrap() = true;
+    may_answer.1.notify_all();
+    let [_first, mut last] = [first, last].map(|open| open.join().unwrap().unwrap_or_else(|answer| panic!("{answer:?}")));
+    assert_eq!(last.text(), "hello");
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    let status = hub.status();
+    assert_eq!(
+        status["callbacks"]["connect"],
+        json!({ "accepted": 2, "refused": 0, "failed": 0, "retried": 0, "crowded": LEAVING })
+    );
+    assert_eq!(status["sessions"]["connect_errors"], LEAVING);
+}
+
+/// However much sessions say to a backend that does not answer, it is asked about clients that come.
+#[test]
+fn a_storm_of_messages_keeps_no_client_out() {
+    const TURNS: usize = 4;
+    const SESSIONS: usize = 3 * TURNS;
+    let (_folder, socket) = folder();
+    let backend = Backend::start(&socket, |called, target, _| match &*called.path {
+        "/connect" => agrees(target),
+        "/receive" => Does::Hangs,
+        _ => says(200),
+    });
+    let hub = hub(&socket, |plan| {
+        plan.callbacks.connections = TURNS;
+        plan.callbacks.queue = Duration::from_millis(100);
+    });
+    let mut sessions: Vec<WebSocket> =
+        (0..SESSIONS).map(|number| hub.websocket(&format!("/connect?{number}"))).collect();
+    sessions.iter_mut().for_each(|session| session.send(Kind::Text, b"x"));
+    hub.until("all were heard", |status| status["received"]["messages"] == SESSIONS);
+    (0..TURNS - 1).for_each(|_| drop(backend.next("/receive")));
+    for late in 0..TURNS {
+        WebSocket::open(hub.address, &format!("/connect?late-{late}"), &[]).unwrap_or_else(|answer| panic!("{answer:?}"));
+    }
+    assert_eq!(hub.status()["callbacks"]["connect"]["crowded"], 0);
+}
+
+/// With kuiperbelt's habits a session is served once the backend has agreed to it. A client that leaves before that ends its session all the
+/// same, whatever it has said.
+#[test]
+fn a_client_that_leaves_before_the_backend_has_agreed_is_noticed() {
+    let (_folder, socket) = folder();
+    let backend = Backend::start(&socket, |called, target, _| match &*called.path {
+        "/connect" => agrees(target),
+        "/establish" => Does::Hangs,
+        _ => says(200),
+    });
+    let hub = hub(&socket, |plan| plan.compat_ekbo = true);
+    for (key, says) in [("mute", false), ("loud", true)] {
+        let mut client = hub.websocket(&format!("/connect?{key}"));
+        assert_eq!(backend.next("/establish").session, key);
+        if says {
+            client.send(Kind::Text, b"x");
+        }
+        drop(client);
+        assert_eq!(backend.next("/close").session, key);
+        hub.until("it has gone", |status| status["sessions"]["current"] == 0);
+    }
+    assert_eq!(hub.status()["sessions"]["ended"]["client"], 2);
 }
 
 #[test]

@@ -353,6 +353,27 @@ fn a_node_freezes() {
     assert!(got[..first_after].contains(&GAP.to_owned()), "nobody told it: {got:?}");
 }
 
+/// In the moment in which NATS is back and the other nodes are not, what is published goes to nobody.
+#[test]
+fn what_is_published_before_the_others_are_back_is_counted() {
+    let Some(mut nats) = Nats::start("what_is_published_before_the_others_are_back_is_counted", &[]) else { return };
+    let hub = nats.node(2, quick);
+    let far = FarNode::start(&nats);
+    knows(&hub, 1);
+    until_all_answer(&hub, "before", 2);
+    nats.kill();
+    hub.until("that NATS is gone", |status| status["cluster"]["connected"] == false);
+    // It comes back when the test is over.
+    freeze(&far.child);
+    nats.restart();
+    knows(&hub, 0);
+    let unsent = counter(&hub, "unsent");
+    assert_eq!(nodes(&broadcast(&hub, "for nobody")), (2, 1));
+    assert_eq!(counter(&hub, "unsent"), unsent + 1);
+    signal(&far.child, Signal::CONT);
+    knows(&hub, 1);
+}
+
 /// The log has each trouble once and not at each try, and has it again after NATS was reached.
 #[test]
 fn the_log_says_when_nats_is_away_and_when_it_is_back() {

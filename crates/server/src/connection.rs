@@ -49,9 +49,11 @@ pub(crate) async fn run<F: Future<Output = Result<bool, Error>> + 'static>(
 async fn begin(accepted: Box<Accepted>) -> Option<Rc<Wire>> {
     let Accepted { seated, stream, tls } = *accepted;
     let core = Rc::clone(&seated.core);
-    if core.closing.get() {
-        // Accepted in the last moment: whether its request is there already is known after the next look at the sockets.
+    if core.closing.get() || core.settings.vouching {
+        // Accepted in the last moment, or to be judged by its request: whether that is there already is known after the next look at the
+        // sockets.
         tokio::task::yield_now().await;
+        seated.doubt();
     }
     let stream = match tls {
         None => stream,

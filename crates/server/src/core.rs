@@ -33,9 +33,11 @@ pub(crate) struct Core {
     pub(crate) closing: Cell<bool>,
     /// Rung when the shutdown begins.
     pub(crate) closing_began: Notify,
-    /// Rung when a seat becomes free.
+    /// Rung when a seat becomes free, or can be made free.
     pub(crate) seat_freed: Notify,
     seats: RefCell<Vec<Rc<Seat>>>,
+    /// How many connections there have been.
+    seated: Cell<u64>,
     now: Cell<u64>,
     date: Cell<[u8; HTTP_DATE_BYTES]>,
 }
@@ -52,6 +54,7 @@ impl Core {
             closing_began: Notify::new(),
             seat_freed: Notify::new(),
             seats: RefCell::default(),
+            seated: Cell::new(0),
             now: Cell::new(0),
             date: Cell::new([0; HTTP_DATE_BYTES]),
         };
@@ -80,37 +83,80 @@ impl Core {
             || self.settings.room.as_ref().is_some_and(|room| room.is_full())
     }
 
-    /// Ends connections that have waited without a request for too long, as others wait for their places: an eighth of them, those that have
-    /// waited for longest. Returns how many; their places are free once their tasks have ended.
+    /// Ends connections, as others wait for their places. Where handlers vouch for connections that is the oldest one that nobody has vouched
+    /// for. Elsewhere, and if there is none on any core, it is an eighth of those that have waited without a request for too long, those that
+    /// have waited for longest. Returns how many; their places are free once their tasks have ended.
     pub(crate) fn make_room(&self) -> usize {
-        let now = self.now.get();
-        let is_long = |seat: &&Rc<Seat>| seat.waits_since.get().saturating_add(self.ticks.crowded) <= now;
+        let room = self.settings.room.as_ref();
         let seats = self.seats.borrow();
-        let mut waiting: Vec<&Rc<Seat>> = seats.iter().filter(is_long).collect();
-        let count = waiting.len().div_ceil(8);
-        if count > 0 {
-            waiting.select_nth_unstable_by_key(count - 1, |seat| seat.waits_since.get());
-        }
-        for seat in &waiting[..count] {
+        let unproven = seats.iter().filter(|seat| seat.standing.get() == Standing::Unproven);
+        let going: Vec<&Rc<Seat>> = match unproven.min_by_key(|seat| seat.number) {
+            Some(oldest) => vec![oldest],
+            None if room.is_some_and(|room| room.has_unproven()) => Vec::new(),
+            None => self.longest_waiting(&seats),
+        };
+        for seat in &going {
             seat.works();
+            self.settle(seat);
             if let Some(task) = seat.task.take() {
                 task.abort();
             }
             self.counters.count_error(ErrorKind::Crowded);
         }
-        count
+        if let Some(room) = room {
+            room.tell_crowding(going.len());
+        }
+        going.len()
     }
 
-    /// Takes a connection in; it leaves when the guard is dropped.
+    /// An eighth of the connections that have waited without a request for too long: those that have waited for longest.
+    fn longest_waiting<'s>(&self, seats: &'s [Rc<Seat>]) -> Vec<&'s Rc<Seat>> {
+        let now = self.now.get();
+        let is_long = |seat: &&Rc<Seat>| seat.waits_since.get().saturating_add(self.ticks.crowded) <= now;
+        let mut waiting: Vec<&Rc<Seat>> = seats.iter().filter(is_long).collect();
+        let count = waiting.len().div_ceil(8);
+        if count > 0 {
+            waiting.select_nth_unstable_by_key(count - 1, |seat| seat.waits_since.get());
+        }
+        waiting.truncate(count);
+        waiting
+    }
+
+    /// Takes a connection in, unless the room that it shares with other cores is full; it leaves when the guard is dropped.
+    pub(crate) fn try_seat(self: &Rc<Self>) -> Option<Seated> {
+        let place = match &self.settings.room {
+            Some(room) => Some(room.try_enter()?),
+            None => None,
+        };
+        Some(self.seat_at(place))
+    }
+
+    /// As [`try_seat`](Self::try_seat), however full the room is.
     pub(crate) fn seat(self: &Rc<Self>) -> Seated {
-        let seat = Rc::new(Seat::default());
+        self.seat_at(self.settings.room.as_ref().map(Room::enter))
+    }
+
+    fn seat_at(self: &Rc<Self>, place: Option<Place>) -> Seated {
+        let number = self.seated.get();
+        self.seated.set(number + 1);
+        let seat = Rc::new(Seat { number, ..Seat::default() });
         seat.waits(self.now.get());
         let mut seats = self.seats.borrow_mut();
         seat.place.set(seats.len());
         seats.push(Rc::clone(&seat));
         self.counters.count_accepted();
-        let place = self.settings.room.as_ref().map(Room::enter);
-        Seated { core: Rc::clone(self), seat, _place: place }
+        if let Some(room) = self.settings.room.as_ref().filter(|_| self.settings.vouching) {
+            room.add_unproven();
+        }
+        Seated { core: Rc::clone(self), seat, place: RefCell::new(place) }
+    }
+
+    /// From here on a connection is not ended for being one that nobody has vouched for.
+    fn settle(&self, seat: &Seat) {
+        let was_settled = seat.standing.replace(Standing::Settled) == Standing::Settled;
+        if let Some(room) = self.settings.room.as_ref().filter(|_| self.settings.vouching && !was_settled) {
+            room.remove_unproven();
+        }
     }
 
     /// Resolves once a shutdown has begun.
@@ -194,9 +240,24 @@ pub(crate) struct Seat {
     pub(crate) write: Limit,
     /// Since which tick it has waited for a request, or for the rest of its head.
     waits_since: Cell<u64>,
+    standing: Cell<Standing>,
+    /// How many connections of this core came before it.
+    number: u64,
     /// The connection's task, to cut it off.
     task: RefCell<Option<AbortHandle>>,
     place: Cell<usize>,
+}
+
+/// Whether a connection may be ended because nobody has vouched for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Standing {
+    /// Not yet: whether its request has come with it was not looked at.
+    #[default]
+    Fresh,
+    /// It may.
+    Unproven,
+    /// It may not: the handler has vouched for it, or it ends already.
+    Settled,
 }
 
 impl Default for Seat {
@@ -205,6 +266,8 @@ impl Default for Seat {
             read: Limit::default(),
             write: Limit::default(),
             waits_since: Cell::new(u64::MAX),
+            standing: Cell::default(),
+            number: 0,
             task: RefCell::default(),
             place: Cell::default(),
         }
@@ -287,11 +350,33 @@ impl Limit {
 pub(crate) struct Seated {
     pub(crate) core: Rc<Core>,
     pub(crate) seat: Rc<Seat>,
-    _place: Option<Place>,
+    place: RefCell<Option<Place>>,
+}
+
+impl Seated {
+    /// The connection may be ended for others from here on, unless the handler vouches for it: what came with it is at hand.
+    pub(crate) fn doubt(&self) {
+        if self.core.settings.vouching && self.seat.standing.get() == Standing::Fresh {
+            self.seat.standing.set(Standing::Unproven);
+            // Whoever waits for a place may take this one.
+            self.core.seat_freed.notify_waiters();
+        }
+    }
+
+    /// The handler vouches for the connection.
+    pub(crate) fn vouch(&self) {
+        self.core.settle(&self.seat);
+    }
+
+    /// The place in the room, for whoever has the connection from here on.
+    pub(crate) fn take_place(&self) -> Option<Place> {
+        self.place.take()
+    }
 }
 
 impl Drop for Seated {
     fn drop(&mut self) {
+        self.core.settle(&self.seat);
         let place = self.seat.place.get();
         let mut seats = self.core.seats.borrow_mut();
         seats.swap_remove(place);
@@ -361,6 +446,40 @@ mod tests {
         let left: Vec<usize> = (0..20).filter(|&at| seats[at].seat.waits_since.get() == u64::MAX).collect();
         assert_eq!(left, [17, 18, 19]);
         assert_eq!(core.counters.counts().error(ErrorKind::Crowded), 2);
+    }
+
+    #[test]
+    fn the_oldest_that_nobody_has_vouched_for_makes_room_first() {
+        let room = Room::new(10);
+        let vouching = || Settings { room: Some(Arc::clone(&room)), vouching: true, ..Settings::default() };
+        let (core, other) = (Rc::new(Core::new(vouching())), Rc::new(Core::new(vouching())));
+        let seats: Vec<Seated> = (0..5).map(|_| core.try_seat().unwrap()).collect();
+        let ended = || -> Vec<usize> {
+            core.make_room();
+            let is_ended = |seat: &Seat| seat.standing.get() == Standing::Settled && seat.waits_since.get() == u64::MAX;
+            (0..5).filter(|&at| is_ended(&seats[at].seat)).collect()
+        };
+        // Nobody has looked at what came with the first. The second is known. Of the others the oldest goes, though it is busy.
+        seats[1..].iter().for_each(Seated::doubt);
+        seats[1].vouch();
+        seats[2].seat.works();
+        assert_eq!(ended(), [2]);
+        assert_eq!(ended(), [2, 3]);
+        assert_eq!(ended(), [2, 3, 4]);
+        // As long as there is one, be it too fresh, or on another core, no other goes, however long it has waited.
+        core.now.set(1000);
+        assert_eq!(ended(), [2, 3, 4]);
+        let stranger = other.try_seat().unwrap();
+        seats[0].doubt();
+        seats[0].vouch();
+        seats[0].seat.waits(999);
+        assert_eq!(ended(), [2, 3, 4]);
+        drop(stranger);
+        assert!(!room.has_unproven());
+        assert_eq!(ended(), [1, 2, 3, 4], "it has waited since the start");
+        assert_eq!(core.counters.counts().error(ErrorKind::Crowded), 4);
+        drop(seats);
+        assert_eq!((room.held(), room.has_unproven()), (0, false));
     }
 
     #[test]

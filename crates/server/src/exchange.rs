@@ -10,6 +10,7 @@ use crate::body::RequestBody;
 use crate::core::Core;
 use crate::error::Error;
 use crate::reply::Reply;
+use crate::room::Place;
 use crate::wire::Wire;
 
 /// What answers requests. One value serves all connections of a core, so it keeps what it changes in cells; its
@@ -143,6 +144,19 @@ impl<'a> Exchange<'a> {
         let stream = self.wire.take_stream().ok_or(Error::Misuse("the connection was handed off already"))?;
         self.reply.tunnel_begun();
         Ok((stream, self.body.take_leftover(), chunked))
+    }
+
+    /// Vouches for the connection: it has shown that it is one that the server is for. Means something with
+    /// [`vouching`](crate::Settings::vouching), and holds for as long as the connection does.
+    pub fn vouch(&self) {
+        self.wire.seated().vouch();
+    }
+
+    /// The connection's place in the [`Room`](crate::Room) that it counts in, for whoever has the connection after
+    /// [`upgrade`](Self::upgrade) or [`detach`](Self::detach): it counts there until the place is dropped. `None` without a room, and the
+    /// second time. A connection whose place is not taken counts until the handler ends.
+    pub fn take_place(&self) -> Option<Place> {
+        self.wire.seated().take_place()
     }
 
     /// The peer's address; `None` for most clients on a unix socket, or when the connection is gone. A system call.

@@ -45,6 +45,7 @@
 //! 3. [`Server`] (`serve`): accepting, shutting down. `connection`: one connection's life.
 //! 4. [`page`]: which requests pages in browsers make, for servers that take orders.
 //! 5. `wire`: reads and writes. `core`: what connections share; [`Room`] (`room`): what cores share. `counters`.
+//! 6. [`Seldom`] (`seldom`): lines of a log that come now and then.
 
 mod body;
 mod connection;
@@ -55,6 +56,7 @@ mod exchange;
 pub mod page;
 mod reply;
 mod room;
+mod seldom;
 mod serve;
 mod settings;
 mod wire;
@@ -64,6 +66,7 @@ pub use counters::{Counters, Counts, ErrorKind};
 pub use error::{Error, Wait};
 pub use exchange::{Closing, Exchange, Handler, Refused};
 pub use reply::Reply;
-pub use room::{Place, Room};
+pub use room::{Crowding, Place, Room};
+pub use seldom::Seldom;
 pub use serve::{Door, Server};
 pub use settings::Settings;

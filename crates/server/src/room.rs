@@ -1,7 +1,14 @@
 //! Connections that the servers of several cores may hold together.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::seldom::Seldom;
+
+/// The least time between two calls of [`Room::telling`]'s function.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// A bound on connections over all servers that share it, so that clients leave descriptors for whoever does not share it: operators, what is
 /// behind, files.
@@ -10,19 +17,55 @@ pub struct Room {
     most: usize,
     held: AtomicUsize,
     waiting: AtomicUsize,
+    unproven: AtomicUsize,
+    told: Option<Told>,
+}
+
+/// What [`Room::telling`] tells: the room is full, and somebody waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crowding {
+    /// How many connections there are.
+    pub held: usize,
+    /// How many there may be.
+    pub most: usize,
+    /// How many were ended to make room since this was told last.
+    pub ended: u64,
+}
+
+/// The function that is told of crowding, and when it was.
+struct Told {
+    seldom: Mutex<Seldom>,
+    tell: Box<dyn Fn(Crowding) + Send + Sync>,
 }
 
 impl Room {
-    /// Room for `most` connections. Each listener of each core may accept one more in the moment in which the last place is taken.
+    /// Room for `most` connections. Each listener of each core may hold one more, which it has accepted and which waits for its place.
     #[must_use]
     pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Room { most, held: AtomicUsize::new(0), waiting: AtomicUsize::new(0) })
+        Arc::new(Room::with(most, None))
     }
 
-    /// Takes a place, also where there is none: for a connection that was accepted already, such as one that was
-    /// [handed off](crate::Exchange::upgrade). Dropping it gives it back.
+    /// As [`new`](Self::new). `tell` is called when somebody wants a place and there is none, at most once in ten seconds.
     #[must_use]
-    pub fn enter(self: &Arc<Self>) -> Place {
+    pub fn telling(most: usize, tell: impl Fn(Crowding) + Send + Sync + 'static) -> Arc<Self> {
+        let told = Told { seldom: Mutex::new(Seldom::every(TELL_EVERY)), tell: Box::new(tell) };
+        Arc::new(Room::with(most, Some(told)))
+    }
+
+    fn with(most: usize, told: Option<Told>) -> Self {
+        let none = AtomicUsize::default;
+        Room { most, held: none(), waiting: none(), unproven: none(), told }
+    }
+
+    /// Takes a place, if there is one. Dropping it gives it back.
+    pub(crate) fn try_enter(self: &Arc<Self>) -> Option<Place> {
+        let more = |held: usize| (held < self.most).then_some(held + 1);
+        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Place(Arc::clone(self)))
+    }
+
+    /// Takes a place, also where there is none: at the end, for clients that believe to be connected.
+    pub(crate) fn enter(self: &Arc<Self>) -> Place {
         self.held.fetch_add(1, Ordering::Relaxed);
         Place(Arc::clone(self))
     }
@@ -56,6 +99,36 @@ impl Room {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Wanted(self)
     }
+
+    /// Whether there are connections that nobody has vouched for yet.
+    pub(crate) fn has_unproven(&self) -> bool {
+        self.unproven.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts one more connection that nobody has vouched for.
+    pub(crate) fn add_unproven(&self) {
+        self.unproven.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts out a connection that has ended, or that somebody has vouched for.
+    pub(crate) fn remove_unproven(&self) {
+        self.unproven.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Tells, at most every [`TELL_EVERY`], that somebody wants a place while the room is full. `ended`: so many connections were ended for that.
+    pub(crate) fn tell_crowding(&self, ended: usize) {
+        let Some(Told { seldom, tell }) = self.told.as_ref().filter(|_| self.is_full()) else { return };
+        let due = seldom.lock().unwrap_or_else(PoisonError::into_inner).add(ended as u64, Instant::now());
+        if let Some(ended) = due {
+            tell(Crowding { held: self.held(), most: self.most, ended });
+        }
+    }
+}
+
+impl fmt::Debug for Told {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Told").field("seldom", &self.seldom).finish_non_exhaustive()
+    }
 }
 
 /// A connection's place in a [`Room`].
@@ -75,5 +148,42 @@ pub(crate) struct Wanted<'r>(&'r Room);
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_never_more_than_there_may_be() {
+        const MOST: usize = 3;
+        let room = Room::new(MOST);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        let place = room.try_enter();
+                        assert!(room.held() <= MOST, "{} of {MOST}", room.held());
+                        drop(place);
+                    }
+                });
+            }
+        });
+        assert_eq!(room.held(), 0);
+        let places: Vec<_> = (0..5).map_while(|_| room.try_enter()).collect();
+        assert_eq!((places.len(), room.is_full()), (MOST, true));
+    }
+
+    #[test]
+    fn that_there_is_no_room_is_told_once_with_what_was_ended() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tells = Arc::clone(&told);
+        let room = Room::telling(1, move |crowding| tells.lock().unwrap().push(crowding));
+        room.tell_crowding(1);
+        assert!(told.lock().unwrap().is_empty(), "there is room");
+        let _place = room.enter();
+        (0..1000).for_each(|_| room.tell_crowding(1));
+        assert_eq!(*told.lock().unwrap(), [Crowding { held: 1, most: 1, ended: 1 }]);
     }
 }

@@ -11,7 +11,7 @@ use oroshi_net::{Listener, ServerTls, Stream};
 use tokio::task::JoinSet;
 
 use crate::connection::{self, Accepted, Begin, Turns};
-use crate::core::Core;
+use crate::core::{Core, Seated};
 use crate::counters::{Counters, ErrorKind};
 use crate::error::Error;
 use crate::exchange::Handler;
@@ -103,14 +103,14 @@ impl<H: Handler> Server<H> {
 /// Accepts from one listener until the shutdown.
 async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
     let turns = Rc::new(Turns::new(move |wire, input| connection::take_turn(wire, Rc::clone(&handler), input)));
-    let seat = |stream: Stream| seat(Accepted { seated: core.seat(), stream, tls: door.tls.clone() }, &turns);
+    let seat = |seated: Seated, stream: Stream| seat(Accepted { seated, stream, tls: door.tls.clone() }, &turns);
     while !core.closing.get() {
         if core.is_full() {
-            until_room(&core, &door.listener).await;
+            until_room(&core, door.listener.has_waiting()).await;
             continue;
         }
         match until(door.listener.accept(), core.until_closing()).await {
-            Some(Ok(stream)) => seat(stream),
+            Some(Ok(stream)) => seat(place(&core).await, stream),
             Some(Err(error)) => {
                 core.counters.count_error(ErrorKind::Accept);
                 if error.is_fatal() {
@@ -129,7 +129,7 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
         // Unconstrained, as tokio has a task wait now and then though there is something to take: here, that is the end.
         let waiting = tokio::task::unconstrained(door.listener.accept());
         match until(waiting, std::future::ready(())).await {
-            Some(Ok(stream)) => seat(stream),
+            Some(Ok(stream)) => seat(core.seat(), stream),
             _ => return,
         }
         if taken % TURN == 0 {
@@ -138,10 +138,21 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
     }
 }
 
-/// Waits until there may be room, or the shutdown has begun. Where a client waits for it, those make room that have no request.
-async fn until_room(core: &Core, listener: &Listener) {
+/// A place for a connection that was accepted: another core may have taken the last one meanwhile. Once the shutdown has begun whoever was
+/// accepted has one.
+async fn place(core: &Rc<Core>) -> Seated {
+    while !core.closing.get() {
+        if let Some(seated) = core.try_seat() {
+            return seated;
+        }
+        until_room(core, true).await;
+    }
+    core.seat()
+}
+
+/// Waits until there may be room, or the shutdown has begun. `is_wanted`: a client waits for it, so others make room.
+async fn until_room(core: &Core, is_wanted: bool) {
     let freed = core.seat_freed.notified();
-    let is_wanted = listener.has_waiting();
     let _wanted = core.settings.room.as_ref().filter(|_| is_wanted).map(|room| room.want());
     if is_wanted {
         core.make_room();

@@ -53,6 +53,10 @@ pub struct Settings {
     pub connections: usize,
     /// A bound on the connections of several cores together, as `connections` is one for each.
     pub room: Option<Arc<Room>>,
+    /// Whether handlers vouch for connections ([`Exchange::vouch`](crate::Exchange::vouch)), for servers that are for a few who show who they
+    /// are. At the cap the oldest connection that nobody has vouched for is ended to make room, whatever it does and however young it is, but
+    /// not before its request was taken that came with it. The others are ended for others only where there is no such connection.
+    pub vouching: bool,
     /// For how long a connection may be without a whole request head where others wait for its place.
     pub crowded_timeout: Duration,
     /// Whether answers get a `Date` header (unless the handler gives one), as RFC 9110 section 6.6.1 asks of an origin
@@ -77,6 +81,7 @@ impl Default for Settings {
             drain_bytes: 64 * 1024,
             connections: 100_000,
             room: None,
+            vouching: false,
             crowded_timeout: Duration::from_secs(1),
             date: true,
         }

@@ -103,6 +103,10 @@ impl Wire {
         &self.seated.seat
     }
 
+    pub(crate) fn seated(&self) -> &Seated {
+        &self.seated
+    }
+
     /// Looks at the stream, if the connection still has it.
     pub(crate) fn with_stream<T>(&self, look: impl FnOnce(&Stream) -> T) -> Option<T> {
         self.stream.borrow().as_ref().map(look)

@@ -93,8 +93,18 @@ pub struct Gate {
 impl Gate {
     /// Starts one that listens at `public.sock` and, for operators, at `admin.sock`. `{dir}` in the configuration is the folder.
     pub fn start(folder: tempfile::TempDir, config: &str) -> Gate {
+        Gate::start_by(oroshi(), folder, config)
+    }
+
+    /// As [`start`](Self::start), behind a hard limit on descriptors.
+    pub fn start_with_descriptors(descriptors: u32, folder: tempfile::TempDir, config: &str) -> Gate {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")).arg(oroshi().get_program());
+        Gate::start_by(shell, folder, config)
+    }
+
+    fn start_by(mut command: Command, folder: tempfile::TempDir, config: &str) -> Gate {
         configure(folder.path(), config);
-        let mut command = oroshi();
         command.args(["gate", "--config", "gate.toml"]).current_dir(folder.path());
         Gate { process: Process::start(&mut command, "serving"), folder }
     }

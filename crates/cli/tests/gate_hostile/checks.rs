@@ -266,8 +266,8 @@ answer = { status = 200 }
 #[test]
 fn a_check_shows_the_limits_that_are_in_force() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("gate.toml"), "[listen]\npublic = \":0\"\n[[route]]\nanswer = { status = 200 }\n")
-        .unwrap();
+    let config = "threads = 2\n[listen]\npublic = \":0\"\nadmin = \"unix:a.sock\"\n[[route]]\nanswer = { status = 200 }\n";
+    fs::write(folder.path().join("gate.toml"), config).unwrap();
     let limited = |command: &str| {
         let script = format!("ulimit -n 1000 && {command}");
         let mut shell = std::process::Command::new("bash");
@@ -279,6 +279,9 @@ fn a_check_shows_the_limits_that_are_in_force() {
     }
     let checked = limited("exec \"$0\" gate --check");
     assert_eq!(checked.code, Some(0), "{checked:?}");
-    assert!(checked.out.contains("\nconnections = 372\n"), "{}", checked.out);
-    assert!(checked.err.contains("limits.connections is taken for 372: "), "{}", checked.err);
+    // How many descriptors are open when it starts is not its doing alone.
+    let in_force = checked.out.lines().find_map(|line| line.strip_prefix("connections = ")).unwrap();
+    let told = format!("limits.connections is taken for {in_force}, beside 64 of operators: ");
+    assert!(checked.err.contains(&told), "{}", checked.err);
+    assert!((370..=400).contains(&in_force.parse::<u32>().unwrap()), "{in_force}");
 }

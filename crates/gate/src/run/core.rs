@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use oroshi_net::{BoundListener, Listener, Shutdown};
-use oroshi_server::{Error, Exchange, Handler, Refused, Server, Settings};
+use oroshi_server::{Error, Exchange, Handler, Refused, Room, Server, Settings};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
@@ -27,7 +27,7 @@ const FLUSH: Duration = Duration::from_millis(500);
 /// What a core is told.
 pub(super) enum Job {
     /// This plan is to be made ready, with these sockets, which are new. Whether it is, is to be said.
-    Prepare { works: Arc<Works>, open: Vec<(Door, BoundListener)>, ready: mpsc::Sender<Result<(), RunError>> },
+    Prepare { works: Arc<Works>, open: Vec<Open<BoundListener>>, ready: mpsc::Sender<Result<(), RunError>> },
     /// What was made ready is in force; these addresses are no longer listened on.
     Switch { close: Vec<Door> },
     /// What was made ready will not be. This is dropped when it is gone, its sockets among it.
@@ -44,11 +44,19 @@ impl std::fmt::Debug for Job {
     }
 }
 
+/// A core's listener at a door.
+pub(super) struct Open<L> {
+    pub(super) door: Door,
+    pub(super) listener: L,
+    /// What bounds the door's connections on all cores together, if it is one for operators.
+    pub(super) room: Option<Arc<Room>>,
+}
+
 /// A plan that is ready.
 struct Ready {
     works: Arc<Works>,
     desks: Vec<Rc<Desk>>,
-    listeners: Vec<(Door, Listener)>,
+    listeners: Vec<Open<Listener>>,
 }
 
 /// What stays on a core, whatever plan is in force.
@@ -118,10 +126,10 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
                         first
                     }
                 };
-                for (door, listener) in listeners {
+                for listener in listeners {
                     let ended = Shutdown::new();
-                    open.insert(door.address.clone(), ended.clone());
-                    serving.spawn_local(serve(Rc::clone(place), door, listener, shutdown.clone(), ended));
+                    open.insert(listener.door.address.clone(), ended.clone());
+                    serving.spawn_local(serve(Rc::clone(place), listener, shutdown.clone(), ended));
                 }
             }
         }
@@ -150,9 +158,9 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
 
 impl Core {
     /// Makes this core's part of a plan.
-    async fn prepare(&self, works: Arc<Works>, open: Vec<(Door, BoundListener)>) -> Result<Ready, RunError> {
-        let register = |(door, listener): (Door, BoundListener)| match listener.into_listener() {
-            Ok(listener) => Ok((door, listener)),
+    async fn prepare(&self, works: Arc<Works>, open: Vec<Open<BoundListener>>) -> Result<Ready, RunError> {
+        let register = |Open { door, listener, room }: Open<BoundListener>| match listener.into_listener() {
+            Ok(listener) => Ok(Open { door, listener, room }),
             Err(source) => Err(RunError::Register { address: door.address, source }),
         };
         let listeners = open.into_iter().map(register).collect::<Result<_, _>>()?;
@@ -204,9 +212,10 @@ async fn flush(place: Place) {
 }
 
 /// Serves an address until it is closed, or all is.
-async fn serve(place: Place, door: Door, listener: Listener, shutdown: Shutdown, ended: Shutdown) {
+async fn serve(place: Place, open: Open<Listener>, shutdown: Shutdown, ended: Shutdown) {
+    let Open { door, listener, room } = open;
     let works = Arc::clone(&place.borrow().works);
-    let settings = settings(&works);
+    let settings = Settings { room, vouching: door.serves == Serves::Admin, ..settings(&works) };
     let until = || {
         let (shutdown, ended) = (shutdown.clone(), ended.clone());
         async move {

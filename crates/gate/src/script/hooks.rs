@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use mlua::{AnyUserData, FromLua, IntoLua, Lua, Table, Value};
 use oroshi_lookup::value;
+use oroshi_server::Seldom;
 use tokio::task::JoinSet;
 
 use super::request::Request;
 use super::response::Response;
 use super::{Counters, ErrorKind, Hook, HookCounts, Reply, Script, ScriptError, ScriptSettings};
 use crate::forward::{Inspect, Inspected, Looking, Verdict};
-use crate::seldom::Seldom;
 
 /// How many calls of `on_log` may be under way on one core. Beyond that requests are not told.
 const MOST_LOGS: usize = 1000;

@@ -6,9 +6,9 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use oroshi_net::{Connector, ConnectorOptions};
+use oroshi_server::Seldom;
 
 use super::clock::Clock;
-use crate::seldom::Seldom;
 
 /// How much one read takes in at most, in bytes.
 const SCRATCH_BYTES: usize = 64 * 1024;

@@ -1,12 +1,16 @@
 //! `GET /connect`: from a request to a session, over whichever transport the client speaks.
 
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use oroshi_http1::RequestHead;
 use oroshi_net::Stream;
-use oroshi_server::{Error, Exchange, Room};
+use oroshi_server::{Error, Exchange, RequestBody};
 use oroshi_websocket::handshake::{Opening, Refusal};
 use oroshi_websocket::{CloseCode, Kind};
 use rustix::net::sockopt;
@@ -18,7 +22,7 @@ use crate::hub::{Hub, NoSession};
 use crate::message::{Framing, Message};
 use crate::origin;
 use crate::plan::{Plan, Transports};
-use crate::session::{Reason, Session};
+use crate::session::{Connection, Reason, Session};
 
 /// Opens a session.
 pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
@@ -37,9 +41,10 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
         return Problem::busy(FULL).for_page(origins, &head).send(exchange).await;
     }
     let Asked { framing, opening, mut groups, of_page } = asked;
-    let Welcome { key, groups: backends, hello, protocol } = match ask(hub, &head).await {
-        Ok(welcome) => welcome,
-        Err(refusal) => return refuse(hub, exchange, &refusal).await,
+    let Welcome { key, groups: backends, hello, protocol } = match ask(hub, &head, &mut exchange.body).await {
+        Some(Ok(welcome)) => welcome,
+        Some(Err(refusal)) => return refuse(hub, exchange, &refusal).await,
+        None => return Err(Error::Io(io::ErrorKind::ConnectionAborted.into())),
     };
     let protocol = match opening.map_or(Ok(None), |opening| choose(hub, &opening, protocol.as_deref())) {
         Ok(protocol) => protocol,
@@ -69,7 +74,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             let mut fields = vec![("Upgrade", &b"websocket"[..]), ("Sec-WebSocket-Accept", accept.as_bytes())];
             fields.extend(protocol.map(|protocol| ("Sec-WebSocket-Protocol", protocol)));
             let (stream, ahead) = exchange.upgrade(101, &fields).await?;
-            session.serve(stream, ahead);
+            session.serve(Connection { stream, ahead, place: exchange.take_place() });
         }
         Framing::Events { .. } | Framing::Lines { .. } => {
             let kind: &[u8] = match framing {
@@ -85,7 +90,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             fields.extend(origin::fields(origins, &head));
             let (stream, _, _) = exchange.detach(200, &fields).await?;
             watch_peer(hub, &stream);
-            session.serve(stream, Vec::new());
+            session.serve(Connection { stream, ahead: Vec::new(), place: exchange.take_place() });
         }
     }
     Ok(())
@@ -104,15 +109,15 @@ impl Opened<'_> {
     }
 
     /// Serves its connection, and has the backend agree.
-    fn serve(self, stream: Stream, ahead: Vec<u8>) {
+    fn serve(self, connection: Connection) {
         let hub = Rc::clone(self.hub);
         let Some(session) = self.keep() else { return };
         let asks = hub.plan().callbacks.establish.is_some();
         if asks && hub.plan().compat_ekbo {
-            tokio::task::spawn_local(serve_once_agreed(hub, session, stream, ahead));
+            tokio::task::spawn_local(serve_once_agreed(hub, session, connection));
             return;
         }
-        hub.serve(&session, stream, ahead);
+        hub.serve(&session, connection);
         if !asks {
             return;
         }
@@ -138,11 +143,18 @@ impl Drop for Opened<'_> {
 }
 
 /// As kuiperbelt does: nothing is written before the backend has agreed. What is sent to the session until then waits for it.
-async fn serve_once_agreed(hub: Rc<Hub>, session: Rc<Session>, stream: Stream, ahead: Vec<u8>) {
-    // Nobody else counts its connection meanwhile.
-    let _place = hub.node.room.as_ref().map(Room::enter);
-    match session.unless_over(hub.callbacks.establish(&session.key)).await {
-        Ok(true) => hub.serve(&session, stream, ahead),
+async fn serve_once_agreed(hub: Rc<Hub>, session: Rc<Session>, mut connection: Connection) {
+    let is_websocket = session.framing == Framing::WebSocket;
+    let agreed = {
+        let agreed = pin!(session.unless_over(hub.callbacks.establish(&session.key)));
+        let left = pin!(poll_fn(|context| connection.poll_left(&hub, is_websocket, context)));
+        match select(agreed, left).await {
+            Either::Left((agreed, _)) => agreed,
+            Either::Right(_) => Err(Reason::Client),
+        }
+    };
+    match agreed {
+        Ok(true) => hub.serve(&session, connection),
         Ok(false) => {
             session.tells_close.set(false);
             hub.remove(&session, Reason::Closed);
@@ -300,17 +312,23 @@ fn accepts_events(head: &RequestHead<'_>) -> bool {
         .any(|kind| kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
 }
 
-/// Asks the backend whether the client is welcome.
-async fn ask(hub: &Rc<Hub>, head: &RequestHead<'_>) -> Result<Welcome, callbacks::Refusal> {
+/// Asks the backend whether the client is welcome. `None`: the client has left before its turn came.
+async fn ask(
+    hub: &Rc<Hub>,
+    head: &RequestHead<'_>,
+    body: &mut RequestBody<'_>,
+) -> Option<Result<Welcome, callbacks::Refusal>> {
     let counters = &hub.counters;
     counters.connecting.set(counters.connecting.get() + 1);
     let _done = Done(hub);
-    let asked = hub.callbacks.connect(head).await;
-    if let Err(refusal) = &asked {
+    let asked = hub.callbacks.connect(head, body.peer_closed()).await;
+    let counter = match &asked {
+        Some(Ok(_)) => return asked,
         // A backend that says no has done its work.
-        let counter = if refusal.status == 403 { &counters.connect_refused } else { &counters.connect_errors };
-        counter.set(counter.get() + 1);
-    }
+        Some(Err(refusal)) if refusal.status == 403 => &counters.connect_refused,
+        _ => &counters.connect_errors,
+    };
+    counter.set(counter.get() + 1);
     asked
 }
 

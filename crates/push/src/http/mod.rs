@@ -60,6 +60,7 @@ async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Re
     if !answer::is_authorized(plan, exchange) {
         return answer::unauthorized(exchange).await;
     }
+    exchange.vouch();
     if path == paths.send {
         return kuiperbelt::send(hub, exchange).await;
     }

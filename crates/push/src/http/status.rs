@@ -190,7 +190,7 @@ fn cluster_metrics(metrics: &mut Metrics, counts: &LinkCounts) {
         ("cluster_incomplete_receipts_total", "Receipts in which a node is missing", counts.incomplete),
         (
             "cluster_unsent_total",
-            "Requests that went to no other node, as NATS was lost, slow, or takes less",
+            "Requests that went to no other node, as NATS was lost, is just back, slow, or takes less",
             counts.unsent,
         ),
         ("cluster_late_replies_total", "Replies of other nodes that nobody waited for any more", counts.late),
