@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use oroshi_bench::Draft;
+use oroshi_stats::Shape;
 use oroshi_stats::compare::Verdict;
 use serde::{Deserialize, Serialize};
 
 use super::report::COVERAGE;
 use super::simulated::{Noise, cpu_rules};
-use super::{CONNECTIONS, DELAYS_MS, Scenario, Shape, Trial, simulate_one};
+use super::{CONNECTIONS, DELAYS_MS, Scenario, Trial, simulate_one};
 use crate::follow::Follow;
 use crate::metric::Metric;
 use crate::plan::{Cell, Experiment, Load, Ready, Rules, Server, Stop, Variant};

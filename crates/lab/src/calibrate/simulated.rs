@@ -10,11 +10,11 @@ use std::time::Duration;
 use fastrand::Rng;
 use oroshi_bench::Draft;
 use oroshi_stats::compare::Verdict;
-use oroshi_stats::{Throughput, WindowCount, window};
+use oroshi_stats::{Shape, Throughput, WindowCount, window};
 use serde::{Deserialize, Serialize};
 
 use super::report::{Power, Report, Row, Table};
-use super::{CONNECTIONS, DELAYS_MS, RATIOS, Shape, Trial};
+use super::{CONNECTIONS, DELAYS_MS, RATIOS, Trial};
 use crate::decide;
 use crate::metric::Metric;
 use crate::plan::Rules;
