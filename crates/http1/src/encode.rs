@@ -13,7 +13,7 @@
 //! ```
 
 use crate::Version;
-use crate::syntax::{METHOD_BYTES, is_token_byte, is_value_byte};
+use crate::syntax::{METHOD_BYTES, is_field_value, is_token, is_value_byte};
 
 /// Why something cannot be written. The buffer is as it was before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -80,7 +80,7 @@ pub fn response_head<'f>(
 ///
 /// `Method` or `Target`. The form of the target is not checked against the method.
 pub fn request_line(out: &mut Vec<u8>, method: &str, target: &str, version: Version) -> Result<(), EncodeError> {
-    if !is_token(method) || method.len() > METHOD_BYTES {
+    if !is_token(method.as_bytes()) || method.len() > METHOD_BYTES {
         return Err(EncodeError::Method);
     }
     if target.is_empty() || !target.bytes().all(|byte| byte > b' ' && byte != 0x7f && byte != b'#') {
@@ -124,10 +124,10 @@ pub fn status_line(out: &mut Vec<u8>, version: Version, status: u16, reason: Opt
 ///
 /// `Name` or `Value`.
 pub fn header(out: &mut Vec<u8>, name: &str, value: &[u8]) -> Result<(), EncodeError> {
-    if !is_token(name) {
+    if !is_token(name.as_bytes()) {
         return Err(EncodeError::Name);
     }
-    if !value.iter().all(|&byte| is_value_byte(byte)) {
+    if !is_field_value(value) {
         return Err(EncodeError::Value);
     }
     out.reserve(name.len() + value.len() + 4);
@@ -299,10 +299,6 @@ fn restore_on_error(out: &mut Vec<u8>, start: usize, written: Result<(), EncodeE
         out.truncate(start);
     }
     written
-}
-
-fn is_token(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(is_token_byte)
 }
 
 const fn version_text(version: Version) -> &'static [u8] {

@@ -1,7 +1,7 @@
 //! One pass over a head's fields: what they say about framing, persistence, Host, Expect and Upgrade.
 
 use crate::head::trim;
-use crate::syntax::is_token_byte;
+use crate::syntax::is_token;
 use crate::{DecodeError, Framing, Version};
 
 /// What a head's fields say, before the message's kind decides what of it counts.
@@ -141,7 +141,7 @@ fn other_coding(value: &[u8]) -> DecodeError {
     let ends_in_chunked = codings.next().is_some_and(|last| last.eq_ignore_ascii_case(b"chunked"));
     let others_are_codings = codings.all(|coding| {
         let name = coding.split(|&byte| byte == b';').next().map(trim).unwrap_or_default();
-        !name.is_empty() && name.iter().all(|&b| is_token_byte(b)) && !name.eq_ignore_ascii_case(b"chunked")
+        is_token(name) && !name.eq_ignore_ascii_case(b"chunked")
     });
     if ends_in_chunked && others_are_codings {
         DecodeError::UnsupportedTransferEncoding

@@ -61,3 +61,4 @@ pub use error::DecodeError;
 pub use head::{Framing, Header, Headers, Limits, Version};
 pub use request::{RequestDecoder, RequestEvent, RequestHead};
 pub use response::{Expect, MAX_EXPECTED, ResponseDecoder, ResponseEvent, ResponseHead};
+pub use syntax::{is_field_value, is_token};

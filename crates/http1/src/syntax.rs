@@ -19,6 +19,18 @@ pub(crate) const fn is_token_byte(byte: u8) -> bool {
         | b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~')
 }
 
+/// Whether `text` is a token (RFC 9110 section 5.6.2): a field name, a method, a scheme.
+#[must_use]
+pub fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|&byte| is_token_byte(byte))
+}
+
+/// Whether `text` can be sent as a field value (RFC 9110 section 5.5): no control character but the tab.
+#[must_use]
+pub fn is_field_value(text: &[u8]) -> bool {
+    text.iter().all(|&byte| is_value_byte(byte))
+}
+
 /// Whether a byte may stand in a field value or a reason phrase (RFC 9110 section 5.5, RFC 9112 section 4).
 pub(crate) const fn is_value_byte(byte: u8) -> bool {
     matches!(byte, b'\t' | b' '..=0x7e | 0x80..)
@@ -50,7 +62,7 @@ pub(crate) fn request_line(line: &[u8], limits: &Limits) -> Result<(), DecodeErr
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     no_nul_or_cr(line)?;
     let mut words = line.splitn(3, |&byte| byte == b' ');
-    let method = words.next().filter(|word| !word.is_empty() && word.iter().all(|&byte| is_token_byte(byte)));
+    let method = words.next().filter(|word| is_token(word));
     let target = words.next().filter(|word| !word.is_empty());
     let (Some(method), Some(target), Some(protocol)) = (method, target, words.next()) else {
         return Err(DecodeError::BadRequestLine);

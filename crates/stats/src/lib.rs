@@ -16,7 +16,8 @@
 //! 5. [`stored`] and [`interval_log`]: how histograms leave and enter the process.
 //! 6. [`window`]: how many requests a window of time holds, and its rate.
 //! 7. [`changepoint`]: whether a run stayed at one level, and so counts as one measurement.
-//! 8. [`compare`]: from the figures of many runs to a ratio, its interval, and a verdict.
+//! 8. [`shape`]: how delays are distributed.
+//! 9. [`compare`]: from the figures of many runs to a ratio, its interval, and a verdict.
 
 pub mod changepoint;
 pub mod compare;
@@ -24,6 +25,7 @@ pub mod interval_log;
 pub mod latency;
 pub mod quantile;
 pub mod series;
+pub mod shape;
 pub mod sketch;
 pub mod stored;
 pub mod summary;
@@ -33,6 +35,7 @@ pub use interval_log::{IntervalLog, IntervalLogError};
 pub use latency::Latency;
 pub use quantile::Quantile;
 pub use series::{Point, Series, SeriesMismatch};
+pub use shape::Shape;
 pub use sketch::Sketch;
 pub use stored::BlobError;
 pub use summary::{LatencySummary, Percentile};

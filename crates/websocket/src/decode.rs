@@ -3,9 +3,8 @@
 use std::borrow::Cow;
 use std::mem;
 
-use thiserror::Error;
-
 use crate::close::CloseCode;
+use crate::error::Violation;
 use crate::frame::{Header, Kind, Opcode, mask};
 use crate::utf8::Utf8;
 
@@ -53,59 +52,6 @@ pub enum Event<'b> {
         /// The same for people: UTF-8 of at most 123 bytes, often empty.
         reason: &'b str,
     },
-}
-
-/// How the peer broke the protocol. The connection is to be closed, with [`code`](Violation::code).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Violation {
-    /// One of the three bits that only extensions use.
-    #[error("a reserved bit is set, and no extension was agreed on")]
-    ReservedBits,
-    /// 3 to 7, or 11 to 15.
-    #[error("a frame of an unknown kind")]
-    Opcode,
-    /// A ping, pong or close that does not end its message.
-    #[error("a control frame in fragments")]
-    FragmentedControl,
-    /// More than 125 bytes.
-    #[error("a control frame of more than 125 bytes")]
-    LargeControl,
-    /// Not in its shortest form, or beyond 63 bits.
-    #[error("a length that is not written in its shortest form")]
-    Length,
-    /// From a client.
-    #[error("a frame without a mask")]
-    Unmasked,
-    /// From a server.
-    #[error("a frame with a mask")]
-    Masked,
-    /// There is no message to go on with.
-    #[error("a continuation of nothing")]
-    Continuation,
-    /// The one before is not at its end.
-    #[error("a message within a message")]
-    Interleaved,
-    /// One byte where a close code has two, or a code that may not be sent.
-    #[error("a close frame with no or a reserved code")]
-    Close,
-    /// A text, or a close frame's reason.
-    #[error("a text that is not UTF-8")]
-    Utf8,
-    /// See [`Limits`].
-    #[error("a message that is too large")]
-    TooLarge,
-}
-
-impl Violation {
-    /// What to close with.
-    #[must_use]
-    pub fn code(self) -> CloseCode {
-        match self {
-            Violation::Utf8 => CloseCode::INVALID_DATA,
-            Violation::TooLarge => CloseCode::TOO_LARGE,
-            _ => CloseCode::PROTOCOL_ERROR,
-        }
-    }
 }
 
 /// Decodes what one peer sends. What events come, and the error they end with, does not depend on how the bytes were cut; a broken

@@ -1,6 +1,6 @@
 //! Frame headers (RFC 6455 section 5.2) and masking (section 5.3).
 
-use crate::decode::Violation;
+use crate::error::Violation;
 
 /// What a message holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -20,10 +20,12 @@
 mod close;
 mod decode;
 pub mod encode;
+mod error;
 mod frame;
 pub mod handshake;
 mod utf8;
 
 pub use close::CloseCode;
-pub use decode::{Decoder, Event, Limits, Role, Violation};
+pub use decode::{Decoder, Event, Limits, Role};
+pub use error::Violation;
 pub use frame::Kind;

@@ -10,6 +10,7 @@ use oroshi_gate::{
     Answer, Door, Draft, HashBy, KeyDraft, KeyFrom, LookupDraft, RouteDraft, ScriptDraft, ScriptSettings, Serves,
     UpstreamDraft, access, forward,
 };
+use oroshi_http1::is_token;
 use oroshi_lookup::{
     Allow, Breaking, MemcachedSettings, MemcachedTier, Secret, SqlSettings, SqlTier, StoreKind, StoreSettings,
 };
@@ -273,7 +274,7 @@ fn balance(table: &Table<'_>, policy: &mut Policy, hash: &mut HashBy) {
         None if text == "host" => Ok(HashBy::Host),
         None if text == "target" => Ok(HashBy::Target),
         None if text == "client" => Ok(HashBy::Client),
-        Some(("header", name)) if is_field_name(name) => Ok(HashBy::Header(name.to_owned())),
+        Some(("header", name)) if is_token(name.as_bytes()) => Ok(HashBy::Header(name.to_owned())),
         _ => Err(format!("`{text}` is nothing to divide requests by: expected host, target, client or header NAME")),
     });
 }
@@ -300,7 +301,7 @@ fn pool(table: &Table<'_>, pool: &mut PoolSettings) {
 fn key(text: &str) -> Result<KeyDraft, String> {
     Ok(KeyDraft::Request(match text.split_once(' ') {
         None if text == "host" => KeyFrom::Host,
-        Some(("header", name)) if is_field_name(name) => KeyFrom::Header(name.to_owned()),
+        Some(("header", name)) if is_token(name.as_bytes()) => KeyFrom::Header(name.to_owned()),
         Some(("segment", place)) => KeyFrom::Segment(number(place)?),
         Some(("script", name)) => return Ok(KeyDraft::Script(name.to_owned())),
         _ => {
@@ -309,10 +310,6 @@ fn key(text: &str) -> Result<KeyDraft, String> {
             ));
         }
     }))
-}
-
-fn is_field_name(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte))
 }
 
 fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
@@ -329,7 +326,7 @@ fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
     };
     if let Some(table) = table.table("header") {
         for (name, field) in table.fields() {
-            if !is_field_name(name) {
+            if !is_token(name.as_bytes()) {
                 field.wrong(format!("`{name}` is no field name: expected one such as X-Beta"));
             }
             // `*` is any value.

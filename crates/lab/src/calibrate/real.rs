@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
+use oroshi_stats::Shape;
 use oroshi_stats::compare::Verdict;
 use serde::{Deserialize, Serialize};
 
 use super::report::COVERAGE;
 use super::simulated::{Noise, cpu_rules};
-use super::{CONNECTIONS, DELAYS_MS, Scenario, Shape, Trial, simulate_one, usual_load};
+use super::{CONNECTIONS, DELAYS_MS, Scenario, Trial, simulate_one, usual_load};
 use crate::follow::Follow;
 use crate::metric::Metric;
 use crate::plan::{Cell, Experiment, Load, Ready, Rules, Server, Stop, Variant};

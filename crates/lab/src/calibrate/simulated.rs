@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use oroshi_stats::compare::Verdict;
-use oroshi_stats::{Throughput, WindowCount, window};
+use oroshi_stats::{Shape, Throughput, WindowCount, window};
 use serde::{Deserialize, Serialize};
 
 use super::report::{Power, Report, Row, Table};
-use super::{CONNECTIONS, DELAYS_MS, RATIOS, Shape, Trial, usual_load};
+use super::{CONNECTIONS, DELAYS_MS, RATIOS, Trial, usual_load};
 use crate::decide;
 use crate::metric::Metric;
 use crate::plan::Rules;

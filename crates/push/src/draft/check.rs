@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use oroshi_http1::{is_field_value, is_token};
 use oroshi_net::Endpoint;
 
 use super::{Draft, Key, PlanError, is_unix};
@@ -161,7 +162,7 @@ fn callbacks(draft: &Draft, problems: &mut Vec<PlanError>) {
         let key = || Key::from(format!("callbacks.headers.{name}"));
         if let Some(why) = wrong_header_name(name) {
             problems.push(value(key(), name, why, "a name such as X-Forwarded-For"));
-        } else if text.as_ref().is_some_and(|text| !is_field_value(text)) {
+        } else if text.as_ref().is_some_and(|text| !is_field_value(text.as_bytes())) {
             let expected = "text without line breaks and other control characters";
             problems.push(PlanError::Hidden { key: key(), why: "cannot stand in a header", expected });
         }
@@ -170,7 +171,7 @@ fn callbacks(draft: &Draft, problems: &mut Vec<PlanError>) {
 
 fn subprotocols(names: &[String], problems: &mut Vec<PlanError>) {
     for (at, name) in names.iter().enumerate() {
-        if !is_token(name) {
+        if !is_token(name.as_bytes()) {
             let expected = "letters, digits and signs such as . and -, as in chat.v1";
             problems.push(value("subprotocols", name.escape_default(), "is no name of a subprotocol", expected));
         } else if names[..at].contains(name) {
@@ -179,24 +180,14 @@ fn subprotocols(names: &[String], problems: &mut Vec<PlanError>) {
     }
 }
 
-/// A token (RFC 9110 section 5.6.2).
-fn is_token(text: &str) -> bool {
-    let is_of_one = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !text.is_empty() && text.bytes().all(is_of_one)
-}
-
 fn wrong_header_name(name: &str) -> Option<&'static str> {
-    if !is_token(name) {
+    if !is_token(name.as_bytes()) {
         Some("is no header's name")
     } else if OF_THE_CLIENT.iter().any(|own| name.eq_ignore_ascii_case(own)) {
         Some("says how a message is sent, which is not to be set")
     } else {
         None
     }
-}
-
-fn is_field_value(text: &str) -> bool {
-    !text.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t')
 }
 
 fn origins(origins: Option<&Origins>, problems: &mut Vec<PlanError>) {

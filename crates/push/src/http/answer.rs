@@ -1,4 +1,8 @@
-//! What the answers of the API have in common: their form, errors, who may ask, bodies.
+//! Answers of the API: their form, errors, authorization, request bodies.
+//!
+//! A handler returns [`Answered`]; [`send`] alone writes it.
+
+use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 use oroshi_http1::{Framing, RequestHead};
@@ -12,7 +16,85 @@ use crate::plan::{Origins, Paths, Plan, Secret, Serves};
 use crate::publish::Overloaded;
 
 /// The type of every JSON answer.
-pub(crate) const JSON: (&str, &[u8]) = ("Content-Type", b"application/json; charset=utf-8");
+pub(crate) const JSON_TYPE: &str = "application/json; charset=utf-8";
+
+/// What a handler returns.
+pub(crate) type Answered = Result<Reply, Failure>;
+
+/// A response.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    status: u16,
+    content_type: Option<&'static str>,
+    fields: Vec<(&'static str, Cow<'static, str>)>,
+    body: Cow<'static, [u8]>,
+}
+
+impl Reply {
+    /// Returns a response whose body has this Content-Type.
+    pub(crate) fn new(status: u16, content_type: &'static str, body: impl Into<Cow<'static, [u8]>>) -> Self {
+        Self { status, content_type: Some(content_type), fields: Vec::new(), body: body.into() }
+    }
+
+    /// Returns a response with `value` as JSON.
+    ///
+    /// # Errors
+    /// When `value` has no form in JSON.
+    pub(crate) fn json(status: u16, value: &impl Serialize) -> Answered {
+        let body = serde_json::to_vec(value).map_err(|error| Error::Handler(Box::new(error)))?;
+        Ok(Self::new(status, JSON_TYPE, body))
+    }
+
+    /// Returns 204 No Content.
+    pub(crate) fn nothing() -> Self {
+        Self { status: 204, content_type: None, fields: Vec::new(), body: Cow::Borrowed(b"") }
+    }
+
+    /// Adds a header field.
+    pub(crate) fn field(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
+        self.fields.push((name, value.into()));
+        self
+    }
+}
+
+/// Why a handler returns no response of its own.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The client gets this answer.
+    Problem(Problem),
+    /// The connection broke, or the server failed; the client gets what the server says.
+    Broken(Error),
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl From<Overloaded> for Failure {
+    fn from(overloaded: Overloaded) -> Self {
+        Self::Problem(overloaded.into())
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+/// Writes what a handler returned.
+pub(crate) async fn send(exchange: &mut Exchange<'_>, answered: Answered) -> Result<(), Error> {
+    let Reply { status, content_type, fields, body } = match answered {
+        Ok(reply) => reply,
+        Err(Failure::Problem(problem)) => problem.into_reply(),
+        Err(Failure::Broken(error)) => return Err(error),
+    };
+    let content_type = content_type.map(|value| ("Content-Type", value.as_bytes()));
+    let fields = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
+    exchange.reply.send(status, content_type.into_iter().chain(fields), &body).await
+}
 
 /// An answer that says what is wrong: `{"error": NAME, "message": SENTENCE, ...}`.
 #[derive(Debug)]
@@ -24,7 +106,7 @@ pub(crate) struct Problem {
     message: String,
     /// More, for programs.
     details: Map<String, Value>,
-    fields: Vec<(&'static str, String)>,
+    fields: Vec<(&'static str, Cow<'static, str>)>,
 }
 
 impl Problem {
@@ -95,7 +177,7 @@ impl Problem {
     /// To be read by the page that asks, if one does that may connect.
     pub(crate) fn for_page(self, origins: &Origins, head: &RequestHead<'_>) -> Self {
         let fields = origin::fields(origins, head);
-        fields.fold(self, |problem, (name, value)| problem.field(name, String::from_utf8_lossy(value)))
+        fields.fold(self, |problem, (name, value)| problem.field(name, String::from_utf8_lossy(value).into_owned()))
     }
 
     /// Adds something for programs.
@@ -104,19 +186,22 @@ impl Problem {
         self
     }
 
-    fn field(mut self, name: &'static str, value: impl Into<String>) -> Self {
+    fn field(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
         self.fields.push((name, value.into()));
         self
     }
 
-    /// Answers with it.
-    pub(crate) async fn send(self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+    fn into_reply(self) -> Reply {
         let mut body = json!({ "error": self.name, "message": self.message });
         if let Value::Object(body) = &mut body {
             body.extend(self.details);
         }
-        let fields = self.fields.iter().map(|(name, value)| (*name, value.as_bytes()));
-        exchange.reply.send(self.status, [JSON].into_iter().chain(fields), body.to_string().as_bytes()).await
+        Reply { fields: self.fields, ..Reply::new(self.status, JSON_TYPE, body.to_string().into_bytes()) }
+    }
+
+    /// Answers with it.
+    pub(crate) async fn send(self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+        send(exchange, Err(self.into())).await
     }
 }
 
@@ -126,30 +211,6 @@ impl From<Overloaded> for Problem {
             .with("queued_bytes", overloaded.queued)
             .with("most_bytes", overloaded.most)
             .field("Retry-After", "1")
-    }
-}
-
-/// Answers with JSON.
-pub(crate) async fn json(exchange: &mut Exchange<'_>, status: u16, value: &impl Serialize) -> Result<(), Error> {
-    json_with(exchange, status, &[], value).await
-}
-
-/// Answers with JSON, and further fields.
-pub(crate) async fn json_with(
-    exchange: &mut Exchange<'_>,
-    status: u16,
-    fields: &[(&str, &[u8])],
-    value: &impl Serialize,
-) -> Result<(), Error> {
-    let body = serde_json::to_vec(value).map_err(|error| Error::Handler(Box::new(error)))?;
-    exchange.reply.send(status, [JSON].into_iter().chain(fields.iter().copied()), &body).await
-}
-
-/// Answers 200, or with what is wrong.
-pub(crate) async fn outcome(exchange: &mut Exchange<'_>, result: Result<impl Serialize, Problem>) -> Result<(), Error> {
-    match result {
-        Ok(value) => json(exchange, 200, &value).await,
-        Err(problem) => problem.send(exchange).await,
     }
 }
 
@@ -183,21 +244,21 @@ pub(crate) fn may_order(plan: &Plan, serves: Serves, exchange: &Exchange<'_>) ->
     Ok(())
 }
 
-/// Whether the request may do what takes the token.
-pub(crate) fn is_authorized(plan: &Plan, exchange: &Exchange<'_>) -> bool {
-    let Some(Secret(token)) = &plan.token else { return true };
+/// Checks the hub's token, if it has one.
+///
+/// # Errors
+/// 401 where the request lacks it.
+pub(crate) fn authorize(plan: &Plan, exchange: &Exchange<'_>) -> Result<(), Problem> {
+    let Some(Secret(token)) = &plan.token else { return Ok(()) };
     let given = exchange.head.headers.get("Authorization").and_then(|value| {
         let (scheme, token) = value.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
     });
-    given.is_some_and(|given| is_same(given, token.as_bytes()))
-}
-
-/// Answers 401.
-pub(crate) async fn unauthorized(exchange: &mut Exchange<'_>) -> Result<(), Error> {
+    if given.is_some_and(|given| is_same(given, token.as_bytes())) {
+        return Ok(());
+    }
     let message = "this takes the hub's token: expected a header `Authorization: Bearer TOKEN`";
-    let problem = Problem::new(401, "unauthorized", message).field("WWW-Authenticate", "Bearer realm=\"oroshi push\"");
-    problem.send(exchange).await
+    Err(Problem::new(401, "unauthorized", message).field("WWW-Authenticate", "Bearer realm=\"oroshi push\""))
 }
 
 /// Whether two byte strings are the same; how long that takes says nothing about where they differ.
@@ -207,40 +268,46 @@ pub(crate) fn is_same(a: &[u8], b: &[u8]) -> bool {
     std::hint::black_box(differences) == 0 && a.len() == b.len()
 }
 
-/// Reads a message, which is the request's body; the inner error is for a client that sends more than `most` bytes.
-pub(crate) async fn body(exchange: &mut Exchange<'_>, most: u64) -> Result<Result<Bytes, Problem>, Error> {
+/// Reads a message, which is the request's body.
+///
+/// # Errors
+/// 413 to a client that sends more than `most` bytes; [`Failure::Broken`] where the body ends early.
+pub(crate) async fn body(exchange: &mut Exchange<'_>, most: u64) -> Result<Bytes, Failure> {
     body_or(exchange, most, Problem::too_large).await
 }
 
 /// Reads the request's body, with an answer to a client that sends more than `most` bytes.
+///
+/// # Errors
+/// As [`body`], with this answer.
 pub(crate) async fn body_or(
     exchange: &mut Exchange<'_>,
     most: u64,
     too_large: fn(u64) -> Problem,
-) -> Result<Result<Bytes, Problem>, Error> {
+) -> Result<Bytes, Failure> {
     let announced = match exchange.head.framing {
-        Framing::None => return Ok(Ok(Bytes::new())),
-        Framing::Length(length) if length > most => return Ok(Err(too_large(most))),
+        Framing::None => return Ok(Bytes::new()),
+        Framing::Length(length) if length > most => return Err(too_large(most).into()),
         Framing::Length(length) => length,
         _ => 0,
     };
-    let Some(first) = exchange.body.chunk().await? else { return Ok(Ok(Bytes::new())) };
+    let Some(first) = exchange.body.chunk().await? else { return Ok(Bytes::new()) };
     if first.len() as u64 == announced {
-        return Ok(Ok(Bytes::copy_from_slice(first)));
+        return Ok(Bytes::copy_from_slice(first));
     }
     // What is announced is believed as far as it costs little.
     let mut whole = BytesMut::with_capacity(announced.min(64 * 1024) as usize);
     whole.extend_from_slice(first);
     while let Some(piece) = exchange.body.chunk().await? {
         if (whole.len() + piece.len()) as u64 > most {
-            return Ok(Err(too_large(most)));
+            return Err(too_large(most).into());
         }
         whole.extend_from_slice(piece);
     }
     if whole.len() as u64 > most {
-        return Ok(Err(too_large(most)));
+        return Err(too_large(most).into());
     }
-    Ok(Ok(whole.freeze()))
+    Ok(whole.freeze())
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use oroshi_server::{Error, Exchange};
+use oroshi_server::Exchange;
 use oroshi_websocket::{CloseCode, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::callbacks::kind_of;
 use crate::control::Closed;
-use crate::http::answer::{self, JSON, Problem, body, json};
+use crate::http::answer::{Answered, JSON_TYPE, Reply, body};
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Message;
@@ -28,7 +28,7 @@ const TIMEOUT: &str = "context deadline exceeded";
 
 /// An answer that is not a plain OK.
 #[derive(Debug, Serialize)]
-struct Answer<'a> {
+struct Errors<'a> {
     errors: Vec<SessionError<'a>>,
     result: &'static str,
 }
@@ -41,47 +41,41 @@ struct SessionError<'a> {
 }
 
 /// `POST /send`: one message to every session that a header names.
-pub(crate) async fn send(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+pub(crate) async fn send(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
     if exchange.head.method != "POST" {
-        return not_post(exchange).await;
+        return not_post();
     }
     let sessions = match sessions(hub, exchange) {
         Ok(sessions) => sessions,
-        Err(why) => return wrong(exchange, 400, why).await,
+        Err(why) => return wrong(why),
     };
     let content_type = exchange.head.headers.get("Content-Type");
-    let data = match body(exchange, hub.plan().limits.publish_bytes).await? {
-        Ok(data) => data,
-        Err(problem) => return problem.send(exchange).await,
-    };
+    let data = body(exchange, hub.plan().limits.publish_bytes).await?;
     if sessions.is_empty() {
-        return send_2014(hub, exchange, data).await;
+        return send_2014(hub, data).await;
     }
     let message = match message(content_type, data) {
         Ok(message) => message,
-        Err(why) => return wrong(exchange, 400, why).await,
+        Err(why) => return wrong(why),
     };
     let strict = hub.plan().send.strict;
     if strict {
         let unknown = hub.unknown(&sessions).await;
         if !unknown.is_empty() {
-            return not_found(exchange, strict, &unknown).await;
+            return not_found(strict, &unknown);
         }
     }
     let (message, mut all) = (Arc::new(message), Receipt::default());
     for sessions in rounds(sessions, hub.plan().compat_ekbo) {
-        match publish(hub, Arc::clone(&message), Targets { sessions, ..Targets::default() }).await {
-            Ok(Receipt { unknown, refused, closed, .. }) => {
-                all.unknown.extend(unknown);
-                all.refused.extend(refused);
-                all.closed += closed;
-            }
-            Err(overloaded) => return Problem::from(overloaded).send(exchange).await,
-        }
+        let to = Targets { sessions, ..Targets::default() };
+        let Receipt { unknown, refused, closed, .. } = publish(hub, Arc::clone(&message), to).await?;
+        all.unknown.extend(unknown);
+        all.refused.extend(refused);
+        all.closed += closed;
     }
     let Receipt { unknown, refused, closed, .. } = &all;
     if unknown.is_empty() && refused.is_empty() && *closed == 0 {
-        return exchange.reply.send(200, [JSON], OK).await;
+        return Ok(Reply::new(200, JSON_TYPE, OK));
     }
     let mut errors: Vec<SessionError<'_>> = Vec::new();
     errors.extend(unknown.iter().map(|key| SessionError { error: NOT_FOUND, session: Some(&**key) }));
@@ -92,7 +86,7 @@ pub(crate) async fn send(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(
         let one = keys.next().filter(|_| keys.next().is_none()).and_then(|key| str::from_utf8(key).ok());
         errors.push(SessionError { error: CLOSED, session: one });
     }
-    failed(exchange, strict, errors).await
+    failed(strict, errors)
 }
 
 /// To whom a message is published at a time: to all of them at once, or, as kuiperbelt does, again to those that are named again.
@@ -113,30 +107,27 @@ fn rounds(sessions: Vec<Box<str>>, as_kuiperbelt: bool) -> Vec<Vec<Box<str>>> {
 }
 
 /// `POST /close`: a last message to every session that a header names, and its end.
-pub(crate) async fn close(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+pub(crate) async fn close(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
     if exchange.head.method != "POST" {
-        return not_post(exchange).await;
+        return not_post();
     }
     let sessions = match sessions(hub, exchange) {
-        Ok(sessions) if sessions.is_empty() => return wrong(exchange, 400, MISSING).await,
+        Ok(sessions) if sessions.is_empty() => return wrong(MISSING),
         Ok(sessions) => sessions,
-        Err(why) => return wrong(exchange, 400, why).await,
+        Err(why) => return wrong(why),
     };
     let content_type = exchange.head.headers.get("Content-Type");
-    let data = match body(exchange, hub.plan().limits.publish_bytes).await? {
-        Ok(data) => data,
-        Err(problem) => return problem.send(exchange).await,
-    };
+    let data = body(exchange, hub.plan().limits.publish_bytes).await?;
     // kuiperbelt sends an empty message where there is nothing to say.
     let has_last = !data.is_empty() || hub.plan().compat_ekbo;
     let last = match message(content_type, data) {
         Ok(message) => has_last.then(|| Arc::new(message)),
-        Err(why) => return wrong(exchange, 400, why).await,
+        Err(why) => return wrong(why),
     };
     let strict = hub.plan().send.strict;
     let mut unknown = if strict { hub.unknown(&sessions).await } else { Vec::new() };
     if !unknown.is_empty() {
-        return not_found(exchange, strict, &unknown).await;
+        return not_found(strict, &unknown);
     }
     for key in sessions {
         if hub.close(&key, last.clone(), CloseCode::NORMAL, "").await == Closed::Unknown {
@@ -144,37 +135,34 @@ pub(crate) async fn close(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<
         }
     }
     if unknown.is_empty() {
-        return exchange.reply.send(200, [JSON], OK).await;
+        return Ok(Reply::new(200, JSON_TYPE, OK));
     }
-    not_found(exchange, strict, &unknown).await
+    not_found(strict, &unknown)
 }
 
 /// `POST /broadcast`, of 2014: the body to everybody.
-pub(crate) async fn broadcast(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+pub(crate) async fn broadcast(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
     if exchange.head.method != "POST" {
-        return not_post(exchange).await;
+        return not_post();
     }
     let content_type = exchange.head.headers.get("Content-Type");
-    let data = match body(exchange, hub.plan().limits.publish_bytes).await? {
-        Ok(data) => data,
-        Err(problem) => return problem.send(exchange).await,
-    };
+    let data = body(exchange, hub.plan().limits.publish_bytes).await?;
     let message = match message(content_type, data) {
         Ok(message) => message,
-        Err(why) => return wrong(exchange, 400, why).await,
+        Err(why) => return wrong(why),
     };
     let everybody = Targets { all: true, ..Targets::default() };
-    let published = publish(hub, Arc::new(message), everybody).await;
-    answer_2014(exchange, published).await
+    publish(hub, Arc::new(message), everybody).await?;
+    Ok(Reply::new(200, JSON_TYPE, OK_2014))
 }
 
 /// `/ping`, by any method.
-pub(crate) async fn ping(exchange: &mut Exchange<'_>) -> Result<(), Error> {
-    exchange.reply.send(200, [JSON], OK).await
+pub(crate) fn ping() -> Reply {
+    Reply::new(200, JSON_TYPE, OK)
 }
 
 /// `/stats`, by any method: six counters, as JSON or as lines of tabs.
-pub(crate) async fn stats(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+pub(crate) async fn stats(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
     let counts = hub.counts().await;
     let ever = counts.opened.iter().sum::<u64>() + counts.connect_errors + counts.connect_refused;
     let stats = Stats {
@@ -190,10 +178,9 @@ pub(crate) async fn stats(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<
     let format = query.split('&').rev().find_map(|pair| pair.strip_prefix("format="));
     match format {
         Some("tsv" | "txt" | "text") => {
-            let lines = stats.lines();
-            exchange.reply.send(200, [("Content-Type", &b"text/plain; charset=utf-8"[..])], lines.as_bytes()).await
+            Ok(Reply::new(200, "text/plain; charset=utf-8", stats.lines().into_bytes()))
         }
-        _ => json(exchange, 200, &stats).await,
+        _ => Reply::json(200, &stats),
     }
 }
 
@@ -234,26 +221,19 @@ struct Addressed {
 }
 
 /// `POST /send` without a header.
-async fn send_2014(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, data: Bytes) -> Result<(), Error> {
+async fn send_2014(hub: &Rc<Hub>, data: Bytes) -> Answered {
     let Ok(Addressed { session }) = serde_json::from_slice(&data) else {
-        return wrong(exchange, 400, MISSING).await;
+        return wrong(MISSING);
     };
     let to = Targets { sessions: vec![session], ..Targets::default() };
     // What is JSON is UTF-8.
-    let published = publish(hub, Arc::new(Message::data(Kind::Text, data)), to).await;
-    answer_2014(exchange, published).await
+    publish(hub, Arc::new(Message::data(Kind::Text, data)), to).await?;
+    Ok(Reply::new(200, JSON_TYPE, OK_2014))
 }
 
 async fn publish(hub: &Rc<Hub>, message: Arc<Message>, to: Targets) -> Result<Receipt, Overloaded> {
     let deadline = hub.plan().send.timeout;
     hub.publish(Publish { message, to, except: Vec::new(), wait: Wait::Queued, deadline }).await
-}
-
-async fn answer_2014(exchange: &mut Exchange<'_>, published: Result<Receipt, Overloaded>) -> Result<(), Error> {
-    match published {
-        Ok(_) => exchange.reply.send(200, [JSON], OK_2014).await,
-        Err(overloaded) => Problem::from(overloaded).send(exchange).await,
-    }
 }
 
 /// The sessions that headers name, one each.
@@ -270,24 +250,22 @@ fn message(content_type: Option<&[u8]>, data: Bytes) -> Result<Message, &'static
     Ok(Message::data(kind, data))
 }
 
-/// These keys nobody has.
-async fn not_found(exchange: &mut Exchange<'_>, strict: bool, keys: &[Box<str>]) -> Result<(), Error> {
-    let errors = keys.iter().map(|key| SessionError { error: NOT_FOUND, session: Some(&**key) }).collect();
-    failed(exchange, strict, errors).await
+/// Answers that no session has these keys.
+fn not_found(strict: bool, keys: &[Box<str>]) -> Answered {
+    failed(strict, keys.iter().map(|key| SessionError { error: NOT_FOUND, session: Some(&**key) }).collect())
 }
 
-/// Not all went well, which is an error of the whole only if the plan is strict.
-async fn failed(exchange: &mut Exchange<'_>, strict: bool, errors: Vec<SessionError<'_>>) -> Result<(), Error> {
+/// Answers with errors; the whole request fails only if the plan is strict.
+fn failed(strict: bool, errors: Vec<SessionError<'_>>) -> Answered {
     let (status, result) = if strict { (400, "NG") } else { (200, "OK") };
-    json(exchange, status, &Answer { errors, result }).await
+    Reply::json(status, &Errors { errors, result })
 }
 
-async fn wrong(exchange: &mut Exchange<'_>, status: u16, error: &str) -> Result<(), Error> {
-    let answer = Answer { errors: vec![SessionError { error, session: None }], result: "NG" };
-    json(exchange, status, &answer).await
+fn wrong(error: &str) -> Answered {
+    Reply::json(400, &Errors { errors: vec![SessionError { error, session: None }], result: "NG" })
 }
 
-async fn not_post(exchange: &mut Exchange<'_>) -> Result<(), Error> {
-    let answer = Answer { errors: vec![SessionError { error: "required POST method", session: None }], result: "NG" };
-    answer::json_with(exchange, 405, &[("Allow", b"POST")], &answer).await
+fn not_post() -> Answered {
+    let errors = Errors { errors: vec![SessionError { error: "required POST method", session: None }], result: "NG" };
+    Ok(Reply::json(405, &errors)?.field("Allow", "POST"))
 }

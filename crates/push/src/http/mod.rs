@@ -16,7 +16,7 @@ use oroshi_server::{Error, Exchange};
 use crate::hub::Hub;
 use crate::origin;
 use crate::plan::Serves;
-use answer::Problem;
+use answer::{Answered, Problem};
 
 /// Answers a request that came in through a door, and tells of it if that is wanted.
 pub(crate) async fn answer(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Result<(), Error> {
@@ -35,7 +35,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchang
 
 async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Result<(), Error> {
     let (path, _) = query::split(exchange.head.target);
-    let (clients, backends) = (serves != Serves::Admin, serves != Serves::Sessions);
+    let clients = serves != Serves::Admin;
     let (plan, paths) = (hub.plan(), &hub.plan().paths);
     let polls = plan.transports.poll && path == paths.poll;
     if clients && (path == paths.connect || polls) && exchange.head.method == "OPTIONS" {
@@ -48,22 +48,27 @@ async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Re
     if clients && polls {
         return Box::pin(poll::answer(hub, exchange)).await;
     }
+    let answered = orders(hub, serves, exchange).await;
+    answer::send(exchange, answered).await
+}
+
+/// Serves what backends and operators ask.
+async fn orders(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Answered {
+    let (path, _) = query::split(exchange.head.target);
+    let (plan, paths) = (hub.plan(), &hub.plan().paths);
     if path == paths.ping {
-        return kuiperbelt::ping(exchange).await;
+        return Ok(kuiperbelt::ping());
     }
-    if !backends {
-        return Problem::no_route_for_clients(plan, path).send(exchange).await;
+    if serves == Serves::Sessions {
+        return Err(Problem::no_route_for_clients(plan, path).into());
     }
-    if let Err(problem) = answer::may_order(plan, serves, exchange) {
-        return problem.send(exchange).await;
-    }
-    if !answer::is_authorized(plan, exchange) {
-        return answer::unauthorized(exchange).await;
-    }
+    answer::may_order(plan, serves, exchange)?;
+    answer::authorize(plan, exchange)?;
     exchange.vouch();
     if path == paths.send {
         return kuiperbelt::send(hub, exchange).await;
     }
+    // Boxed like the others: large, and less frequent.
     Box::pin(async {
         match path {
             _ if path == paths.close => kuiperbelt::close(hub, exchange).await,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use oroshi_server::{Error, Exchange};
+use oroshi_server::Exchange;
 use oroshi_websocket::{CloseCode, Kind};
 use oroshi_words::units::parse_time;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 
 use crate::callbacks::kind_of;
 use crate::control::{Closed, SessionInfo};
-use crate::http::answer::{Problem, body, body_or, json, outcome};
+use crate::http::answer::{Answered, Problem, Reply, body, body_or};
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Message;
@@ -29,17 +29,17 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// The longest reason that fits into a close frame, bytes (RFC 6455 section 5.5).
 const REASON_BYTES: usize = 123;
 
-/// Answers what is no other module's.
-pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+/// Serves every path that no other module serves.
+pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
     let (path, _) = query::split(exchange.head.target);
     let mut parts = path.split('/').skip(1).map(query::segment);
     let parts = [parts.next(), parts.next(), parts.next(), parts.next(), parts.next()].map(Option::transpose);
     let parts = match parts {
         [Ok(first), Ok(second), Ok(third), Ok(fourth), Ok(None)] => [first, second, third, fourth],
-        [.., Ok(Some(_))] => return Problem::no_route(path).send(exchange).await,
+        [.., Ok(Some(_))] => return Err(Problem::no_route(path).into()),
         parts => {
             let problem = parts.into_iter().find_map(Result::err);
-            return problem.unwrap_or_else(|| Problem::no_route(path)).send(exchange).await;
+            return Err(problem.unwrap_or_else(|| Problem::no_route(path)).into());
         }
     };
     match parts.each_ref().map(Option::as_deref) {
@@ -50,98 +50,78 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             membership(hub, exchange, key, group).await
         }
         [Some("groups"), Some(group), None, _] if !group.is_empty() => self::group(hub, exchange, group).await,
-        _ => Problem::no_route(path).send(exchange).await,
+        _ => Err(Problem::no_route(path).into()),
     }
 }
 
 /// `POST /publish`: an envelope in JSON.
-async fn publish(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
-    if exchange.head.method != "POST" {
-        return Problem::method(exchange.head.method, "POST").send(exchange).await;
-    }
+async fn publish(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
+    expect_post(exchange)?;
     if let Some(content_type) = exchange.head.headers.get("Content-Type")
         && !is_json(content_type)
     {
         let found = content_type.escape_ascii();
         let message = format!("an envelope of type `{found}` is not taken: expected Content-Type: application/json");
-        return Problem::new(415, "unsupported-type", message).send(exchange).await;
+        return Err(Problem::new(415, "unsupported-type", message).into());
     }
     // Room for what is around the message; in JSON a character can take six bytes.
     let most = hub.plan().limits.publish_bytes;
     let most = most.saturating_mul(6).saturating_add(1 << 20);
-    let envelope = match body_or(exchange, most, Problem::envelope_too_large).await? {
-        Ok(data) => envelope(hub, &data),
-        Err(problem) => Err(problem),
-    };
-    let result = match envelope {
-        Ok(publish) => receipt(hub, publish).await,
-        Err(problem) => Err(problem),
-    };
-    outcome(exchange, result).await
+    let data = body_or(exchange, most, Problem::envelope_too_large).await?;
+    receipt(hub, envelope(hub, &data)?).await
 }
 
 /// `POST /publish/raw`: the body is the message, the query says the rest.
-async fn publish_raw(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
-    if exchange.head.method != "POST" {
-        return Problem::method(exchange.head.method, "POST").send(exchange).await;
-    }
+async fn publish_raw(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
+    expect_post(exchange)?;
     let head = exchange.head;
     let kind = kind_of(head.headers.get("Content-Type"));
-    let address = match Address::from_query(query::split(head.target).1) {
-        Ok(address) => address,
-        Err(problem) => return problem.send(exchange).await,
-    };
-    let publish = match body(exchange, hub.plan().limits.publish_bytes).await? {
-        Ok(data) => address.publish(hub, kind, data),
-        Err(problem) => Err(problem),
-    };
-    let result = match publish {
-        Ok(publish) => receipt(hub, publish).await,
-        Err(problem) => Err(problem),
-    };
-    outcome(exchange, result).await
+    let address = Address::from_query(query::split(head.target).1)?;
+    let data = body(exchange, hub.plan().limits.publish_bytes).await?;
+    receipt(hub, address.publish(hub, kind, data)?).await
 }
 
-/// `/sessions/{key}`: what is known of it, or its end.
-async fn session(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str) -> Result<(), Error> {
+fn expect_post(exchange: &Exchange<'_>) -> Result<(), Problem> {
+    match exchange.head.method {
+        "POST" => Ok(()),
+        method => Err(Problem::method(method, "POST")),
+    }
+}
+
+/// `/sessions/{key}`: describes or ends a session.
+async fn session(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str) -> Answered {
     let (_, query) = query::split(exchange.head.target);
     match exchange.head.method {
         "GET" | "HEAD" => match hub.find(key).await {
-            Some(info) => json(exchange, 200, &Known::new(key, &info)).await,
-            None => Problem::no_session(key).send(exchange).await,
+            Some(info) => Reply::json(200, &Known::new(key, &info)),
+            None => Err(Problem::no_session(key).into()),
         },
         "DELETE" => {
-            let (code, reason) = match last_words(query) {
-                Ok(words) => words,
-                Err(problem) => return problem.send(exchange).await,
-            };
+            let (code, reason) = last_words(query)?;
             match hub.close(key, None, code, &reason).await {
-                Closed::Done | Closed::Already => exchange.reply.send(204, [], b"").await,
-                Closed::Unknown => Problem::no_session(key).send(exchange).await,
+                Closed::Done | Closed::Already => Ok(Reply::nothing()),
+                Closed::Unknown => Err(Problem::no_session(key).into()),
             }
         }
-        method => Problem::method(method, "GET, HEAD, DELETE").send(exchange).await,
+        method => Err(Problem::method(method, "GET, HEAD, DELETE").into()),
     }
 }
 
-/// `/sessions/{key}/groups/{group}`: joining and leaving. Either may be repeated.
-async fn membership(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str, group: &str) -> Result<(), Error> {
+/// `/sessions/{key}/groups/{group}`: joins or leaves a group. A client may repeat either.
+async fn membership(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str, group: &str) -> Answered {
     let known = match exchange.head.method {
         "PUT" => hub.join(key, group).await,
         "DELETE" => hub.leave(key, group).await,
-        method => return Problem::method(method, "PUT, DELETE").send(exchange).await,
+        method => return Err(Problem::method(method, "PUT, DELETE").into()),
     };
-    match known {
-        true => exchange.reply.send(204, [], b"").await,
-        false => Problem::no_session(key).send(exchange).await,
-    }
+    if known { Ok(Reply::nothing()) } else { Err(Problem::no_session(key).into()) }
 }
 
-/// `/groups/{group}`: how many are in it. One that nobody is in is as good as any other.
-async fn group(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, group: &str) -> Result<(), Error> {
+/// `/groups/{group}`: counts a group's sessions. An unknown group has none.
+async fn group(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, group: &str) -> Answered {
     match exchange.head.method {
-        "GET" | "HEAD" => json(exchange, 200, &GroupSize { group, sessions: hub.group_size(group).await }).await,
-        method => Problem::method(method, "GET, HEAD").send(exchange).await,
+        "GET" | "HEAD" => Reply::json(200, &GroupSize { group, sessions: hub.group_size(group).await }),
+        method => Err(Problem::method(method, "GET, HEAD").into()),
     }
 }
 
@@ -263,9 +243,9 @@ impl Address {
     }
 }
 
-/// Publishes, and gives the receipt as it is answered.
-async fn receipt(hub: &Rc<Hub>, publish: Publish) -> Result<Answer, Problem> {
-    Ok(hub.publish(publish).await?.into())
+/// Publishes, and returns the receipt.
+async fn receipt(hub: &Rc<Hub>, publish: Publish) -> Answered {
+    Reply::json(200, &Answer::from(hub.publish(publish).await?))
 }
 
 /// The answer to a publish.

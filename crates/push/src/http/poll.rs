@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::directory::Place;
-use crate::http::answer::{JSON, Problem, is_same};
+use crate::http::answer::{JSON_TYPE, Problem, is_same};
 use crate::http::connect::Opened;
 use crate::http::query;
 use crate::hub::Hub;
@@ -124,7 +124,7 @@ fn question(origins: &Origins, head: &RequestHead<'_>) -> Result<(String, String
 
 async fn answer_json(hub: &Hub, exchange: &mut Exchange<'_>, body: &str) -> Result<(), Error> {
     let head = exchange.head;
-    let mut fields = vec![JSON, ("Cache-Control", &b"no-store"[..])];
+    let mut fields = vec![("Content-Type", JSON_TYPE.as_bytes()), ("Cache-Control", &b"no-store"[..])];
     fields.extend(origin::fields(&hub.plan().origins, &head));
     exchange.reply.send(200, fields, body.as_bytes()).await
 }

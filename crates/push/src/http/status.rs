@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use oroshi_server::{Error, Exchange};
+use oroshi_server::Exchange;
 use oroshi_words::metrics::Kind::{Counter, Gauge};
 use oroshi_words::metrics::{Family, Metrics};
 use serde_json::{Map, Value, json};
@@ -10,26 +10,25 @@ use serde_json::{Map, Value, json};
 use crate::callbacks::CallbackCounts;
 use crate::cluster::LinkCounts;
 use crate::counts::{Counts, REASONS, TRANSPORTS};
-use crate::http::answer::{self, Problem};
+use crate::http::answer::{Answered, Problem, Reply};
 use crate::http::query;
 use crate::hub::Hub;
 
 /// The description of the API, as OpenAPI has it. Tests hold the server to it.
 const OPENAPI: &str = include_str!("../../openapi.json");
 
-/// `/status`, `/metrics`, `/openapi.json`.
-pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+/// Serves `/status`, `/metrics` and `/openapi.json`.
+pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
     if !matches!(exchange.head.method, "GET" | "HEAD") {
-        return Problem::method(exchange.head.method, "GET, HEAD").send(exchange).await;
+        return Err(Problem::method(exchange.head.method, "GET, HEAD").into());
     }
     match query::split(exchange.head.target).0 {
-        "/status" => answer::json(exchange, 200, &status(hub, &hub.counts().await)).await,
+        "/status" => Reply::json(200, &status(hub, &hub.counts().await)),
         "/metrics" => {
             let text = metrics(hub, &hub.counts().await);
-            let fields = [("Content-Type", &b"text/plain; version=0.0.4; charset=utf-8"[..])];
-            exchange.reply.send(200, fields, text.as_bytes()).await
+            Ok(Reply::new(200, "text/plain; version=0.0.4; charset=utf-8", text.into_bytes()))
         }
-        _ => exchange.reply.send(200, [("Content-Type", &b"application/json"[..])], OPENAPI.as_bytes()).await,
+        _ => Ok(Reply::new(200, "application/json", OPENAPI.as_bytes())),
     }
 }
 

@@ -13,23 +13,23 @@ use oroshi_http1::Version;
 use oroshi_net::Timer;
 use oroshi_server::{Error, Exchange, Handler};
 
-use super::answers::{FIELDS, Rotation, Written, body};
-use super::delay::Delay;
-use super::plan::Plan;
+use crate::answers::{FIELDS, Rotation, Written, body};
+use crate::delay::Delay;
+use crate::plan::Plan;
 
 /// Bodies up to this length are part of messages written out beforehand; longer ones are sent in blocks of this length.
 const BLOCK_BYTES: u64 = 64 * 1024;
 
 /// What all cores count together, so that shares are exact whichever core a connection is on.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     requests: AtomicU64,
     answers: AtomicU64,
 }
 
 /// One core's part of the target.
 #[derive(Debug)]
-pub(super) struct Responder {
+pub(crate) struct Responder {
     shared: Arc<Shared>,
     delay: Option<Rc<Delay>>,
     /// Rounds of arithmetic before each answer.
@@ -49,7 +49,7 @@ pub(super) struct Responder {
 
 impl Responder {
     /// The handler, and what must run beside it on the same core for delays to end.
-    pub(super) fn new(
+    pub(crate) fn new(
         plan: &Plan,
         shared: Arc<Shared>,
     ) -> io::Result<(Responder, Option<impl Future<Output = ()> + use<>>)> {

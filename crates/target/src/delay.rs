@@ -10,12 +10,12 @@ use std::io;
 use std::task::{Context, Poll, Waker, ready};
 
 use fastrand::Rng;
-use oroshi_lab::calibrate::Shape;
+use oroshi_stats::Shape;
 use oroshi_net::{Timer, monotonic_ns};
 
 /// The waits of one core.
 #[derive(Debug)]
-pub(super) struct Delay {
+pub(crate) struct Delay {
     /// Of a wait on average, nanoseconds.
     length: u64,
     shape: Shape,
@@ -31,7 +31,7 @@ pub(super) struct Delay {
 
 impl Delay {
     /// Waits of `length` nanoseconds on average, distributed around it as `shape` says.
-    pub(super) fn new(length: u64, shape: Shape) -> Delay {
+    pub(crate) fn new(length: u64, shape: Shape) -> Delay {
         Delay {
             length,
             shape,
@@ -44,7 +44,7 @@ impl Delay {
     }
 
     /// Waits for the delay's length from now on.
-    pub(super) async fn wait(&self) {
+    pub(crate) async fn wait(&self) {
         let length = match self.shape {
             Shape::Constant => self.length,
             shape => (self.length as f64 * shape.draw(&mut self.random.borrow_mut())) as u64,
@@ -79,7 +79,7 @@ impl Delay {
     }
 
     /// Wakes everybody in time. Ends only if the kernel refuses to set the timer.
-    pub(super) async fn keep_time(&self, timer: &mut Timer) -> io::Result<()> {
+    pub(crate) async fn keep_time(&self, timer: &mut Timer) -> io::Result<()> {
         poll_fn(|context| self.poll(context, |context, due| timer.poll_until(context, due))).await
     }
 

@@ -1,15 +1,13 @@
-//! From what was typed to what is to be done: every value checked, every problem said at once.
+//! From flags to a plan: checks every value, reports every problem at once.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use oroshi_lab::calibrate::Shape;
 use oroshi_net::{CpuList, available_cpus};
-use oroshi_server::Settings;
+use oroshi_stats::Shape;
+use oroshi_target::{Place, Plan, Rotation, TlsFiles};
+use oroshi_words::units::{parse_count, parse_time};
 
 use super::Args;
-use super::answers::Rotation;
-use oroshi_words::units::{parse_count, parse_time};
 
 /// More threads than this are a slip of the finger.
 const MOST_THREADS: u64 = 1024;
@@ -20,112 +18,58 @@ const MOST_WORK: u64 = 1_000_000_000;
 /// The longest body, in bytes: a tebibyte.
 const LARGEST: u64 = 1 << 40;
 
-/// What a target does.
-#[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) places: Vec<Place>,
-    pub(super) delay: Duration,
-    /// How delays are distributed around it.
-    pub(super) shape: Shape,
-    /// Rounds of arithmetic before each answer.
-    pub(super) work: u64,
-    /// In bytes.
-    pub(super) size: u64,
-    pub(super) chunked: bool,
-    pub(super) close: bool,
-    pub(super) statuses: Rotation,
-    pub(super) stall_one_in: Option<u64>,
-    pub(super) tls: Option<TlsFiles>,
-    pub(super) threads: usize,
-    pub(super) cpus: Option<CpuList>,
-}
-
-/// Where to listen.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    /// What was typed.
-    pub(super) typed: String,
-    /// Without its scheme.
-    pub(super) address: String,
-    pub(super) https: bool,
-}
-
-/// PEM files.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct TlsFiles {
-    pub(super) cert: PathBuf,
-    pub(super) key: PathBuf,
-}
-
-impl Plan {
-    /// Everything that is wrong, one line each: the flag, its value, and what was expected.
-    pub(super) fn new(args: Args) -> Result<Plan, Vec<String>> {
-        let mut problems = Problems(Vec::new());
-        let delay = args.delay.map_or(Duration::ZERO, |text| problems.take("--delay", parse_time(&text)));
-        let shape = problems.take("--delay-shape", shape(&args.delay_shape));
-        let work = args.work.map_or(0, |text| problems.take("--work", work(&text)));
-        let size = problems.take("--size", size(&args.size));
-        let statuses = problems.take("--status", Rotation::parse(&args.status));
-        let stall_one_in = args.stall_one_in.map(|text| problems.take("--stall-one-in", at_least_one(&text, u64::MAX)));
-        let cpus = args.cpus.and_then(|text| problems.take("--cpus", cpus(&text)));
-        let threads = match &args.threads {
-            Some(text) => problems.take("--threads", at_least_one(text, MOST_THREADS)) as usize,
-            None => cpus.as_ref().map_or(1, CpuList::len),
-        };
-        let tls = match (args.cert, args.key) {
-            (Some(cert), Some(key)) => Some(TlsFiles { cert: cert.into(), key: key.into() }),
-            (None, None) => None,
-            (Some(cert), None) => problems.add(format!("--cert {cert}: expected --key FILE with its private key too")),
-            (None, Some(key)) => problems.add(format!("--key {key}: expected --cert FILE with its certificate too")),
-        };
-        let has_tls = tls.is_some();
-        let places: Vec<Place> = args
-            .listen
-            .into_iter()
-            .filter_map(|text| problems.take("--listen", place(text, has_tls).map(Some)))
-            .collect();
-        if let Some(TlsFiles { cert, .. }) = &tls
-            && !places.is_empty()
-            && places.iter().all(|place| !place.https)
-        {
-            let cert = cert.display();
-            problems
-                .add::<()>(format!("--cert {cert}: expected a --listen for https, as only http and unix are there"));
-        }
-        let plan = Plan {
-            places,
-            delay,
-            shape,
-            work,
-            size,
-            chunked: args.chunked,
-            close: args.close,
-            statuses,
-            stall_one_in,
-            tls,
-            threads,
-            cpus,
-        };
-        if problems.0.is_empty() { Ok(plan) } else { Err(problems.0) }
+/// Reads the flags.
+///
+/// # Errors
+/// Everything that is wrong, one line each: the flag, its value, and what was expected.
+pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
+    let mut problems = Problems(Vec::new());
+    let delay = args.delay.map_or(Duration::ZERO, |text| problems.take("--delay", parse_time(&text)));
+    let shape = problems.take("--delay-shape", shape(&args.delay_shape));
+    let work = args.work.map_or(0, |text| problems.take("--work", work(&text)));
+    let size = problems.take("--size", size(&args.size));
+    let statuses = problems.take("--status", Rotation::parse(&args.status));
+    let stall_one_in = args.stall_one_in.map(|text| problems.take("--stall-one-in", at_least_one(&text, u64::MAX)));
+    let cpus = args.cpus.and_then(|text| problems.take("--cpus", cpus(&text)));
+    let threads = match &args.threads {
+        Some(text) => problems.take("--threads", at_least_one(text, MOST_THREADS)) as usize,
+        None => cpus.as_ref().map_or(1, CpuList::len),
+    };
+    let tls = match (args.cert, args.key) {
+        (Some(cert), Some(key)) => Some(TlsFiles { cert: cert.into(), key: key.into() }),
+        (None, None) => None,
+        (Some(cert), None) => problems.add(format!("--cert {cert}: expected --key FILE with its private key too")),
+        (None, Some(key)) => problems.add(format!("--key {key}: expected --cert FILE with its certificate too")),
+    };
+    let has_tls = tls.is_some();
+    let places: Vec<Place> = args
+        .listen
+        .into_iter()
+        .filter_map(|text| problems.take("--listen", place(text, has_tls).map(Some)))
+        .collect();
+    if let Some(TlsFiles { cert, .. }) = &tls
+        && !places.is_empty()
+        && places.iter().all(|place| !place.https)
+    {
+        let cert = cert.display();
+        problems
+            .add::<()>(format!("--cert {cert}: expected a --listen for https, as only http and unix are there"));
     }
-
-    /// A target does not get in the way of what is measured: it never tires of an idle or slow client.
-    pub(super) fn settings(&self) -> Settings {
-        Settings {
-            idle_timeout: Duration::MAX,
-            body_timeout: Duration::from_secs(300),
-            write_timeout: Duration::from_secs(300),
-            // The longest delays of a shape are some times the mean.
-            drain_timeout: self
-                .delay
-                .saturating_mul(if self.shape == Shape::Constant { 1 } else { 20 })
-                .saturating_add(Duration::from_secs(5)),
-            // Whoever replaces it under load (`oroshi start`) is not to lose a request of a kept connection.
-            last_request_timeout: Duration::from_secs(1),
-            connections: usize::MAX,
-            ..Settings::default()
-        }
-    }
+    let plan = Plan {
+        places,
+        delay,
+        shape,
+        work,
+        size,
+        chunked: args.chunked,
+        close: args.close,
+        statuses,
+        stall_one_in,
+        tls,
+        threads,
+        cpus,
+    };
+    if problems.0.is_empty() { Ok(plan) } else { Err(problems.0) }
 }
 
 /// What was found wrong so far.
@@ -212,12 +156,6 @@ fn is_unix(text: &str) -> bool {
     text.starts_with(['/', '@']) || text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("unix:"))
 }
 
-impl Default for Rotation {
-    fn default() -> Self {
-        Rotation::of(&[(200, 1)])
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -232,7 +170,7 @@ mod tests {
 
     fn plan(line: &str) -> Result<Plan, Vec<String>> {
         let words = ["target"].into_iter().chain(line.split_whitespace());
-        Plan::new(Line::try_parse_from(words).unwrap().args)
+        super::plan(Line::try_parse_from(words).unwrap().args)
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is answered: statuses in turn, and the messages written out beforehand.
+//! Statuses in turn, and responses encoded beforehand.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use oroshi_http1::{Version, encode};
 
 /// Statuses in a fixed order in which each has its share, as evenly spread as possible.
 #[derive(Debug, Clone)]
-pub(super) struct Rotation {
+pub struct Rotation {
     statuses: Vec<u16>,
     /// Places in `statuses`, one round of them.
     round: Vec<u8>,
@@ -17,7 +17,10 @@ impl Rotation {
     const LONGEST: u64 = 100_000;
 
     /// Reads `200=99,500=1`; without a share, `503`, a status has one part.
-    pub(super) fn parse(text: &str) -> Result<Rotation, String> {
+    ///
+    /// # Errors
+    /// When it is none, in words.
+    pub fn parse(text: &str) -> Result<Rotation, String> {
         let expected = "expected statuses from 200 to 599, each with a share, such as 200=99,500=1";
         let mut shares: Vec<(u16, u64)> = Vec::new();
         for part in text.split(',') {
@@ -40,7 +43,7 @@ impl Rotation {
     }
 
     /// Spreads the shares: at each place stands the status that lags behind its share the most.
-    pub(super) fn of(shares: &[(u16, u64)]) -> Rotation {
+    pub(crate) fn of(shares: &[(u16, u64)]) -> Rotation {
         let sum: u64 = shares.iter().map(|(_, share)| share).sum();
         let mut credit = vec![0_i64; shares.len()];
         let mut round = Vec::new();
@@ -55,29 +58,37 @@ impl Rotation {
         Rotation { statuses: shares.iter().map(|(status, _)| *status).collect(), round }
     }
 
-    /// The statuses, in the order given.
-    pub(super) fn statuses(&self) -> &[u16] {
+    /// Returns the statuses, in the order given.
+    #[must_use]
+    pub fn statuses(&self) -> &[u16] {
         &self.statuses
     }
 
     /// The place among [`statuses`](Self::statuses) of the status of an answer, counted from 0.
-    pub(super) fn at(&self, answer: u64) -> usize {
+    pub(crate) fn at(&self, answer: u64) -> usize {
         usize::from(self.round[(answer % self.round.len() as u64) as usize])
+    }
+}
+
+/// 200 alone.
+impl Default for Rotation {
+    fn default() -> Self {
+        Rotation::of(&[(200, 1)])
     }
 }
 
 /// The answer to an ordinary HTTP/1.1 request, written out for one status.
 #[derive(Debug, Clone)]
-pub(super) struct Written {
-    pub(super) keep_alive: Rc<[u8]>,
-    pub(super) close: Rc<[u8]>,
+pub(crate) struct Written {
+    pub(crate) keep_alive: Rc<[u8]>,
+    pub(crate) close: Rc<[u8]>,
 }
 
 /// The fields that every answer has.
-pub(super) const FIELDS: [(&str, &[u8]); 2] = [("Server", b"oroshi"), ("Content-Type", b"text/plain")];
+pub(crate) const FIELDS: [(&str, &[u8]); 2] = [("Server", b"oroshi"), ("Content-Type", b"text/plain")];
 
 impl Written {
-    pub(super) fn new(status: u16, date: &[u8], body: &[u8], chunked: bool) -> Written {
+    pub(crate) fn new(status: u16, date: &[u8], body: &[u8], chunked: bool) -> Written {
         let message = |close: bool| {
             let date = Some(("Date", date));
             let close = close.then_some(("Connection", &b"close"[..]));
@@ -109,7 +120,7 @@ impl Written {
 }
 
 /// A body's bytes: lines that can be recognized, as many as it takes.
-pub(super) fn body(length: usize) -> Vec<u8> {
+pub(crate) fn body(length: usize) -> Vec<u8> {
     b"oroshi\n".iter().copied().cycle().take(length).collect()
 }
 
