@@ -101,7 +101,7 @@ impl Ending {
         }
         if span.connects_per_request {
             // One that fails now and then is no end: so many in turn are.
-            if self.refused_everywhere && self.refused_last >= self.connections as u64 {
+            if self.refused_last > 0 && self.refused_everywhere && self.refused_last >= self.connections as u64 {
                 return Some(last);
             }
         } else if self.alive == 0 && self.refused_last > 0 {
