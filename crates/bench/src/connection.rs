@@ -1,5 +1,6 @@
 //! One connection, from its first request to its end: the hot path.
 
+mod end;
 mod scripted;
 
 use std::collections::VecDeque;
@@ -16,6 +17,7 @@ use crate::batch::{Batch, Made};
 use crate::core::{Core, OriginState, Outgoing, Phase, Take, Ticket};
 use crate::failure::Failure;
 use crate::tally::Times;
+pub(crate) use end::cut_off;
 use scripted::Pause;
 
 /// Pieces of requests that one write can carry.
@@ -364,7 +366,10 @@ impl<'c> Connection<'c> {
                 Poll::Ready(None)
             }
             Ok(true) => Poll::Ready(Some(self.carry())),
-            Err(_) => Poll::Ready(Some(self.fail(Failure::Parse))),
+            Err(_) => {
+                core.stirred.set(now);
+                Poll::Ready(Some(self.fail(Failure::Parse)))
+            }
         }
     }
 
@@ -429,7 +434,7 @@ impl<'c> Connection<'c> {
         let measured = flight.ticket.due >= core.measure_from.get();
         {
             let mut tally = core.tally.borrow_mut();
-            tally.last_answer = now;
+            self.origin.answered(now, service, measured);
             let in_time = core.count_answer(&mut tally, flight.began, now);
             if measured {
                 tally.completed += 1;
@@ -488,104 +493,6 @@ impl<'c> Connection<'c> {
             core.interval.borrow_mut().each.push(Times { began, connect, wait: self.answer.wait, total });
         }
     }
-
-    /// The server closed.
-    fn end_of_stream(&mut self, now: u64) -> Carried {
-        match self.decoder.eof() {
-            Ok(Some(_)) => {
-                self.complete(now);
-                self.carry()
-            }
-            Ok(None) | Err(_) => self.ended(Failure::ReadEof),
-        }
-    }
-
-    /// The connection ended, in order or not: `failure` if anything was still to come on it.
-    fn ended(&mut self, failure: Failure) -> Carried {
-        if self.in_flight.is_empty() && self.kept.is_empty() {
-            self.core.tally.borrow_mut().closed_by_server += 1;
-            return Carried::new();
-        }
-        self.fail(if self.write_failed { Failure::Write } else { failure })
-    }
-
-    /// The connection cannot be used after the last answer. What the server, by announcing the end, promised not to answer
-    /// is sent again elsewhere, and so is what stood behind a request that was answered before it was sent whole.
-    fn carry(&mut self) -> Carried {
-        let announced = !self.answer.reusable;
-        if announced && !self.closing {
-            self.core.tally.borrow_mut().closed_by_server += 1;
-        }
-        if self.write_failed && !announced && !self.in_flight.is_empty() {
-            return self.fail(Failure::Write);
-        }
-        let batch = &self.batch;
-        let again = |flight: InFlight| match flight.request {
-            Asked::Planned(request) => (flight.ticket, Outgoing::Planned(request)),
-            Asked::Made(made) => (flight.ticket, Outgoing::Made(made, batch.bytes_of(&made).into())),
-        };
-        self.in_flight.drain(..).map(again).collect()
-    }
-
-    /// Notes what is wrong with the bytes for which everything in flight will fail.
-    #[cold]
-    fn note_unreadable(&self, error: DecodeError, bytes: &[u8]) {
-        let measure_from = self.core.measure_from.get();
-        let failing = self.in_flight.iter().filter(|flight| flight.ticket.due >= measure_from).count() as u64;
-        let count = if self.in_flight.is_empty() { 1 } else { failing };
-        if count > 0 {
-            self.core.tally.borrow_mut().unreadable.add(error, &self.core.rules.limits, bytes, count);
-        }
-    }
-
-    /// Everything in flight fails by one name.
-    fn fail(&mut self, failure: Failure) -> Carried {
-        let now = monotonic_ns();
-        let measure_from = self.core.measure_from.get();
-        let mut tally = self.core.tally.borrow_mut();
-        let mut interval = self.core.interval.borrow_mut();
-        if self.in_flight.is_empty() {
-            // Bytes that nobody asked for: no request failed, yet something is wrong with the server.
-            tally.failures.add(failure);
-            interval.errors += 1;
-        }
-        let mut begun = self.answer.begun;
-        for flight in self.in_flight.drain(..) {
-            self.core.came_to_an_end();
-            let first_byte_came = std::mem::take(&mut begun);
-            if flight.ticket.due < measure_from {
-                continue;
-            }
-            interval.errors += 1;
-            tally.fail(failure);
-            // Past its timeout the request would have taken longer still: the percentiles must know.
-            if failure == Failure::Timeout {
-                tally.clocks.response.record_censored(now.saturating_sub(flight.ticket.due));
-                if let Some(sent) = flight.sent {
-                    tally.clocks.service.record_censored(now.saturating_sub(sent));
-                    if !first_byte_came {
-                        tally.clocks.first_byte.record_censored(now.saturating_sub(sent));
-                    }
-                }
-            }
-        }
-        Carried::new()
-    }
-
-    fn end_of_run(&mut self) -> Carried {
-        let now = self.core.over_since.get();
-        let mut begun = self.answer.begun;
-        for flight in self.in_flight.drain(..) {
-            let first_byte_came = std::mem::take(&mut begun);
-            cut_off(self.core, flight.ticket, flight.began, flight.sent, now);
-            if let Some(sent) = flight.sent.filter(|_| !first_byte_came)
-                && flight.ticket.due >= self.core.measure_from.get()
-            {
-                self.core.tally.borrow_mut().clocks.first_byte.record_censored(now.saturating_sub(sent));
-            }
-        }
-        Carried::new()
-    }
 }
 
 impl Drop for Connection<'_> {
@@ -603,22 +510,6 @@ fn pieces<'b>(origin: &'b OriginState, batch: &'b Batch, flight: &InFlight) -> [
             [if flight.last { &request.last } else { &request.keep }, &request.body]
         }
         Asked::Made(made) => [batch.bytes_of(made), &[]],
-    }
-}
-
-/// The run ended while a request was on its way, or waiting to be. `began`: when its slot set about it.
-pub(crate) fn cut_off(core: &Core, ticket: Ticket, began: u64, sent: Option<u64>, now: u64) {
-    core.came_to_an_end();
-    core.tally.borrow_mut().window.unanswered(began, now);
-    if ticket.due < core.measure_from.get() {
-        return;
-    }
-    let mut tally = core.tally.borrow_mut();
-    tally.cut_off += 1;
-    tally.failures.add(Failure::CutOffAtEnd);
-    tally.clocks.response.record_censored(now.saturating_sub(ticket.due));
-    if let Some(sent) = sent {
-        tally.clocks.service.record_censored(now.saturating_sub(sent));
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the connections of one core share: the plan, the clock, the tickets, the tally. Single-threaded, so plain cells.
 
+mod origin;
 mod step;
 
 use std::cell::{Cell, RefCell};
@@ -9,7 +10,6 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use oroshi_http1::Limits;
-use oroshi_net::{Connector, Peer};
 use tokio::sync::Notify;
 
 use crate::answer::First;
@@ -17,10 +17,10 @@ use crate::arrivals::Arrivals;
 use crate::batch::{Batch, Made};
 use crate::check::Check;
 use crate::failure::Failure;
-use crate::request::Request;
 use crate::script::{Heard, ScriptError, Wanted};
 use crate::scripting::Scripting;
 use crate::tally::{Interval, Tally};
+pub(crate) use origin::OriginState;
 use step::{Spread, Step};
 
 /// The answer's head may be this large; bodies are never held.
@@ -122,40 +122,6 @@ impl Slot {
     }
 }
 
-/// A place to connect to, as one core sees it.
-#[derive(Debug)]
-pub(crate) struct OriginState {
-    pub(crate) connector: Connector,
-    pub(crate) peers: Vec<Peer>,
-    pub(crate) requests: Vec<Request>,
-    next_request: Cell<usize>,
-    next_peer: Cell<usize>,
-}
-
-impl OriginState {
-    pub(crate) fn new(connector: Connector, peers: Vec<Peer>, requests: Vec<Request>, offset: usize) -> Self {
-        let (r, p) = (offset % requests.len(), offset % peers.len());
-        Self { connector, peers, requests, next_request: Cell::new(r), next_peer: Cell::new(p) }
-    }
-
-    /// The next request in turn.
-    #[inline]
-    pub(crate) fn next_request(&self) -> usize {
-        turn(&self.next_request, self.requests.len())
-    }
-
-    pub(crate) fn next_peer(&self) -> &Peer {
-        &self.peers[turn(&self.next_peer, self.peers.len())]
-    }
-}
-
-#[inline]
-fn turn(next: &Cell<usize>, len: usize) -> usize {
-    let i = next.get();
-    next.set(if i + 1 == len { 0 } else { i + 1 });
-    i
-}
-
 /// The values of a plan that the hot path reads.
 #[derive(Debug)]
 pub(crate) struct Rules {
@@ -195,12 +161,10 @@ pub(crate) struct Core {
     spread: Cell<Option<Spread>>,
     /// Requests due before this moment belong to the warm-up.
     pub(crate) measure_from: Cell<u64>,
-    /// Connections that are up now, the held ones apart.
-    pub(crate) alive: Cell<usize>,
     /// Held connections that are up now.
     pub(crate) held: Cell<usize>,
-    /// Attempts to connect that found nobody, since the last one that found somebody.
-    pub(crate) refused_last: Cell<u64>,
+    /// When a server last showed itself otherwise than by an answer: it broke off, or was there again.
+    pub(crate) stirred: Cell<u64>,
     source: RefCell<Source>,
     /// Requests that may still be started in the measured part.
     budget: Cell<u64>,
@@ -242,9 +206,8 @@ impl Core {
             under_way: Cell::new(0),
             spread: Cell::new(None),
             measure_from: Cell::new(0),
-            alive: Cell::new(0),
             held: Cell::new(0),
-            refused_last: Cell::new(0),
+            stirred: Cell::new(0),
             source: RefCell::new(source),
             budget: Cell::new(u64::MAX),
             free: RefCell::default(),
@@ -512,14 +475,33 @@ impl Core {
         self.progress.notify_one();
     }
 
-    /// Counts an attempt to connect that failed, with the request that it was made for, if any.
-    /// A connection that is only to be held (`load` is false) uses up no request.
-    pub(crate) fn connect_failed(&self, ticket: Option<Ticket>, failure: Failure, load: bool) {
+    /// Connections that are up now, the held ones apart.
+    pub(crate) fn alive(&self) -> usize {
+        self.origins.iter().map(|origin| origin.alive.get()).sum()
+    }
+
+    /// When any of the servers last showed itself; 0: none did.
+    pub(crate) fn last_sign(&self) -> u64 {
+        self.origins.iter().map(OriginState::last_answer).fold(self.stirred.get(), u64::max)
+    }
+
+    /// Whether a request, or a connection that one could be sent on, is being waited for at `now`.
+    pub(crate) fn is_waiting(&self, now: u64) -> bool {
+        let connects = match &*self.source.borrow() {
+            Source::Closed => self.origins.iter().any(|origin| origin.refused_last() > 0),
+            Source::Open(arrivals) => arrivals.next_due() <= now,
+        };
+        self.under_way.get() > 0 || connects || (!self.rules.connect_per_request && self.alive() == 0)
+    }
+
+    /// Counts an attempt to connect to `origin` that failed, with the request that it was made for, if any. `None` in place of `origin`: the
+    /// connection was only to be held, and uses up no request.
+    pub(crate) fn connect_failed(&self, ticket: Option<Ticket>, failure: Failure, origin: Option<&OriginState>) {
         if ticket.is_some() {
             self.came_to_an_end();
         }
         let measured =
-            ticket.map_or_else(|| load && self.spend_on_failure(), |ticket| ticket.due >= self.measure_from.get());
+            ticket.map_or_else(|| origin.is_some() && self.spend_on_failure(), |ticket| ticket.due >= self.measure_from.get());
         let mut tally = self.tally.borrow_mut();
         if measured {
             tally.fail(failure);
@@ -529,8 +511,9 @@ impl Core {
             return;
         }
         self.interval.borrow_mut().errors += 1;
-        if load && matches!(failure, Failure::ConnectRefused | Failure::ConnectTimeout | Failure::ConnectBacklog) {
-            self.refused_last.set(self.refused_last.get() + 1);
+        let nobody = matches!(failure, Failure::ConnectRefused | Failure::ConnectTimeout | Failure::ConnectBacklog);
+        if let Some(origin) = origin.filter(|_| nobody) {
+            origin.refused();
         }
         // It waited in vain, and would have had to wait longer still: the percentiles must know.
         if let (Some(ticket), Failure::ConnectTimeout | Failure::ConnectBacklog) = (ticket, failure) {

@@ -1,7 +1,6 @@
 //! What a run records about its machine, so that its figures can be judged later and elsewhere.
 //!
-//! Three things: [`Environment`], how the machine is set up, taken once; [`StealMeter`] and [`NetCounters`], what
-//! happened on it during the run. Whatever cannot be read, in a container or on another kernel, is left out; nothing
+//! Two things: [`Environment`], how the machine is set up, taken once; [`StealMeter`], what happened on it during the run. Whatever cannot be read, in a container or on another kernel, is left out; nothing
 //! here fails.
 
 mod meters;
@@ -13,7 +12,7 @@ use std::path::{Path, PathBuf};
 use oroshi_net::CpuList;
 use serde::{Deserialize, Serialize};
 
-pub use meters::{CpuShare, CpuShares, NetCounters, StealMeter};
+pub use meters::{CpuShare, CpuShares, StealMeter};
 
 /// How the machine is set up. A field is `None` where that cannot be read, or does not apply.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -18,6 +18,8 @@ const ON_SCHEDULE: f64 = 0.99;
 pub(crate) const MACHINE_BUSY: f64 = 0.9;
 /// A shorter run has no grade, seconds: CPU time comes in slices, and what begins and ends is then much of it.
 pub(crate) const LEAST_SECONDS: f64 = 0.1;
+/// So many times the connections that a rate needs on average carry it, unless answers come to a halt.
+const SUFFICE: f64 = 2.0;
 /// More connections than this are not the way to find out what a server can do.
 const MANY_CONNECTIONS: usize = 1000;
 
@@ -94,6 +96,12 @@ pub(crate) struct Evidence {
     pub(crate) ports_exhausted: u64,
     /// Open loop: what was answered, as a share of what was due.
     pub(crate) achieved: Option<f64>,
+    /// Open loop: what was due and never sent.
+    pub(crate) unsent: u64,
+    /// A server answered nothing at the end, though requests were waiting.
+    pub(crate) stalled: bool,
+    /// Connections that suffice for what was due, at the mean time of an answer.
+    pub(crate) needed: Option<f64>,
     pub(crate) connections: usize,
 }
 
@@ -195,8 +203,29 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
             Some("more connections change nothing: free CPUs, or give each side CPUs of its own (--cpus)"),
         );
     }
+    if e.achieved.is_some() && e.unsent == 0 {
+        return verdict(
+            Bottleneck::RateBound,
+            format!(
+                "all of {} requests that were due were sent, and {} were answered{wrong}; {ours}, {theirs}",
+                e.started, e.completed
+            ),
+            Some(
+                "look at the requests without an answer: the server failed them or stalled, and more connections would \
+                 not change that",
+            ),
+        );
+    }
     let many = e.connections >= MANY_CONNECTIONS;
+    let sufficed = e.needed.is_some_and(|needed| e.connections as f64 >= SUFFICE * needed);
     let advice = match (e.server, e.achieved) {
+        (_, Some(_)) if e.stalled || sufficed => Some(
+            "the timetable was not kept although there were connections enough for it at the mean answer time: the \
+             server stalled for a time; find out what it waited for",
+        ),
+        (_, None) if e.stalled => {
+            Some("the server answered nothing at the end: find out what it waited for, and measure again")
+        }
         (None, _) => Some(
             "look at the server's CPU (or name its process with --watch): if it is busy, this is the server's limit",
         ),
@@ -335,14 +364,28 @@ mod tests {
             // Somebody uses the CPUs.
             (Evidence { machine_busy: Some(0.97), others_cpus: 1.2, ..ten.clone() }, Bottleneck::MachineBound),
             (Evidence { connections: 15_000, ..ten.clone() }, Bottleneck::LatencyBound),
-            (Evidence { connections: 15_000, achieved: Some(0.5), ..ten.clone() }, Bottleneck::LatencyBound),
+            (Evidence { connections: 15_000, unsent: 9, achieved: Some(0.5), ..ten.clone() }, Bottleneck::LatencyBound),
             (Evidence { completed: 1, failed: 999, ..ten.clone() }, Bottleneck::NotGraded),
             (Evidence { wrong: 900, ..ten.clone() }, Bottleneck::NotGraded),
             (Evidence { completed: 0, failed: 1000, ..ten.clone() }, Bottleneck::NotGraded),
+            // All was sent, and some of it timed out.
+            (Evidence { completed: 950, failed: 50, achieved: Some(0.95), ..ten.clone() }, Bottleneck::RateBound),
+            // What was not sent found all connections stuck.
+            (
+                Evidence { completed: 500, unsent: 496, achieved: Some(0.5), stalled: true, ..ten.clone() },
+                Bottleneck::LatencyBound,
+            ),
+            (
+                Evidence { completed: 900, unsent: 100, achieved: Some(0.9), needed: Some(5.0), ..ten.clone() },
+                Bottleneck::LatencyBound,
+            ),
+            (Evidence { stalled: true, ..ten.clone() }, Bottleneck::LatencyBound),
         ] {
             let (bottleneck, text) = advice(e);
             assert!(bottleneck == expected && !text.contains("use more connections"), "{bottleneck:?}: {text}");
         }
+        let short_of = Evidence { completed: 900, unsent: 100, achieved: Some(0.9), needed: Some(9.5), ..ten.clone() };
+        assert!(advice(short_of).1.contains("use more connections"));
         // Five requests in 2 ms.
         let short = grade(&Evidence { started: 5, completed: 5, generator_busiest: 0.97, elapsed_s: 0.002, ..ten });
         assert!(short.bottleneck == Bottleneck::NotGraded && short.because.contains("too short"), "{short:?}");

@@ -11,14 +11,16 @@
 //!    heeded.
 //! 3. `worker`: one core from start to end. `core`: what its connections share. `slot`: the place of
 //!    a connection. `connection`: one connection's life, the hot path; `answer`: what it is reading.
-//! 4. [`failure`] and [`tally`]: what is counted. `unreadable`: answers that are no HTTP. `ending`: whether the server was there to the end.
-//! 5. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts (`heat`: its latencies). [`watch`] and [`environment`]: the server's side and the machine's.
+//! 4. [`failure`] and [`tally`]: what is counted. `unreadable`: answers that are no HTTP. `ending`: whether the servers were there to the end; `hope`: when a run is given up.
+//! 5. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts (`heat`: its latencies). [`watch`] and [`environment`]: the server's side and the machine's; `machine`: what the machine
+//!    did meanwhile; `backlog`: whose queue of connections overflowed.
 //! 6. [`record`] and [`grade`]: what is said afterwards.
 //! 7. [`subscribe`]: the other kind of load, in which many wait for messages and somebody publishes. It has a plan, a run and a record of
 //!    its own.
 
 mod answer;
 pub mod arrivals;
+mod backlog;
 mod batch;
 pub mod check;
 mod connection;
@@ -30,6 +32,8 @@ pub mod follow;
 pub mod grade;
 mod heat;
 mod hints;
+mod hope;
+mod machine;
 pub mod plan;
 pub mod ports;
 pub mod record;

@@ -80,12 +80,29 @@ pub struct Record {
 /// How the server had gone before the run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gone {
-    /// From the last answer to the end of the run, seconds.
+    /// From the last answer to the end of the run, seconds; of several servers that had gone, the first one's, as the two below.
     pub silent_s: f64,
     /// Attempts to connect that failed since the last one that did not.
     pub failed_attempts: u64,
-    /// In words.
+    /// What tells it, in words.
     pub why: String,
+    /// Where requests went to several servers: the addresses of those that had gone. Empty where there was one server.
+    #[serde(default)]
+    pub servers: Vec<String>,
+}
+
+impl Gone {
+    /// Which servers were missing, and what tells it.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let (who, were) = match self.servers.as_slice() {
+            [] => ("the server".to_owned(), "was"),
+            [only] => (only.clone(), "was"),
+            [first @ .., last] => (format!("{} and {last}", first.join(", ")), "were"),
+        };
+        let first = if self.servers.len() > 1 { format!("of {}: ", self.servers[0]) } else { String::new() };
+        format!("{who} {were} not there any more when the run ended: {first}{}", self.why)
+    }
 }
 
 /// Failures called `parse` that broke the same rule of HTTP/1.1.
@@ -273,6 +290,10 @@ pub struct Rates {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+    /// How far `requests_per_s` may be off what the timetable of an open loop asks for, as only whole requests are due: a request of each
+    /// thread more or less, or the standard deviation of random arrivals. `None` in a closed loop, and in earlier records.
+    #[serde(default)]
+    pub requests_per_s_error: Option<f64>,
 }
 
 /// The six clocks.

@@ -6,35 +6,32 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use oroshi_net::clock::process_cpu_ns;
 use oroshi_net::connect::ConnectError;
 use oroshi_net::cores::CoresError;
 use oroshi_net::endpoint::ResolveError;
 use oroshi_net::limits::{DescriptorError, ensure_descriptors};
 use oroshi_net::{Connector, Cores, CoresOptions, Peer};
 use oroshi_stats::{Throughput, WindowCount};
+use oroshi_words::units;
 
-use crate::ending::{self, Ending};
-use crate::environment::{Environment, NetCounters, StealMeter};
+use crate::arrivals::Spacing;
+use crate::ending::{self, Ending, Place, Span};
+use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::follow::{Listener, Observer};
 use crate::grade::{Bottleneck, Evidence, ServerEvidence, grade};
 use crate::hints;
+use crate::machine::{GENERATOR_BOUND, Machine};
 use crate::plan::{Load, Origin, Plan, Watching};
 use crate::ports;
 use crate::record::{
-    Answers, ConnectionTimesRecord, Connections, Generator, MachineRecord, PlanRecord, Rates, Record, Requests, SCHEMA,
+    Answers, ConnectionTimesRecord, Connections, Generator, Gone, MachineRecord, PlanRecord, Rates, Record, Requests, SCHEMA,
 };
 use crate::script::ScriptError;
 use crate::tally::{ConnectionTimes, Tally};
-use crate::watch::{Clocks, ServerUsage, Watch};
-use crate::worker::{Outcome, Shared, work};
+use crate::watch::{ServerUsage, Watch};
+use crate::worker::{Outcome, Shared, patience_with_servers, work};
 
-/// Share of a CPU that other machines took, and CPUs that other processes used, from which a run is doubtful.
-const STEAL_WORTH_A_WARNING: f64 = 0.02;
-const OTHERS_WORTH_A_WARNING: f64 = 0.25;
-/// The kernel says both in ticks of 10 ms: in a short run one or two of them are no evidence. Seconds, per CPU.
-const NO_EVIDENCE: f64 = 0.02;
 /// In less time a process's clock does not move, nanoseconds.
 const LEAST_TO_LOOK_AT: u64 = 1_000_000;
 /// How often somebody who wants to end the run is listened to before it has begun.
@@ -43,6 +40,8 @@ const LOOK: Duration = Duration::from_millis(2);
 const LISTEN: Duration = Duration::from_millis(20);
 /// Share of a run's requests that may be in doubt without a word: those that had no answer when it was given up.
 const IN_DOUBT: f64 = 0.01;
+/// An error of the rate, as a share of it, that needs no word.
+const FEW: f64 = 0.05;
 /// A thread's runtime and its two timers.
 const DESCRIPTORS_PER_THREAD: usize = 8;
 /// The stack of a thread that calls a script: a recursion without an end is to come to the script language's own limit first.
@@ -182,12 +181,12 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     }
     let started = SystemTime::now();
     // Taken while the workers wait: in a run without warm-up nothing of it is missed.
-    let mut machine = Machine::begin(watch.as_mut());
+    let mut machine = Machine::begin(&shared.peers, watch.as_mut());
     let start = shared.meet();
     let mut listener = Listener::new(threads, start);
     if !warmup.is_zero() {
         listener.listen(&reports, &shared, observer, Some(warmup), watch.as_mut())?;
-        machine = Machine::begin(watch.as_mut());
+        machine = Machine::begin(&shared.peers, watch.as_mut());
     }
     listener.listen(&reports, &shared, observer, None, watch.as_mut())?;
     let mut machine = machine.finish(watch.as_mut(), &listener.clocks);
@@ -209,9 +208,6 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
         return Err(RunError::EndedInWarmUp);
     }
     warnings.extend(machine.warnings);
-    if outcomes.iter().any(|outcome| outcome.gave_up) {
-        warnings.push("ended early: no connection could be made any more".into());
-    }
     let plan = &shared.plan;
     let mut record = assemble(
         plan,
@@ -335,93 +331,6 @@ fn look_for(peer: &Peer, pid: Option<u32>) -> Result<Watch, String> {
     }
 }
 
-/// Meters of the machine over the measured part.
-pub(crate) struct Machine {
-    began: Instant,
-    /// CPU time of this process so far, nanoseconds.
-    cpu_ns: u64,
-    steal: Option<StealMeter>,
-    net: Option<NetCounters>,
-}
-
-pub(crate) struct MachineUse {
-    /// How long it was looked at: this thread may have been kept waiting.
-    elapsed: Duration,
-    pub(crate) server: Option<ServerUsage>,
-    pub(crate) state: MachineRecord,
-    pub(crate) warnings: Vec<String>,
-}
-
-/// The names of what disturbs a measurement, as in [`MachineRecord::why`].
-pub(crate) const STEAL: &str = "steal";
-pub(crate) const OTHER_PROCESSES: &str = "other-processes";
-pub(crate) const GENERATOR_BOUND: &str = "generator-bound";
-
-impl MachineRecord {
-    pub(crate) fn disturb(&mut self, why: &str) {
-        self.disturbed = true;
-        self.why.push(why.to_owned());
-    }
-}
-
-impl Machine {
-    pub(crate) fn begin(watch: Option<&mut Watch>) -> Self {
-        let steal = StealMeter::begin();
-        let net = NetCounters::read();
-        if let Some(watch) = watch {
-            watch.begin();
-        }
-        Self { began: Instant::now(), cpu_ns: process_cpu_ns(), steal, net }
-    }
-
-    pub(crate) fn finish(self, watch: Option<&mut Watch>, clocks: &Clocks) -> MachineUse {
-        let looked = self.began.elapsed();
-        let server = watch.and_then(|watch| watch.finish(looked, clocks));
-        let mut warnings = Vec::new();
-        let mut state = MachineRecord::default();
-        let elapsed = self.began.elapsed().as_secs_f64();
-        let ours = (process_cpu_ns() - self.cpu_ns) as f64 / 1e9;
-        if let Some(shares) = self.steal.and_then(StealMeter::finish) {
-            let worst = shares.worst_share();
-            state.cpus = shares.cpus.len();
-            state.steal_share = Some(worst);
-            let stolen = shares.cpus.iter().map(|cpu| cpu.steal).sum::<f64>() / shares.cpus.len().max(1) as f64;
-            state.busy_share = Some(shares.busy() + stolen);
-            if worst > STEAL_WORTH_A_WARNING && worst * elapsed > NO_EVIDENCE {
-                warnings.push(format!(
-                    "another machine on this host took {:.0} % of a CPU's time (steal): absolute figures are too low by about as much",
-                    worst * 100.0
-                ));
-                state.disturb(STEAL);
-            }
-            // Where the server is not known, what it used would be taken for somebody else's.
-            let others = server
-                .as_ref()
-                .filter(|_| elapsed > 0.0)
-                .map_or(0.0, |server| shares.busy() * shares.cpus.len() as f64 - (server.cpu_seconds + ours) / elapsed);
-            state.others_cpus = server.is_some().then_some(others.max(0.0));
-            if others > OTHERS_WORTH_A_WARNING && others * elapsed > NO_EVIDENCE * shares.cpus.len() as f64 {
-                warnings.push(format!(
-                    "other processes used {others:.1} of {} CPUs: both sides waited for them; CPU per request still compares, \
-                     rates and latencies do not",
-                    shares.cpus.len()
-                ));
-                state.disturb(OTHER_PROCESSES);
-            }
-        }
-        if let (Some(before), Some(after)) = (self.net, NetCounters::read()) {
-            let delta = after.since(&before);
-            if delta.listen_overflows > 0 {
-                warnings.push(format!(
-                    "{} connections found a listen backlog full (ListenOverflows): the server accepts too slowly, or its backlog is too short",
-                    delta.listen_overflows
-                ));
-            }
-        }
-        MachineUse { elapsed: looked, server, state, warnings }
-    }
-}
-
 /// Says so where requests without an answer leave much of the rate open.
 fn in_doubt(throughput: &Throughput) -> Option<String> {
     let Throughput { requests, unknown, per_second } = *throughput;
@@ -432,6 +341,53 @@ fn in_doubt(throughput: &Throughput) -> Option<String> {
              {most:.1}/s instead of {per_second:.1}/s; a longer run (-d) leaves less open"
         )
     })
+}
+
+/// Why a run was given up.
+fn ended_early(servers: &[Ending], plan: &Plan) -> String {
+    if servers.iter().any(|server| server.refused_last() > 0) {
+        return "ended early: no connection could be made any more".into();
+    }
+    format!(
+        "ended early: for {} (twice --timeout, 2 s at least) no sign of the server came, though requests were waiting",
+        ending::seconds(patience_with_servers(plan.timeout))
+    )
+}
+
+/// How far a rate may be off its timetable's, which asks for whole requests: a request of each thread more or less; of random arrivals the
+/// standard deviation of their number.
+fn rate_error(plan: &Plan, throughput: &Throughput, elapsed_s: f64) -> Option<f64> {
+    let Load::Open { spacing, .. } = plan.load else { return None };
+    let requests = match spacing {
+        Spacing::Constant => plan.threads as f64,
+        Spacing::Poisson => throughput.requests.sqrt(),
+    };
+    (elapsed_s > 0.0).then_some(requests / elapsed_s)
+}
+
+/// Says so where so few requests were due that their rate is not that of the timetable.
+fn few_were_due(plan: &Plan, tally: &Tally, elapsed_s: f64, error: f64) -> Option<String> {
+    let due = tally.started;
+    (due > 0 && error * elapsed_s > FEW * due as f64).then(|| {
+        let asked = match &plan.load {
+            Load::Open { stages, .. } if stages.len() == 1 => {
+                format!(", where the timetable asks for {}/s", units::number(stages[0].rate))
+            }
+            _ => String::new(),
+        };
+        format!(
+            "only {} due in {}: the rate is known to ±{}/s{asked}; a longer run (-d) comes closer",
+            if due == 1 { "1 request was".to_owned() } else { format!("{} requests were", units::count(due)) },
+            units::time(elapsed_s * 1e9),
+            units::number(error)
+        )
+    })
+}
+
+/// Connections that suffice for what was due, at the mean time of an answer (Little's law). `None`: nothing was answered.
+fn needed_connections(tally: &Tally, elapsed_s: f64) -> Option<f64> {
+    let service = tally.clocks.service.summary();
+    (service.count > 0 && elapsed_s > 0.0).then(|| tally.started as f64 / elapsed_s * service.mean_ns / 1e9)
 }
 
 #[allow(clippy::too_many_arguments, reason = "the parts of a record, each used once")]
@@ -458,28 +414,32 @@ fn assemble(
     let windows: Vec<WindowCount> = outcomes.iter().map(|outcome| outcome.tally.window).collect();
     let throughput = if plan.requests.is_some() { Throughput::of_number(&windows) } else { Throughput::of(&windows) };
     warnings.extend(in_doubt(&throughput));
+    let rate_error = rate_error(plan, &throughput, elapsed_s);
+    warnings.extend(rate_error.and_then(|error| few_were_due(plan, &tally, elapsed_s, error)));
     let thread_cpu: Vec<f64> =
         outcomes.iter().map(|o| if o.elapsed > 0 { o.cpu as f64 / o.elapsed as f64 } else { 0.0 }).collect();
     let cpu: u64 = outcomes.iter().map(|o| o.cpu).sum();
-    let alive_at_end = outcomes.iter().map(|o| o.alive).sum();
-    let gone = ending::gone(&Ending {
-        connections: plan.connections,
-        alive: alive_at_end,
-        connects_per_request: plan.connects_per_request(),
-        refused_last: outcomes.iter().map(|o| o.refused_last).sum(),
-        refused_everywhere: outcomes.iter().all(|o| o.refused_last > 0),
-        gave_up: outcomes.iter().any(|o| o.gave_up),
-        waiting: tally.cut_off + tally.unsent + tally.failures.get(Failure::Timeout),
-        silence: Duration::from_nanos(outcomes.iter().map(|o| o.silence).min().unwrap_or(0)),
-        elapsed: Duration::from_nanos(elapsed),
+    let places: Vec<&[Place]> = outcomes.iter().map(|outcome| outcome.places.as_slice()).collect();
+    let alive_at_end: usize = places.iter().copied().flatten().map(|place| place.alive).sum();
+    let until = outcomes.iter().map(|outcome| outcome.until).max().unwrap_or(0);
+    let span = Span {
+        from: until.saturating_sub(elapsed),
+        until,
         timeout: plan.timeout,
-        slowest: Duration::from_nanos(tally.clocks.service.max()),
-        answered: tally.completed,
-    });
+        connects_per_request: plan.connects_per_request(),
+        unsent: tally.unsent,
+    };
+    let servers = ending::endings(plan.origins.iter().map(Origin::name).collect(), &places, &span);
+    let gone = ending::gone(&servers, &span);
+    let doubts = ending::doubts(&servers, &span);
+    let stalled = !doubts.is_empty();
+    if outcomes.iter().any(|outcome| outcome.gave_up) {
+        warnings.push(ended_early(&servers, plan));
+    }
     let refused = tally.failures.get(Failure::ConnectRefused);
-    let since_the_last: u64 = outcomes.iter().map(|o| o.refused_last).sum();
+    let since_the_last: u64 = servers.iter().map(Ending::refused_last).sum();
     match &gone {
-        Some(gone) => warnings.push(format!("the server was not there any more when the run ended: {}", gone.why)),
+        Some(gone) => warnings.push(gone.words()),
         // Refused before a connect that succeeded: it is known only where there is one server.
         None if refused > since_the_last && plan.origins.len() == 1 && tally.completed > 0 => warnings.push(format!(
             "the server refused {refused} connections and took others after that: it was started again, or was not there for a time; \
@@ -491,10 +451,14 @@ fn assemble(
         )),
         None => {}
     }
+    warnings.extend(doubts);
     let of = |failure| tally.failures.get(failure);
     let evidence = Evidence {
         elapsed_s,
-        gone: gone.as_ref().map(|gone| gone.why.clone()),
+        gone: gone.as_ref().map(Gone::words),
+        stalled,
+        unsent: tally.unsent,
+        needed: needed_connections(&tally, elapsed_s),
         machine_busy: machine.busy_share,
         others_cpus: machine.others_cpus.unwrap_or(0.0),
         wrong: of(Failure::Status) + of(Failure::Check),
@@ -549,6 +513,7 @@ fn assemble(
             written_bytes_per_s: per_second(tally.bytes_written),
             read_bytes: tally.bytes_read,
             written_bytes: tally.bytes_written,
+            requests_per_s_error: rate_error,
         },
         failures: tally.failures.iter().collect(),
         errors: tally.failures.errors(),

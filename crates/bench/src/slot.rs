@@ -58,8 +58,9 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
         let pause = match connected {
             Ok(connected) => {
                 count_connection(&core, &connected);
-                core.refused_last.set(0);
-                core.alive.set(core.alive.get() + 1);
+                if place.connected() {
+                    core.stirred.set(connected.at);
+                }
                 let connecting = connected.connect + connected.tls.unwrap_or_default();
                 let connect_ns = connecting.as_nanos() as u64;
                 let carried_here = std::mem::take(&mut carried);
@@ -71,7 +72,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
                 carried = poll_fn(|cx| connection.poll(cx)).await;
                 // One that is merely not needed any more counts as up to the end.
                 if !connection.is_spare() {
-                    core.alive.set(core.alive.get() - 1);
+                    place.disconnected();
                 }
                 core.slots[id].deadline.set(u64::MAX);
                 core.not_free(id);
@@ -80,12 +81,12 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
             Err(Unconnected::Failed(failure)) => {
                 // A request that was waiting for this connection fails with it.
                 let waiting = first.or_else(|| carried.pop_front()).map(|(ticket, _)| ticket);
-                core.connect_failed(waiting, failure, true);
+                core.connect_failed(waiting, failure, Some(place));
                 true
             }
             Err(Unconnected::Over) => {
                 if let Some((ticket, _)) = first {
-                    cut_off(&core, ticket, began, None, core.over_since.get());
+                    cut_off(&core, place, ticket, began, None);
                 }
                 false
             }
@@ -98,7 +99,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
         }
     }
     for (ticket, _) in carried {
-        cut_off(&core, ticket, ticket.due, None, core.over_since.get());
+        cut_off(&core, &core.origins[origin], ticket, ticket.due, None);
     }
     core.ended.set(core.ended.get() + 1);
     core.progress.notify_one();
@@ -143,7 +144,7 @@ pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
                 }
             }
             Err(Unconnected::Failed(failure)) => {
-                core.connect_failed(None, failure, false);
+                core.connect_failed(None, failure, None);
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(BACKOFF.1);
             }

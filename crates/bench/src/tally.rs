@@ -77,8 +77,6 @@ pub struct Tally {
     pub lag: Latency,
     /// What the failures called `parse` were.
     pub unreadable: Unreadable,
-    /// When the last whole answer came, nanoseconds of the monotonic clock; 0: none did.
-    pub last_answer: u64,
 }
 
 /// What whole answers were like.
@@ -123,7 +121,6 @@ impl Default for Tally {
             connection_times: None,
             lag: Latency::default(),
             unreadable: Unreadable::default(),
-            last_answer: 0,
         }
     }
 }
@@ -157,7 +154,6 @@ impl Tally {
         }
         self.lag.merge(&other.lag);
         self.unreadable.merge(&other.unreadable);
-        self.last_answer = self.last_answer.max(other.last_answer);
     }
 
     /// A failure of a request: it ends there.

@@ -15,6 +15,8 @@ use crate::answer::First;
 use crate::arrivals::Arrivals;
 use crate::check::Check;
 use crate::core::{Core, OriginState, Phase, Rules, Source};
+use crate::ending::Place;
+use crate::hope::Hope;
 use crate::plan::{Load, Plan, shares};
 use crate::request::Request;
 use crate::run::RunError;
@@ -27,8 +29,8 @@ use crate::tally::{Interval, Tally};
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Connections that are being opened at once before the start: fewer than any usual backlog, so that no SYN is dropped.
 const OPENING: usize = 64;
-/// Shortest time without any connection after which a run of a fixed number of requests gives up, nanoseconds.
-const MIN_PATIENCE: u64 = 2_000_000_000;
+/// Shortest time without a sign of a server after which a run of a fixed number of requests gives up.
+const MIN_PATIENCE: Duration = Duration::from_secs(2);
 /// The dispatcher looks up at least this often, nanoseconds: a timetable's next arrival may be years away.
 const LONG_SLEEP: u64 = 1_000_000_000;
 
@@ -91,15 +93,14 @@ pub(crate) struct Outcome {
     pub(crate) elapsed: u64,
     /// CPU time of this thread over the measured part, nanoseconds.
     pub(crate) cpu: u64,
-    /// Connections up when the run ended.
-    pub(crate) alive: usize,
+    /// When it ended, nanoseconds of the monotonic clock.
+    pub(crate) until: u64,
+    /// Held connections up when the run ended.
     pub(crate) held: usize,
-    /// Attempts to connect that failed since the last one that did not.
-    pub(crate) refused_last: u64,
-    /// From the last answer of the measured part, or its beginning, to its end, nanoseconds.
-    pub(crate) silence: u64,
+    /// What is known of each server.
+    pub(crate) places: Vec<Place>,
     pub(crate) stopped_early: bool,
-    /// It ended early because the server was gone.
+    /// It ended early because it heard nothing for too long.
     pub(crate) gave_up: bool,
     /// A script's first request: its first line, and its length in bytes.
     pub(crate) first_request: Option<(String, usize)>,
@@ -164,13 +165,15 @@ async fn carry_out(
     if core.rules.open {
         tokio::task::spawn_local(dispatch(Rc::clone(&core), dispatch_timer));
     }
-    let outcome = share.keep_time(shared, start, timer, reports).await;
+    let mut outcome = share.keep_time(shared, start, timer, reports).await;
     while core.ended.get() < core.slots.len() {
         core.progress.notified().await;
     }
     if let Some(error) = core.script.as_ref().and_then(Scripting::take_error) {
         return Err(RunError::Script(error));
     }
+    // Only now is it known what had no answer.
+    core.origins.iter().zip(&mut outcome.places).for_each(|(origin, place)| origin.conclude(place));
     let first_request = core.script.as_ref().and_then(Scripting::first);
     Ok(Outcome { tally: core.tally.take(), first_request, ..outcome })
 }
@@ -298,9 +301,9 @@ impl Share {
         let mut measured: Option<Measured> = None;
         let mut next_sweep = start + sweep;
         let mut reported = start;
-        // A number of requests would never be reached against a server that is gone; a duration ends by itself.
-        let mut hope = Hope { opened: 0, since: start };
-        let patience = (2 * nanos(plan.timeout)).max(MIN_PATIENCE);
+        // A number of requests may never be reached with a server that is gone or hangs; a duration ends by itself.
+        let mut hope = Hope::default();
+        let patience = nanos(patience_with_servers(plan.timeout));
         let mut gave_up = false;
         let stopped_early = loop {
             let now = monotonic_ns();
@@ -334,7 +337,9 @@ impl Share {
             if shared.stop.load(Ordering::Relaxed) {
                 break true;
             }
-            gave_up = plan.duration.is_none() && measured.is_some() && hope.is_lost(core, now, patience);
+            gave_up = plan.duration.is_none()
+                && measured.is_some()
+                && hope.is_lost(now, core.last_sign(), core.is_waiting(now), patience);
             if gave_up {
                 break true;
             }
@@ -366,7 +371,7 @@ impl Share {
         if core.script.as_ref().is_some_and(Scripting::has_failed) {
             shared.stop.store(true, Ordering::Relaxed);
         }
-        let (alive, held) = (core.alive.get(), core.held.get());
+        let (places, held) = (self.places(gave_up), core.held.get());
         self.send(reports, reported, now, measured.from < now, Some(server));
         core.close(now);
         let halted = core.halted.get();
@@ -379,14 +384,21 @@ impl Share {
             tally: Tally::default(),
             elapsed: now - measured.from,
             cpu: cpu - measured.cpu,
-            alive,
+            until: now,
             held,
-            refused_last: core.refused_last.get(),
-            silence: now.saturating_sub(core.tally.borrow().last_answer.max(measured.from)),
+            places,
             stopped_early,
             gave_up,
             first_request: None,
         }
+    }
+
+    /// What is known of each server when the measured part ends.
+    fn places(&self, gave_up: bool) -> Vec<Place> {
+        let place = |origin: &OriginState| Place { alive: origin.alive.get(), gave_up, ..Place::default() };
+        let mut places: Vec<Place> = self.core.origins.iter().map(place).collect();
+        self.slots.iter().for_each(|&origin| places[origin].connections += 1);
+        places
     }
 
     /// Waits for what is on its way when the measured part of `length` nanoseconds is over, for as long as [`patience`](patience()) says.
@@ -421,7 +433,7 @@ impl Share {
         if interval.each.is_empty() && interval.full.is_none() {
             return;
         }
-        let (until, alive) = (monotonic_ns(), core.alive.get());
+        let (until, alive) = (monotonic_ns(), core.alive());
         let report = Report {
             until,
             length: 0,
@@ -451,7 +463,7 @@ impl Share {
     ) {
         let core = &self.core;
         let interval = core.interval.replace(Interval::new(core.rules.interval_histograms));
-        let alive = core.alive.get();
+        let alive = core.alive();
         let (length, worker, last) = (until - from, self.index, server.is_some());
         let server = server.unwrap_or_default();
         // Nobody listens any more only when the run is being given up.
@@ -485,21 +497,9 @@ fn script_of(shared: &Shared, index: usize) -> Result<Option<(Scripting, Option<
     Ok(Some((script, Some(request))))
 }
 
-/// When a connection was last up.
-struct Hope {
-    opened: u64,
-    since: u64,
-}
-
-impl Hope {
-    /// Whether no connection has been up or made for `patience` nanoseconds.
-    fn is_lost(&mut self, core: &Core, now: u64, patience: u64) -> bool {
-        let opened = core.tally.borrow().opened;
-        if core.alive.get() > 0 || opened != self.opened {
-            *self = Self { opened, since: now };
-        }
-        now.saturating_sub(self.since) > patience
-    }
+/// How long a run of a fixed number of requests waits for a sign of a server.
+pub(crate) fn patience_with_servers(timeout: Duration) -> Duration {
+    timeout.saturating_mul(2).max(MIN_PATIENCE)
 }
 
 /// The measured part, while it lasts.

@@ -35,7 +35,7 @@ use oroshi_report::Named;
 use ab::RequestLog;
 use args::Format;
 pub(crate) use args::{Args, LoadArgs};
-pub(crate) use command_line::{HIDDEN, program_without_secrets, shown_header, without_secrets};
+pub(crate) use command_line::{HIDDEN, awaited, program_without_secrets, shown_header, without_secrets};
 pub(crate) use load::{Problems, load_words, parse_header, parse_size, read_load};
 pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
@@ -295,7 +295,7 @@ fn judge(record: &Record, output: &Output) -> u8 {
         say(&format!("error: not one request was answered{}", reasons(record)));
         code = 1;
     } else if let Some(gone) = &record.gone {
-        say(&format!("error: the server was not there any more when the run ended: {}{}", gone.why, reasons(record)));
+        say(&format!("error: {}{}", gone.words(), reasons(record)));
         code = 1;
     }
     code

@@ -28,7 +28,7 @@ use crate::bench::without_secrets;
 use crate::interrupt::Temporary;
 use crate::lab::{ResultsError, measure};
 use crate::paint::Paint;
-use crate::{bench, interrupt, lab_text, say, verdicts};
+use crate::{bench, interrupt, lab_text, saved, say, verdicts};
 
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +108,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let rerun = without_secrets(&flags, words);
     let (experiment, output) = args.read(&oroshi.to_string_lossy(), rerun).map_err(Error::Usage)?;
     // Whatever cannot be read or written is better known before the runs than after them.
-    let saved = output.baseline.as_deref().map(saved).transpose()?;
+    let saved = output.baseline.as_deref().map(read_saved).transpose()?;
     if let Some(Saved::Lab(then)) = &saved {
         share_a_name(then, &experiment).map_err(|what| Error::Usage(vec![what]))?;
     }
@@ -206,36 +206,10 @@ fn share_a_name(then: &LabResult, today: &Experiment) -> Result<(), String> {
 }
 
 /// Reads a saved result.
-fn saved(path: &Path) -> Result<Saved, Error> {
+fn read_saved(path: &Path) -> Result<Saved, Error> {
     let wrong = |what: String| Error::Baseline { path: path.to_owned(), what };
-    let text = fs::read_to_string(path).map_err(|error| wrong(format!("it cannot be read: {error}")))?;
-    parse_saved(&text).map_err(wrong)
-}
-
-/// Reads what `bench`, `compare` or `lab` wrote as JSON.
-///
-/// # Errors
-/// When it is something else, in words.
-pub(crate) fn parse_saved(text: &str) -> Result<Saved, String> {
-    const EXPECTED: &str = "expected a result of `oroshi compare`, `oroshi lab` or `oroshi bench` in JSON";
-    let value: serde_json::Value =
-        serde_json::from_str(text).map_err(|error| format!("it is no JSON ({error}): {EXPECTED}"))?;
-    let schema = |value: &serde_json::Value| value["schema"].as_str().unwrap_or_default().to_owned();
-    let named = if value.is_array() { schema(&value[0]) } else { schema(&value) };
-    let read = |error: serde_json::Error| format!("it cannot be understood ({error}): {EXPECTED} of this version");
-    let major = |schema: &str| schema.split('.').next().map(str::to_owned);
-    if let Some(ours) = [oroshi_lab::result::SCHEMA, oroshi_bench::record::SCHEMA]
-        .into_iter()
-        .find(|ours| ours.split('/').next() == named.split('/').next() && major(ours) != major(&named))
-    {
-        return Err(format!("it is of schema {named}: this version reads {ours}"));
-    }
-    match named.split('/').next() {
-        Some("oroshi-lab") => serde_json::from_str(text).map(Saved::Lab).map_err(read),
-        Some("oroshi-bench") if value.is_array() => serde_json::from_str(text).map(Saved::Bench).map_err(read),
-        Some("oroshi-bench") => serde_json::from_str(text).map(|record| Saved::Bench(vec![record])).map_err(read),
-        _ => Err(format!("it names no schema of ours: {EXPECTED}")),
-    }
+    let text = saved::read_text(path).map_err(|error| wrong(format!("it cannot be read: {error}")))?;
+    saved::parse(&text).map_err(wrong)
 }
 
 #[cfg(test)]
@@ -244,28 +218,13 @@ mod tests {
     use crate::lab_text::sample;
 
     #[test]
-    fn saved_results_are_told_apart_by_their_schema() {
-        let lab = serde_json::to_string(&sample::two()).unwrap();
-        assert!(matches!(parse_saved(&lab), Ok(Saved::Lab(_))));
-        // What `compare` itself writes holds more.
+    fn what_compare_itself_writes_can_be_read_again() {
         let against = Against { comparisons: Vec::new(), caveats: Vec::new() };
         let report = Report { result: &sample::two(), against: Some(&against) };
         let text = serde_json::to_string(&report).unwrap();
-        assert!(text.contains("\"against\"") && matches!(parse_saved(&text), Ok(Saved::Lab(_))));
-        let run = serde_json::to_string(&bench::sample::closed()).unwrap();
-        assert!(matches!(parse_saved(&run), Ok(Saved::Bench(runs)) if runs.len() == 1));
-        assert!(matches!(parse_saved(&format!("[{run},{run}]")), Ok(Saved::Bench(runs)) if runs.len() == 2));
-        for (bad, why) in [
-            ("", "no JSON"),
-            ("[]", "no schema"),
-            ("{\"schema\": \"x/1\"}", "no schema"),
-            ("{\"schema\": \"oroshi-lab/1.0\"}", "cannot be understood"),
-            ("{\"schema\": \"oroshi-lab/99.0\"}", "it is of schema oroshi-lab/99.0: this version reads oroshi-lab/1."),
-            ("[{\"schema\": \"oroshi-bench/99.0\"}]", "this version reads oroshi-bench/1."),
-        ] {
-            assert!(parse_saved(bad).unwrap_err().contains(why), "{bad}");
-        }
-        assert!(saved(Path::new("/nonexistent/x.json")).err().unwrap().to_string().contains("/nonexistent/x.json"));
+        assert!(text.contains("\"against\"") && matches!(saved::parse(&text), Ok(Saved::Lab(_))));
+        let error = read_saved(Path::new("/nonexistent/x.json")).err().unwrap();
+        assert!(error.to_string().contains("/nonexistent/x.json"));
     }
 
     #[test]

@@ -6,12 +6,12 @@
 //! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the server that answers as told.
 //! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. What both need: [`rules`]: their rules as they are typed,
 //!    [`lab_live`]: the live line, [`lab_text`]: the report, [`verdicts`]: the exit code.
-//! 4. [`mod@report`]: saved results as a page.
+//! 4. [`mod@report`]: saved results as a page. [`saved`]: how they are read.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs at a time.
 //! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the superdaemon and how it is spoken to.
 //!    What servers' configurations have in common: [`config`]; what they tell their operator: [`log`].
 //! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
-//! 8. [`table`], [`paint`]: writing text.
+//! 8. [`table`], [`paint`]: writing text. [`negative`]: values that the parser would take for flags.
 //!
 //! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by Ctrl-C
 //! before there was a result, or by a second one.
@@ -28,11 +28,13 @@ mod lab;
 mod lab_live;
 mod lab_text;
 mod log;
+mod negative;
 mod output;
 mod paint;
 mod push;
 mod report;
 mod rules;
+mod saved;
 mod start;
 mod table;
 mod target;
@@ -43,6 +45,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
+use oroshi_words::printable;
 
 /// The HTTP performance toolkit: measures HTTP servers, and proves which of two is faster.
 #[derive(Debug, Parser)]
@@ -95,7 +98,7 @@ enum Command {
 fn main() -> ExitCode {
     end_with_a_panic();
     let words: Vec<OsString> = push::two_dashes(std::env::args_os()).into_iter().collect();
-    if let Some(said) = of_another_tool(&words) {
+    if let Some(said) = misread(&words) {
         say(&said);
         return ExitCode::from(2);
     }
@@ -135,15 +138,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is said of a flag of another load generator.
-fn of_another_tool(words: &[OsString]) -> Option<String> {
+/// What is said of a load's flags that the parser would misread: values below zero, and flags of another load generator.
+fn misread(words: &[OsString]) -> Option<String> {
     let [_, subcommand, rest @ ..] = words else { return None };
-    if subcommand != "bench" {
-        return None;
+    match subcommand.to_str()? {
+        "bench" => {
+            let bench = <bench::Args as clap::Args>::augment_args(clap::Command::new("bench"));
+            let unknown = || bench::foreign::unknown(&bench, &Cli::try_parse_from(words).err()?);
+            let theirs = || bench::foreign::single_dash(&bench, rest);
+            negative::value(&bench, rest).or_else(theirs).or_else(unknown)
+        }
+        "compare" => {
+            let compare = <compare::Args as clap::Args>::augment_args(clap::Command::new("compare"));
+            negative::value(&compare, rest)
+        }
+        _ => None,
     }
-    let bench = <bench::Args as clap::Args>::augment_args(clap::Command::new("bench"));
-    let unknown = || bench::foreign::unknown(&bench, &Cli::try_parse_from(words).err()?);
-    bench::foreign::single_dash(&bench, rest).or_else(unknown)
 }
 
 /// A panic is a defect. It ends the process at once, on whichever thread it is, rather than to leave others waiting for that one.
@@ -199,7 +209,8 @@ fn explanation(error: &dyn Error, next_step: Option<&str>) -> String {
     if let Some(step) = next_step {
         text += &format!("\n  next: {step}");
     }
-    text
+    // It may repeat what a file or a server said.
+    printable(&text)
 }
 
 #[cfg(test)]
@@ -228,5 +239,6 @@ mod tests {
         let told = explanation(&*chain(&["a: b", "b", "c"]), Some("do this"));
         assert_eq!(told, "error: a: b\n  caused by: c\n  next: do this");
         assert_eq!(explanation(&*chain(&["a\nb\n  more"]), None), "error: a\nerror: b\n  more");
+        assert_eq!(explanation(&*chain(&["a\x1b[2J"]), None), "error: a\\u{1b}[2J", "a terminal shows it");
     }
 }

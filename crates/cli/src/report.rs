@@ -10,8 +10,7 @@ use oroshi_lab::baseline::Saved;
 use oroshi_report::Named;
 
 use crate::bench;
-use crate::compare::parse_saved;
-use crate::say;
+use crate::{saved, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -133,7 +132,7 @@ fn usual_place(files: &[PathBuf]) -> Result<PathBuf, Error> {
 
 /// The path, if there is nothing that would be lost.
 fn ours(path: PathBuf, files: &[PathBuf]) -> Result<PathBuf, Error> {
-    match std::fs::read(&path) {
+    match saved::beginning(&path, HEAD_BYTES) {
         // That it would take the place of what it is drawn from is said by whoever writes it.
         Ok(_) if files.contains(&path) => Ok(path),
         Ok(text) if !text.is_empty() && !String::from_utf8_lossy(&text).contains(GENERATOR) => {
@@ -143,24 +142,14 @@ fn ours(path: PathBuf, files: &[PathBuf]) -> Result<PathBuf, Error> {
     }
 }
 
+/// Within so many bytes a page of ours says that it is one.
+const HEAD_BYTES: u64 = 64 * 1024;
 /// What stands in the head of each page of ours.
 const GENERATOR: &str = "<meta name=\"generator\" content=\"oroshi ";
 
 /// A run of subscriptions, if that is what the file holds.
 fn subscriptions(path: &Path) -> Result<Option<oroshi_bench::subscribe::Record>, Error> {
-    let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-    let ours = oroshi_bench::subscribe::record::SCHEMA;
-    let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-    let Some(schema) = value["schema"].as_str() else { return Ok(None) };
-    let major = |schema: &str| schema.split('.').next().map(str::to_owned);
-    if schema.split('/').next() != ours.split('/').next() {
-        return Ok(None);
-    }
-    let wrong = |what: String| Error::Content { path: path.to_owned(), what };
-    if major(schema) != major(ours) {
-        return Err(wrong(format!("it is of schema {schema}: this version reads {ours}")));
-    }
-    serde_json::from_str(&text).map(Some).map_err(|error| wrong(format!("it cannot be understood ({error})")))
+    saved::parse_subscriptions(&text(path)?).map_err(|what| Error::Content { path: path.to_owned(), what })
 }
 
 /// Writes a page, but not to where it is drawn `from`.
@@ -181,8 +170,11 @@ pub(crate) fn write(page: &str, from: &[PathBuf], path: &Path) -> Result<(), Err
 /// # Errors
 /// When there is no such file, or it is something else.
 pub(crate) fn read(path: &Path) -> Result<Saved, Error> {
-    let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-    parse_saved(&text).map_err(|what| Error::Content { path: path.to_owned(), what })
+    saved::parse(&text(path)?).map_err(|what| Error::Content { path: path.to_owned(), what })
+}
+
+fn text(path: &Path) -> Result<String, Error> {
+    saved::read_text(path).map_err(|source| Error::Read { path: path.to_owned(), source })
 }
 
 fn draw(saved: &[(&PathBuf, Saved)]) -> Result<String, Error> {

@@ -3,14 +3,18 @@
 mod common;
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::support::hub::{Does, Hub, Settings};
-use common::support::peer::{Conn, Peer, Place};
+use common::support::peer::{Conn, Peer, Place, Port};
 use common::support::tls::Identity;
 use common::support::{OK, wait_until};
 use common::{OROSHI, Ran, Target, answering, bench, oroshi, to_the_end};
 use oroshi_bench::Bottleneck;
 use oroshi_bench::record::ConditionOutcome;
+use oroshi_net::diag;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -69,6 +73,181 @@ fn a_server_that_dies_within_a_run_is_said_first_and_everywhere() {
         assert!(record.gone.is_some_and(|gone| gone.failed_attempts > 0), "{load:?}");
         assert!(record.warnings.iter().any(|warning| warning.contains("not there any more")), "{:?}", record.warnings);
     }
+}
+
+/// Answers until the 200th request, and then never again, on whichever connection.
+fn freezes(mut conn: Conn) {
+    while let Some(request) = conn.request() {
+        if request.number >= 200 {
+            return conn.stall();
+        }
+        conn.send(OK);
+    }
+}
+
+fn address(url: &str) -> &str {
+    url.trim_start_matches("http://").trim_end_matches('/')
+}
+
+/// The others answered, so nothing was said.
+#[test]
+fn of_several_servers_each_is_judged_by_itself() {
+    let ends: [(&str, fn(Conn)); 2] = [("dies", dies), ("freezes", freezes)];
+    for (how, end) in ends {
+        for load in [&["-t", "2"][..], &["--close"], &["-R", "1000"]] {
+            let (good, bad) = (answering(), Peer::start(Place::Tcp, end));
+            let flags = ["-d", "2s", "-c", "4", "-T", "250ms", "--watch", "none", "--format", "json"];
+            let ran = bench(&[load, &flags, &[&good.url, &bad.url]].concat());
+            let missing = format!("error: {} was not there any more when the run ended", address(&bad.url));
+            ran.said(1, &[&missing]);
+            let record = ran.record();
+            assert_eq!(record.grade.bottleneck, Bottleneck::ServerGone, "{how} {load:?}");
+            assert_eq!(record.gone.unwrap().servers, [address(&bad.url)], "{how} {load:?}");
+        }
+    }
+    let (one, other) = (answering(), answering());
+    let record = common::measured(&["-d", "300ms", "-c", "4", "--watch", "none", &one.url, &other.url]);
+    assert_eq!(record.gone, None);
+}
+
+/// Each request took its whole timeout, one after the other.
+#[test]
+fn a_number_of_requests_is_given_up_before_a_server_that_hangs() {
+    let flags = ["-n", "1M", "-c", "4", "-T", "250ms", "--watch", "none", "--format", "json"];
+    for load in [&["-t", "2"][..], &["--close"], &["-R", "1k"]] {
+        let peer = Peer::start(Place::Tcp, freezes);
+        let ran = bench(&[load, &flags, &[&peer.url]].concat());
+        ran.said(1, &["the server answered nothing any more, so the run was given up"]);
+        let record = ran.record();
+        assert!(record.cut_short && record.requests.completed > 0, "{load:?}: {:?}", record.requests);
+        assert_eq!(record.grade.bottleneck, Bottleneck::ServerGone, "{load:?}");
+        let peer = Peer::start(Place::Tcp, Conn::stall);
+        let ran = bench(&[load, &flags, &[&peer.url]].concat());
+        ran.said(1, &["not one request was answered"]);
+        let warnings = ran.record().warnings;
+        assert!(warnings.iter().any(|text| text.starts_with("ended early: for 2.0 s ")), "{load:?}: {warnings:?}");
+    }
+    // Where nothing is due, nothing is missed. It was given up, as no connection was up in between.
+    let peer = answering();
+    let record = common::measured(&["-n", "2", "-R", "0.4", "--close", "-T", "250ms", "--watch", "none", &peer.url]);
+    assert_eq!((record.requests.completed, record.cut_short), (2, false));
+}
+
+/// There was no word on it where the run was over before a request could time out.
+#[test]
+fn a_run_that_is_shorter_than_its_timeout_says_what_it_cannot_tell() {
+    let Told { text, json, page } = told(&["-d", "300ms", "-c", "2", "-T", "20s"], Conn::stall);
+    text.said(1, &["not one request was answered"]);
+    let words = "before --timeout (20.0 s) could end a request";
+    assert!(in_one_line(&text.out).contains(words) && page.contains(words), "{}", text.out);
+    assert!(json.record().warnings.iter().any(|text| text.contains(words)), "{json:?}");
+    let Told { text, .. } = told(&["-d", "800ms", "-c", "2", "-T", "20s"], freezes);
+    assert!(in_one_line(&text.out).contains("the server answered nothing in the last "), "{}", text.out);
+    assert!(!text.out.contains("use more connections"), "{}", text.out);
+}
+
+/// "use more connections", where each request had one.
+#[test]
+fn a_server_that_stalls_wants_no_more_connections() {
+    let stalls = |mut conn: Conn| {
+        while let Some(request) = conn.request() {
+            if (100..110).contains(&request.number) {
+                return conn.stall();
+            }
+            conn.send(OK);
+        }
+    };
+    // All was sent, and ten requests of three hundred have no answer.
+    let (peer, flags) = (Peer::start(Place::Tcp, stalls), ["-R", "300", "-c", "60", "-d", "1s", "-T", "100ms"]);
+    let ran = bench(&[&flags[..], &["--format", "json", &peer.url]].concat());
+    let record = ran.record();
+    let advice = record.grade.advice.clone().unwrap_or_default();
+    assert!(!advice.contains("use more connections"), "{:?}", record.grade);
+    let quiet = record.requests.unsent == 0 && record.requests.failed <= 30;
+    let busy = [Bottleneck::ServerBound, Bottleneck::GeneratorBound, Bottleneck::MachineBound];
+    if quiet && !busy.contains(&record.grade.bottleneck) {
+        assert_eq!(record.grade.bottleneck, Bottleneck::RateBound, "{:?} {:?}", record.grade, record.requests);
+        assert!(record.grade.because.starts_with("all of "), "{:?}", record.grade);
+    }
+    // The last of them could not be sent, as all connections were stuck.
+    let peer = Peer::start(Place::Tcp, freezes);
+    let ran = bench(&["-R", "400", "-c", "4", "-d", "900ms", "-T", "20s", "--format", "json", &peer.url]);
+    let record = ran.record();
+    assert!(record.requests.unsent > 0, "{:?}", record.requests);
+    assert!(!record.grade.advice.clone().unwrap_or_default().contains("use more connections"), "{:?}", record.grade);
+}
+
+/// Connects until it is dropped to a port whose queue is full.
+struct Overflowing {
+    port: Port,
+    ended: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Overflowing {
+    fn start() -> Self {
+        let port = Port::reserve();
+        let (listener, address, ended) = (port.listen(0), port.address(), Arc::new(AtomicBool::new(false)));
+        let over = Arc::clone(&ended);
+        let connects = move || {
+            let _listener = listener;
+            // The first waits in the queue, and is never accepted.
+            let _first = std::net::TcpStream::connect(address).unwrap();
+            while !over.load(Ordering::Relaxed) {
+                let _ = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(5));
+            }
+        };
+        Self { port, ended, thread: Some(std::thread::spawn(connects)) }
+    }
+}
+
+impl Drop for Overflowing {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// The kernel's counter is of all listeners of the machine together, and any of it was said to be the server's.
+#[test]
+fn an_overflow_of_another_listener_is_not_the_server_s() {
+    let (peer, other) = (answering(), Overflowing::start());
+    let before = diag::listen_overflows().unwrap();
+    wait_until("it overflows", || diag::listen_overflows().unwrap() > before + 2);
+    let backlogs = |url: &str| {
+        let ran = bench(&["-d", "600ms", "-c", "2", "-T", "150ms", "--watch", "none", "--format", "json", url]);
+        let warnings = ran.record().warnings;
+        warnings.into_iter().filter(|text| text.contains("backlog")).collect::<Vec<_>>()
+    };
+    if diag::listeners(peer.url[7..].trim_end_matches('/').parse().unwrap()).is_err() {
+        let said = backlogs(&peer.url);
+        return assert!(said[0].contains("of whatever program on this machine"), "{said:?}");
+    }
+    assert_eq!(backlogs(&peer.url), [""; 0]);
+    // Its own is told, with its address.
+    let full = Port::reserve();
+    let listener = full.listen(1);
+    let said = backlogs(&full.url());
+    assert!(said.iter().any(|text| text.contains(&format!("of the server at {} was full", full.address()))), "{said:?}");
+    drop((listener, other.port.address()));
+}
+
+/// One request in a second was 1.00/s, where 0.5/s were asked for.
+#[test]
+fn a_rate_of_few_requests_has_its_error() {
+    let Told { text, json, page } = told(&["-R", "0.5", "-d", "1s"], |mut conn: Conn| {
+        while conn.request().is_some() && conn.send(OK) {}
+    });
+    let record = json.record();
+    let error = record.rates.requests_per_s_error.unwrap();
+    assert!((error * record.elapsed_s - 1.0).abs() < 1e-6, "{error}");
+    let said = in_one_line(&text.out);
+    for words in [" ±", "only 1 request was due in 1.0", "where the timetable asks for 0.500/s"] {
+        assert!(said.contains(words), "`{words}`: {said}");
+    }
+    assert!(page.contains('±') && page.contains("only 1 request was due"));
+    let many = told(&["-R", "500", "-d", "400ms"], |mut conn: Conn| while conn.request().is_some() && conn.send(OK) {});
+    assert!(!many.text.out.contains('±') || many.json.record().requests.started < 100, "{}", many.text.out);
 }
 
 /// It printed "50,690 cores used", and whatever else comes of a length of nothing.
@@ -343,6 +522,31 @@ fn flags_of_other_tools_are_told_what_they_are_here() {
         assert!(!ran.err.contains("tip:"), "{ran:?}");
     }
     assert!(oroshi(&["bench", "--conections", "5", "http://h/"]).err.contains("--connections"));
+}
+
+/// The parser said that `-1` was a flag, and advised `-- -1`.
+#[test]
+fn values_below_zero_are_told_to_be_so() {
+    for (flags, words) in [
+        (["-R", "-1"], "error: --rate: `-1` is below 0: expected a number such as 100"),
+        (["-d", "-1"], "error: --duration: `-1` is below 0: expected a time such as 30s"),
+        (["--timeout=-1s", "-L"], "--timeout: `-1s` is below 0"),
+        (["-n", "-5"], "--requests: `-5` is below 0"),
+        (["-b", "-5"], "write --body=-5, if that is what is meant"),
+    ] {
+        let ran = bench(&[&flags[..], &["http://127.0.0.1:1/"]].concat());
+        ran.said(2, &[words]);
+        assert!(!ran.err.contains("tip:"), "{ran:?}");
+    }
+    oroshi(&["compare", "-R", "-1", "http://h/", "http://i/"]).said(2, &["--rate: `-1` is below 0"]);
+}
+
+#[test]
+fn help_tells_every_exit_code() {
+    let help = in_one_line(&bench(&["--help"]).out);
+    for words in ["a server was gone when the run ended", "condition held, or could not be decided"] {
+        assert!(help.contains(words), "`{words}`: {help}");
+    }
 }
 
 #[test]

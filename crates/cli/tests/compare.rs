@@ -153,6 +153,34 @@ fn a_short_calibration_is_within_its_bounds_or_says_what_is_not() {
     assert!(data["real"].is_null() && data["simulated"]["tables"][0]["rows"].as_array().unwrap().len() == 20);
 }
 
+/// It was faster, as redirecting is little work.
+#[test]
+fn answers_of_another_kind_are_not_compared_unless_that_is_wanted() {
+    let ok = Target::start(&["--delay", "1ms"]);
+    let [moved, large] = [["--status", "302"], ["--size", "20000"]].map(|flags| Target::start(&flags));
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html").to_str().unwrap().to_owned();
+    for (other, words) in [(&moved, "with status 200, and B with 302"), (&large, "have 12 B on average, and those of B")] {
+        let urls = [ok.url(), other.url()];
+        let ran = compare(&[&["--report", &page, "--fail-if", "slower"], &urls[..]].concat());
+        ran.said(1, &["unknown  --fail-if slower: not everything was compared", "error: not everything could be compared"]);
+        let found = result(&ran);
+        let comparison = first_comparison(&found);
+        assert_eq!((comparison.verdict, comparison.ratio), (Verdict::NotCompared, None), "{comparison:?}");
+        assert!(comparison.words.contains(words), "{comparison:?}");
+        assert!(std::fs::read_to_string(&page).unwrap().contains("that is not the same work"));
+        let text = oroshi(&[&["compare"], &QUICK[..10], &urls].concat());
+        assert_eq!(text.code, Some(1), "{text:?}");
+        assert!(text.out.contains("--any-answers") && !text.out.contains("is faster"), "{text:?}");
+
+        let ran = compare(&[&["--any-answers"], &urls[..]].concat());
+        let found = result(&ran);
+        let comparison = first_comparison(&found);
+        assert!(found.rules.any_answers && comparison.ratio.is_some(), "{comparison:?}");
+        assert!(comparison.verdict == Verdict::Disturbed || comparison.words.contains(words), "{comparison:?}");
+    }
+}
+
 #[test]
 fn latency_is_compared_at_one_rate() {
     let (fast, slow) = (target("fast", ""), target("slow", "--delay 5ms"));

@@ -132,3 +132,28 @@ fn what_cannot_be_drawn_is_named_with_what_was_expected() {
     bench(&["--report", "/nonexistent/page.html", "-n", "1", "http://127.0.0.1:1/"])
         .said(1, &["/nonexistent/page.html"]);
 }
+
+/// The name of a grade reached the terminal as it was, and a device was read without end.
+#[test]
+fn what_a_file_holds_neither_steers_the_terminal_nor_fills_the_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("evil.json").to_str().unwrap().to_owned();
+    let mut record: serde_json::Value = serde_json::from_str(&fs::read_to_string(OLD).unwrap()).unwrap();
+    record["grade"]["bottleneck"] = "\u{1b}]0;mine\u{7}".into();
+    fs::write(&file, record.to_string()).unwrap();
+    let server = Target::start(&[]);
+    for args in [&["report", &file][..], &["compare", "--baseline", &file, server.url()]] {
+        let ran = oroshi(args);
+        ran.said(2, &["\\u{1b}]0;mine\\u{7}"]);
+        assert!(!ran.err.contains(['\u{1b}', '\u{7}']), "{ran:?}");
+    }
+    oroshi(&["report", "/dev/zero"]).said(2, &["/dev/zero cannot be read", "holds more than 256 MiB"]);
+    oroshi(&["compare", "--baseline", "/dev/zero", server.url()]).said(2, &["/dev/zero", "256 MiB"]);
+    // Nor is what stands where the page is to go read to its end.
+    let zero = folder.path().join("zero.html");
+    std::os::unix::fs::symlink("/dev/zero", &zero).unwrap();
+    record["grade"]["bottleneck"] = "latency-bound".into();
+    let file = folder.path().join("zero.json");
+    fs::write(&file, record.to_string()).unwrap();
+    oroshi(&["report", file.to_str().unwrap()]).said(2, &["zero.html is there already"]);
+}

@@ -209,7 +209,7 @@ name = \"a b\"
         "line 29: group[2].pattern: `a*b` is no pattern: expected",
         "line 31: auth.token-file: cannot read `no/such/file`",
         "line 32: auth.token-env: the environment variable `NO_SUCH` is not set",
-        "line 34: drain.timeout: `-1` is no time: expected",
+        "line 34: drain.timeout: `-1` is below 0: expected",
         "line 35: cluster: `nats` is missing",
     ]);
 }

@@ -8,6 +8,7 @@
 //! - Latency depends on the rate, so it is compared only where both answered at the same one, within 2 %, and not both fell behind
 //!   their timetable: then it says how long the run was. Of a burst, all that was asked for is its size.
 //! - Where more than 5 % of one side's requests were errors, nothing is compared that requests cost or took.
+//! - Where their answers are of different kinds, by status class or by the length of bodies, neither, unless that is wanted (`kinds`).
 //! - Where the machine was busy with something else in too many runs of one side, nothing follows for rates and latencies
 //!   ([`disturbed`](crate::disturbed)). Nor does anything follow for the rates where the load generator was at its limit in more than half of
 //!   the runs of the side that came out worse, or of either side where no difference was found: what came out is then its rate.
@@ -16,6 +17,7 @@
 //! [`comparisons`] does all of it; `facts` holds what must be known of a variant's runs, `sentence` says the verdict.
 
 mod facts;
+mod kinds;
 mod sentence;
 
 use std::collections::BTreeMap;
@@ -49,6 +51,8 @@ pub struct Asked<'a> {
     pub smallest_effect: f64,
     /// Nothing is said of rates and latencies where more than this share of one side's runs were disturbed.
     pub disturbed: f64,
+    /// Ratios are judged although the answers of the two sides are of different kinds.
+    pub any_answers: bool,
     /// The cell ended because the primary intervals reached no further than this share. Then some of them are narrow by chance, and
     /// reach further to make up for it ([`Stopping`]): other metrics as much as the primary one, as they move together.
     pub stopped_at: Option<f64>,
@@ -82,7 +86,7 @@ pub fn comparisons(asked: &Asked<'_>, runs: &[Run]) -> Vec<Comparison> {
                 _ if place > 0 => bootstrap(),
                 _ => own,
             };
-            let finding = finding(metric, &facts[base], &facts[variant], &blocks, &options);
+            let finding = finding(metric, &facts[base], &facts[variant], &blocks, &options, asked.any_answers);
             let finding = finding.unless_disturbed(metric, asked.disturbed, [&facts[base], &facts[variant]]);
             Found { metric, base, variant, both: blocks.len(), finding }
         };
@@ -245,11 +249,15 @@ fn finding(
     variant: &Facts<'_>,
     blocks: &[(&Run, &Run)],
     options: &Bootstrap,
+    any_answers: bool,
 ) -> Finding {
     if let Some(finding) = given_rate(metric, base, variant) {
         return finding;
     }
     if let Some(why) = facts::failing(base, variant).filter(|_| metric != Metric::Memory) {
+        return Finding::Nothing(why);
+    }
+    if let Some(why) = other_work(metric, any_answers, base, variant) {
         return Finding::Nothing(why);
     }
     let Some(found) = ratio(metric, blocks, options) else {
@@ -263,6 +271,18 @@ fn finding(
         }
     }
     Finding::Ratio(found)
+}
+
+/// Why figures of requests are not compared whose answers are of different kinds. `any_answers`: they are all the same.
+pub(crate) fn other_work(metric: Metric, any_answers: bool, base: &Facts<'_>, variant: &Facts<'_>) -> Option<String> {
+    if any_answers || metric == Metric::Memory {
+        return None;
+    }
+    let how = kinds::different((base.name, &base.kind), (variant.name, &variant.kind))?;
+    Some(format!(
+        "{how}: that is not the same work; mend the URL or the server of one, or say that any answers may be compared \
+         (--any-answers; in a file, any-answers = true)"
+    ))
 }
 
 /// What timetables say of the requests per second; `None` where the servers had a say in it, and for other metrics.

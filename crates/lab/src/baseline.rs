@@ -10,7 +10,9 @@ use oroshi_stats::compare::{self, Bootstrap, Interval, Stopping, Value, Verdict}
 use oroshi_words::units;
 use serde::Serialize;
 
-use crate::analysis::{Facts, Finding, Sentence, bootstrap, given_rate, no_figure, same_rate, too_few, values};
+use crate::analysis::{
+    Facts, Finding, Sentence, bootstrap, given_rate, no_figure, other_work, same_rate, too_few, values,
+};
 use crate::metric::{Metric, Unit};
 use crate::plan::LEAST_BLOCKS;
 use crate::result::{CellResult, Ended, LabResult, RulesRecord, Run};
@@ -102,7 +104,7 @@ fn judge(asked: &[(Metric, &Sides<'_>)], rules: &RulesRecord) -> Vec<AgainstRow>
     let found = |(metric, sides): &(Metric, &Sides<'_>)| {
         let saved = saved_name(&sides.name);
         let both = [&facts(&saved, sides.then), &facts(&sides.name, sides.now)];
-        finding(*metric, sides, rules.precision).unless_disturbed(*metric, rules.disturbed, both)
+        finding(*metric, sides, rules).unless_disturbed(*metric, rules.disturbed, both)
     };
     let findings: Vec<Finding> = asked.iter().map(found).collect();
     let raw: Vec<f64> = findings.iter().filter_map(Finding::p).collect();
@@ -122,8 +124,7 @@ fn judge(asked: &[(Metric, &Sides<'_>)], rules: &RulesRecord) -> Vec<AgainstRow>
     asked.iter().zip(findings).map(row).collect()
 }
 
-/// `precision`: how narrow the intervals had to become where their width decided when to stop.
-fn finding(metric: Metric, sides: &Sides<'_>, precision: f64) -> Finding {
+fn finding(metric: Metric, sides: &Sides<'_>, rules: &RulesRecord) -> Finding {
     let of = |(runs, variant): Runs<'_>, metric| values(runs, variant, metric);
     let saved = saved_name(&sides.name);
     let (then, now) = (facts(&saved, sides.then), facts(&sides.name, sides.now));
@@ -136,7 +137,11 @@ fn finding(metric: Metric, sides: &Sides<'_>, precision: f64) -> Finding {
     if let Some(finding) = given_rate(metric, &then, &now) {
         return finding;
     }
-    let stopping = if sides.stopped_when_precise { Stopping::AtPrecision(precision) } else { Stopping::Fixed };
+    if let Some(why) = other_work(metric, rules.any_answers, &then, &now) {
+        return Finding::Nothing(why);
+    }
+    // How narrow the intervals had to become where their width decided when to stop.
+    let stopping = if sides.stopped_when_precise { Stopping::AtPrecision(rules.precision) } else { Stopping::Fixed };
     let options = Bootstrap { stopping, ..bootstrap() };
     let Some(estimate) = compare::ratio_unpaired(&old, &new, &options) else {
         return Finding::Nothing(single(metric, &old, &new));

@@ -35,6 +35,7 @@ pub fn comparisons(
         metrics,
         smallest_effect: rules.smallest_effect,
         disturbed: rules.disturbed,
+        any_answers: rules.any_answers,
         stopped_at: Some(rules.precision).filter(|_| ended == Ended::Precise),
     };
     analysis::comparisons(&asked, runs)

@@ -72,6 +72,8 @@ pub struct Rules {
     /// No verdict on rates and latencies where more than this share of one side's runs were [disturbed](crate::disturbed); 1: never mind.
     /// Below 1 a disturbed block is made anew, for half as many times as there are blocks at least.
     pub disturbed: f64,
+    /// Variants are compared although their answers are of different kinds: by status class, or by the length of bodies.
+    pub any_answers: bool,
     /// Names of processes that belong to the set-ups although they are not started here: a database, a container. What they use is
     /// not taken from the servers.
     pub processes: Vec<String>,
@@ -92,6 +94,7 @@ impl Default for Rules {
             max_time: None,
             blocks_per_start: Some(1),
             disturbed: 0.2,
+            any_answers: false,
             processes: Vec::new(),
             seed: 1,
         }

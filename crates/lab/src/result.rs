@@ -111,6 +111,9 @@ pub struct RulesRecord {
     /// No verdict on rates and latencies where more than this share of one side's runs were disturbed; 1 in results before 1.2.
     #[serde(default = "never")]
     pub disturbed: f64,
+    /// Variants were compared although their answers were of different kinds; in results before 1.2 that was not asked.
+    #[serde(default = "yes")]
+    pub any_answers: bool,
     /// Names of processes that belong to the set-ups although they were not started here; none in results before 1.2.
     #[serde(default)]
     pub processes: Vec<String>,
@@ -334,6 +337,10 @@ pub struct Comparison {
 
 fn never() -> f64 {
     1.0
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[cfg(test)]

@@ -227,6 +227,7 @@ impl From<&Rules> for RulesRecord {
             max_time_s: rules.max_time.map(|time| time.as_secs_f64()),
             blocks_per_start: rules.blocks_per_start,
             disturbed: rules.disturbed,
+            any_answers: rules.any_answers,
             processes: rules.processes.clone(),
             seed: rules.seed,
             confidence: CONFIDENCE,

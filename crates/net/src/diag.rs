@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -45,7 +45,6 @@ pub fn queue(listener: impl AsFd) -> Option<Queue> {
 pub fn dropped(socket: impl AsFd) -> Option<u32> {
     // asm-generic/socket.h and linux/sock_diag.h.
     const SO_MEMINFO: c_int = if cfg!(any(target_arch = "sparc", target_arch = "sparc64")) { 0x39 } else { 55 };
-    const DROPS: usize = 8;
     // linux/tcp.h.
     const TCP_DEFER_ACCEPT: c_int = 9;
     let mut deferred = [0];
@@ -55,6 +54,33 @@ pub fn dropped(socket: impl AsFd) -> Option<u32> {
     let mut numbers = [0; 9];
     let read = socket_numbers(socket, SOL_SOCKET, SO_MEMINFO, &mut numbers).ok()?;
     (read > DROPS).then_some(numbers[DROPS])
+}
+
+/// A TCP socket of this network namespace that listens, of whatever process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// By which it is told from others: the inode that `/proc/PID/fd` names.
+    pub inode: u64,
+    /// Its queue.
+    pub queue: Queue,
+    /// Packets that it has dropped since it was made, as [`dropped`] counts them; `None`: the kernel does not tell.
+    pub dropped: Option<u32>,
+}
+
+/// The TCP sockets of this network namespace that take connections to `address`: those bound to it, or else those bound to its port on all
+/// addresses. Empty: nobody listens there, or somebody on another machine or in another network namespace does.
+///
+/// # Errors
+/// When the kernel does not tell (no `tcp_diag`).
+pub fn listeners(address: SocketAddr) -> io::Result<Vec<Listener>> {
+    let mut found = listening(AF_INET6, address.port())?;
+    if address.ip().to_canonical().is_ipv4() {
+        found.extend(listening(AF_INET, address.port())?);
+    }
+    let ip = address.ip().to_canonical();
+    let bound_to_it = found.iter().any(|(bound, _)| *bound == ip);
+    let takes = |bound: &IpAddr| if bound_to_it { *bound == ip } else { bound.is_unspecified() };
+    Ok(found.into_iter().filter(|(bound, _)| takes(bound)).map(|(_, listener)| listener).collect())
 }
 
 /// How often a connection found the queue of a TCP listener full, on all sockets of this network namespace since it was made
@@ -132,6 +158,9 @@ fn tcp_queue(listener: impl AsFd) -> Option<Queue> {
 /// linux/in.h.
 const IPPROTO_TCP: c_int = 6;
 
+/// SK_MEMINFO_DROPS in linux/sock_diag.h: its place among the numbers on a socket's memory.
+const DROPS: usize = 8;
+
 /// TCP_LISTEN in the kernel's net/tcp_states.h.
 const LISTEN: u8 = 10;
 
@@ -142,6 +171,8 @@ const SHOW_QUEUE: u32 = 0x10;
 const VFS: u16 = 1;
 const PEER: u16 = 2;
 const QUEUE: u16 = 4;
+/// Where they begin, behind struct unix_diag_msg.
+const UNIX_ATTRIBUTES: usize = 16;
 
 fn unix_queue(listener: impl AsFd) -> Option<Queue> {
     let attribute = ask_unix(listener, SHOW_QUEUE, QUEUE).ok()?;
@@ -155,7 +186,6 @@ fn unix_other_end(connection: impl AsFd) -> io::Result<u64> {
 
 /// One attribute of a unix socket of this process.
 fn ask_unix(socket: impl AsFd, show: u32, wanted: u16) -> io::Result<Vec<u8>> {
-    const HEAD: usize = 16;
     let inode = inode(socket)?;
     // struct unix_diag_req: family, protocol, padding; states; inode; what to show; no cookie.
     let mut request = vec![AF_UNIX, 0, 0, 0];
@@ -163,20 +193,24 @@ fn ask_unix(socket: impl AsFd, show: u32, wanted: u16) -> io::Result<Vec<u8>> {
         request.extend(part.to_ne_bytes());
     }
     let answer = ask(&request)?;
-    // struct unix_diag_msg, then attributes: length, kind, value, up to a multiple of four.
-    let mut rest = answer.get(HEAD..).unwrap_or_default();
+    // struct unix_diag_msg, then attributes. Where the socket has none such, the other end is gone.
+    let found = attribute(answer.get(UNIX_ATTRIBUTES..).unwrap_or_default(), wanted);
+    found.map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::NotConnected.into())
+}
+
+/// An attribute's value, of several behind one another: length, kind, value, up to a multiple of four.
+fn attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
     while let Some((length, kind)) = short(rest, 0).zip(short(rest, 2)) {
         let length = usize::from(length);
         if length < 4 || length > rest.len() {
             break;
         }
         if kind == wanted {
-            return Ok(rest[4..length].to_vec());
+            return Some(&rest[4..length]);
         }
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    // The socket is there, and has no such thing: the other end is gone.
-    Err(io::ErrorKind::NotConnected.into())
+    None
 }
 
 /// The inode of the connection from `local` to `other`; 0 while it is not accepted.
@@ -187,14 +221,19 @@ fn tcp_inode(local: SocketAddr, other: SocketAddr) -> io::Result<u64> {
     }
 }
 
+// Where struct inet_diag_msg (linux/inet_diag.h) has the state, the address, the two numbers of the queue and the inode; its attributes
+// come after it.
+const STATE: usize = 1;
+const ADDRESS: usize = 8;
+const WAITING: usize = 56;
+const LIMIT: usize = 60;
+const INODE: usize = 68;
+const ATTRIBUTES: usize = 72;
+
 fn ask_tcp(local: SocketAddr, other: SocketAddr) -> io::Result<u64> {
-    const TCP: u8 = IPPROTO_TCP as u8;
-    // Where struct inet_diag_msg has the state and the inode.
-    const STATE: usize = 1;
-    const INODE: usize = 68;
     // struct inet_diag_req_v2: family, protocol, extensions, padding; states; ports, addresses, interface, no cookie.
     let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
-    let mut request = vec![family, TCP, 0, 0];
+    let mut request = vec![family, IPPROTO_TCP as u8, 0, 0];
     request.extend(u32::MAX.to_ne_bytes());
     request.extend(local.port().to_be_bytes());
     request.extend(other.port().to_be_bytes());
@@ -217,6 +256,27 @@ fn ask_tcp(local: SocketAddr, other: SocketAddr) -> io::Result<u64> {
     number(&answer, INODE).map(u64::from).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// All sockets of a family that listen at a port, each with the address that it is bound to.
+fn listening(family: u8, port: u16) -> io::Result<Vec<(IpAddr, Listener)>> {
+    const MEMORY: u16 = 7;
+    // As in `ask_tcp`: with the attribute for memory, of those that listen, at this port.
+    let mut request = vec![family, IPPROTO_TCP as u8, 1 << (MEMORY - 1), 0];
+    request.extend((1u32 << LISTEN).to_ne_bytes());
+    request.extend(port.to_be_bytes());
+    request.extend([0; 2 + 2 * 16 + 4]);
+    request.extend([u8::MAX; 8]);
+    let read = |message: &Vec<u8>| {
+        let address: [u8; 16] = message.get(ADDRESS..ADDRESS + 16)?.try_into().ok()?;
+        let [a, b, c, d, ..] = address;
+        let bound = if family == AF_INET { [a, b, c, d].into() } else { IpAddr::from(address).to_canonical() };
+        let queue = Queue { waiting: number(message, WAITING)?, limit: number(message, LIMIT)? };
+        let memory = attribute(message.get(ATTRIBUTES..)?, MEMORY);
+        let dropped = memory.and_then(|memory| number(memory, DROPS * size_of::<u32>()));
+        Some((bound, Listener { inode: number(message, INODE)?.into(), queue, dropped }))
+    };
+    Ok(ask_for_all(&request)?.iter().filter_map(read).collect())
+}
+
 fn tcp_inode_in_proc(local: SocketAddr, other: SocketAddr) -> io::Result<u64> {
     // An IPv6 socket may take IPv4 too, and stands in the other table then.
     let tables = [procfs::net::tcp(), procfs::net::tcp6()];
@@ -231,41 +291,79 @@ const AF_UNIX: u8 = 1;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
+// linux/netlink.h, linux/sock_diag.h.
+/// Length of a message's header: its length, kind, flags, sequence number and sender.
+const HEAD: usize = 16;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 0x1;
+const NLM_F_DUMP: u16 = 0x300;
+
 /// A question about one socket, and the answer behind its netlink header.
 fn ask(request: &[u8]) -> io::Result<Vec<u8>> {
-    // linux/netlink.h, linux/sock_diag.h.
-    const HEAD: usize = 16;
-    const SOCK_DIAG_BY_FAMILY: u16 = 20;
-    const NLMSG_ERROR: u16 = 2;
-    const NLM_F_REQUEST: u16 = 1;
-    let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
-    let length = u32::try_from(HEAD + request.len()).unwrap_or(u32::MAX);
-    let mut message = length.to_ne_bytes().to_vec();
-    message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    message.extend(NLM_F_REQUEST.to_ne_bytes());
-    // A sequence number, and ours: there is but one question on this socket.
-    message.extend([0; 8]);
-    message.extend(request);
-    send(&kernel, &message, SendFlags::empty())?;
+    let kernel = question(request, NLM_F_REQUEST)?;
     let mut answer = [0; 4096];
     // The kernel has answered when it has taken the question.
     let (length, _) = recv(&kernel, &mut answer, RecvFlags::DONTWAIT)?;
     let answer = &answer[..length];
-    let bad = || io::Error::from(io::ErrorKind::InvalidData);
     match short(answer, 4).ok_or_else(bad)? {
-        NLMSG_ERROR => {
-            let code = number(answer, HEAD).ok_or_else(bad)?.cast_signed();
-            Err(match Errno::from_raw_os_error(-code) {
-                // There is no such socket; or no such module, which is told in the same way. Ours are there.
-                Errno::NOENT => io::Error::new(
-                    io::ErrorKind::NotFound,
-                    "the kernel knows of no such socket, or has no module to tell (tcp_diag, unix_diag)",
-                ),
-                errno => errno.into(),
-            })
-        }
+        NLMSG_ERROR => Err(refusal(answer)),
         _ => Ok(answer.get(HEAD..).ok_or_else(bad)?.to_vec()),
     }
+}
+
+/// A question about all sockets of a kind, and each answer behind its netlink header.
+fn ask_for_all(request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    let kernel = question(request, NLM_F_REQUEST | NLM_F_DUMP)?;
+    let mut answers = Vec::new();
+    // What the kernel sends at once is no longer.
+    let mut buffer = vec![0; 32 * 1024];
+    loop {
+        let (length, _) = recv(&kernel, &mut buffer[..], RecvFlags::DONTWAIT)?;
+        let mut rest = &buffer[..length];
+        while !rest.is_empty() {
+            let length = number(rest, 0).ok_or_else(bad)? as usize;
+            let message = rest.get(..length).filter(|message| message.len() >= HEAD).ok_or_else(bad)?;
+            match short(message, 4).ok_or_else(bad)? {
+                NLMSG_DONE => return Ok(answers),
+                NLMSG_ERROR => return Err(refusal(message)),
+                _ => answers.push(message[HEAD..].to_vec()),
+            }
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+    }
+}
+
+/// Puts a question to the kernel; the answer is read from what this returns.
+fn question(request: &[u8], flags: u16) -> io::Result<OwnedFd> {
+    let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
+    let length = u32::try_from(HEAD + request.len()).unwrap_or(u32::MAX);
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    message.extend(flags.to_ne_bytes());
+    // A sequence number, and ours: there is but one question on this socket.
+    message.extend([0; 8]);
+    message.extend(request);
+    send(&kernel, &message, SendFlags::empty())?;
+    Ok(kernel)
+}
+
+/// Why the kernel does not answer, by its message of that kind.
+fn refusal(message: &[u8]) -> io::Error {
+    let Some(code) = number(message, HEAD) else { return bad() };
+    match Errno::from_raw_os_error(-code.cast_signed()) {
+        // There is no such socket; or no such module, which is told in the same way. Ours are there.
+        Errno::NOENT => io::Error::new(
+            io::ErrorKind::NotFound,
+            "the kernel knows of no such socket, or has no module to tell (tcp_diag, unix_diag)",
+        ),
+        errno => errno.into(),
+    }
+}
+
+fn bad() -> io::Error {
+    io::ErrorKind::InvalidData.into()
 }
 
 fn inode(socket: impl AsFd) -> io::Result<u32> {
@@ -284,7 +382,6 @@ fn short(bytes: &[u8], at: usize) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream, UdpSocket};
-    use std::os::fd::OwnedFd;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
@@ -376,6 +473,26 @@ mod tests {
         let _clients: Vec<OwnedFd> = (0..8).map(|_| connect()).collect();
         assert!(dropped(&listener).unwrap() > 0);
         assert!(listen_overflows().unwrap() > before);
+        // The same of a listener that may be another process's.
+        let Ok(seen) = listeners(address) else { return };
+        let inode = inode(&listener).unwrap().into();
+        assert_eq!(seen, [Listener { inode, queue: queue(&listener).unwrap(), dropped: dropped(&listener) }]);
+    }
+
+    #[test]
+    fn a_listener_is_found_by_the_address_that_it_takes_connections_to() {
+        let all = TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = all.local_addr().unwrap().port();
+        // A kernel without `tcp_diag` says nothing of anybody.
+        let Ok(found) = listeners(SocketAddr::from(([127, 0, 0, 1], port))) else { return };
+        let inodes = |found: Vec<Listener>| found.iter().map(|listener| listener.inode).collect::<Vec<_>>();
+        assert_eq!(inodes(found), [u64::from(inode(&all).unwrap())]);
+        let one = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, port) = (one.local_addr().unwrap(), one.local_addr().unwrap().port());
+        assert_eq!(inodes(listeners(address).unwrap()), [u64::from(inode(&one).unwrap())]);
+        assert_eq!(listeners(SocketAddr::from(([127, 0, 0, 2], port))).unwrap(), []);
+        drop(one);
+        assert_eq!(listeners(address).unwrap(), []);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 pub(crate) mod latency;
 mod outcome;
-mod sides;
+pub(crate) mod sides;
 mod time;
 
 use maud::{Markup, html};
@@ -115,9 +115,10 @@ fn tiles(record: &Record) -> Markup {
     };
     let tile = |name: &str, value: String, what: String| html! { div { dt { (name) } dd { (big(&value)) } dd.what { (what) } } };
     let read = Unit::Bytes.text(record.rates.read_bytes_per_s);
+    let error = words::rate_error(record).map(|error| format!("{error}, ")).unwrap_or_default();
     html! {
         dl.tiles {
-            (tile("requests/s", units::number(record.rates.requests_per_s), format!("reading {read}/s")))
+            (tile("requests/s", units::number(record.rates.requests_per_s), error + &format!("reading {read}/s")))
             (tile("p50", figure::percentile_value(of.summary.p50), format!("{clock} time")))
             (tile("p99", figure::percentile_value(of.summary.p99), format!("{clock} time")))
             (tile("server CPU", server_cpu(record).unwrap_or_else(|| "–".into()),
@@ -140,7 +141,6 @@ pub(crate) fn grade(grade: &Grade) -> Markup {
     }
 }
 
-/// What became of `--fail-if`.
 /// What `--fail-if` asked for, and how each came out.
 pub(crate) fn conditions(fail_if: &[Condition]) -> Markup {
     let row = |condition: &Condition| {

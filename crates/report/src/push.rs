@@ -6,7 +6,7 @@ use oroshi_bench::subscribe::Record;
 use oroshi_bench::watch::ServerUsage;
 use oroshi_words::units;
 
-use crate::bench::{conditions, footer, grade, latency};
+use crate::bench::{conditions, footer, grade, latency, sides};
 use crate::figure::{self, Unit};
 use crate::machine;
 use crate::page::{self, Page, Section, big, cell, facts, table};
@@ -31,7 +31,7 @@ pub(crate) fn page(record: &Record) -> String {
         sections: vec![
             Section { id: "latency", title: "Delay", body: delays(record) },
             Section { id: "outcome", title: "Messages", body: messages(record) },
-            Section { id: "server", title: "Server and generator", body: sides(record) },
+            Section { id: "server", title: "Server and generator", body: both_sides(record) },
             Section { id: "environment", title: "Environment", body: origin(record) },
         ],
         footer: footer(),
@@ -103,29 +103,21 @@ fn messages(record: &Record) -> Markup {
     }
 }
 
-fn sides(record: &Record) -> Markup {
-    html! {
-        h3 { "Server" }
-        @match &record.server {
-            Some(server) => (server_side(server, record)),
-            None => p { "Not known: " (record.server_unknown.as_deref().unwrap_or("nobody was found")) "." },
-        }
-        h3 { "Generator" }
-        p { (push::generator(record)) "." }
-    }
+fn both_sides(record: &Record) -> Markup {
+    let server = record.server.as_ref().map(|server| server_side(server, record));
+    sides::both(server, record.server_unknown.as_deref(), &html! { p { (push::generator(record)) "." } })
 }
 
 fn server_side(server: &ServerUsage, record: &Record) -> Markup {
     let bytes = |n: u64| Unit::Bytes.text(n as f64);
-    let cpus = units::number(server.cpu_seconds / record.elapsed_s.max(1e-9));
     let each = record.idle.as_ref().map(|idle| {
         let memory = Unit::Bytes.text(idle.rss_bytes_per_subscription.max(0.0));
         format!("{memory} and {} of CPU time", figure::time(idle.cpu_us_per_subscription * 1e3))
     });
     facts([
         ("CPU per delivery", record.server_cpu_us_per_delivery().map(|us| figure::time(us * 1e3))),
-        ("CPUs used", Some(format!("{cpus} of {}", server.cpus_allowed))),
-        ("Busiest thread", Some(format!("{} of a CPU", figure::percent(server.busiest_thread)))),
+        ("CPUs used", Some(sides::cpus_used(server, record.elapsed_s))),
+        ("Busiest thread", Some(sides::of_a_cpu(server.busiest_thread))),
         (
             "Memory",
             Some(format!("{} at the end, at most {}", bytes(server.rss_end_bytes), bytes(server.rss_peak_bytes))),

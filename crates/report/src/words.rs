@@ -9,6 +9,9 @@ use oroshi_bench::{Bottleneck, Failure, Load, Record, Spacing};
 use oroshi_stats::Quantile;
 use oroshi_words::units::{self, plural};
 
+/// From this share of a rate on its error is shown.
+const WORTH_SHOWING: f64 = 0.01;
+
 /// What was done, in one line.
 #[must_use]
 pub fn headline(record: &Record) -> String {
@@ -122,12 +125,21 @@ fn address(origin: &OriginRecord) -> String {
 #[must_use]
 pub fn throughput(record: &Record) -> String {
     let rates = &record.rates;
+    let error = rate_error(record).map(|error| format!(" {error}")).unwrap_or_default();
     format!(
-        "{} requests/s, read {}/s, written {}/s",
+        "{}{error} requests/s, read {}/s, written {}/s",
         units::number(rates.requests_per_s),
         units::bytes(rates.read_bytes_per_s),
         units::bytes(rates.written_bytes_per_s)
     )
+}
+
+/// How far the rate may be off its timetable's: `±1.00`. `None` where that is next to nothing, or there is no timetable.
+#[must_use]
+pub fn rate_error(record: &Record) -> Option<String> {
+    let rates = &record.rates;
+    let error = rates.requests_per_s_error.filter(|error| *error > WORTH_SHOWING * rates.requests_per_s);
+    error.map(|error| format!("±{}", units::number(error)))
 }
 
 /// Where requests ended.
@@ -167,7 +179,7 @@ pub fn is_open(record: &Record) -> bool {
 #[must_use]
 pub fn alarm(record: &Record) -> Option<String> {
     if let Some(gone) = &record.gone {
-        return Some(format!("SERVER GONE: the server was not there any more when the run ended: {}", gone.why));
+        return Some(format!("SERVER GONE: {}", gone.words()));
     }
     if record.requests.started > 0 && record.requests.completed == 0 {
         return Some("NOTHING ANSWERED: not one request was answered".into());

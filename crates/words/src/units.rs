@@ -15,8 +15,9 @@ const LONGEST_S: f64 = 10.0 * 365.0 * 86_400.0;
 /// # Errors
 /// When it is none, in words.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let seconds = parse_seconds(text).ok_or_else(|| {
-        format!("`{text}` is no time: expected a number with ns, us, ms, s, m or h, such as 30s or 1.5m")
+    let seconds = parse_seconds(text).ok_or_else(|| match is_below_zero(text) {
+        true => format!("`{text}` is below 0: expected a time such as 30s or 1.5m"),
+        false => format!("`{text}` is no time: expected a number with ns, us, ms, s, m or h, such as 30s or 1.5m"),
     })?;
     if seconds > LONGEST_S {
         return Err(format!("`{text}` is more than ten years: expected a time such as 30s"));
@@ -29,7 +30,10 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// When it is none, in words.
 pub fn parse_count(text: &str) -> Result<u64, String> {
-    let expected = || format!("`{text}` is no whole number: expected one such as 100, 10k or 1.5M");
+    let expected = || match is_below_zero(text) {
+        true => format!("`{text}` is below 0: expected a whole number such as 100, 10k or 1.5M"),
+        false => format!("`{text}` is no whole number: expected one such as 100, 10k or 1.5M"),
+    };
     if let Ok(number) = text.parse() {
         return Ok(number);
     }
@@ -43,7 +47,10 @@ pub fn parse_count(text: &str) -> Result<u64, String> {
 /// # Errors
 /// When it is none, in words.
 pub fn parse_number(text: &str) -> Result<f64, String> {
-    parse_si(text).ok_or_else(|| format!("`{text}` is no number: expected one such as 100, 2.5k or 1M"))
+    parse_si(text).ok_or_else(|| match is_below_zero(text) {
+        true => format!("`{text}` is below 0: expected a number such as 100, 2.5k or 1M"),
+        false => format!("`{text}` is no number: expected one such as 100, 2.5k or 1M"),
+    })
 }
 
 /// Reads a share: `3%` or `0.5 %` is 0.03 or 0.005.
@@ -185,6 +192,12 @@ fn scale_of(unit: &str, units: &[(&str, f64)]) -> Option<f64> {
     units.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name)).map(|(_, scale)| *scale)
 }
 
+/// A minus, and what may be a number.
+fn is_below_zero(text: &str) -> bool {
+    let digits = text.trim().strip_prefix('-');
+    digits.is_some_and(|digits| digits.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+}
+
 /// Digits with at most one point, and what follows them.
 fn leading_number(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -195,6 +208,14 @@ fn leading_number(text: &str) -> Option<(f64, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_below_zero_is_told_to_be_so() {
+        assert!(parse_time("-1s").unwrap_err().starts_with("`-1s` is below 0: expected a time"));
+        assert!(parse_count(" -.5k").unwrap_err().contains("is below 0: expected a whole number"));
+        assert!(parse_number("-1").unwrap_err().starts_with("`-1` is below 0: expected a number"));
+        assert!(parse_number("-x").unwrap_err().contains("is no number"));
+    }
 
     #[test]
     fn times_are_read_as_wrk_reads_them_and_finer() {

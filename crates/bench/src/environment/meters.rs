@@ -1,4 +1,4 @@
-//! What happened on the machine during a run: whose CPU time it was, and whether TCP lost anything.
+//! What happened on the machine during a run: whose CPU time it was.
 
 use std::fs;
 
@@ -89,64 +89,6 @@ fn shares(before: &[CpuTimes], after: &[CpuTimes]) -> Option<CpuShares> {
     (!cpus.is_empty()).then_some(CpuShares { cpus })
 }
 
-/// Counters of TCP in a network namespace, since it was made. Only differences mean something.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NetCounters {
-    /// Connections that came while the listener's accept queue was full.
-    pub listen_overflows: u64,
-    /// Connections that a listener lost, for that or another reason.
-    pub listen_drops: u64,
-    /// Segments sent again.
-    pub retransmitted_segments: u64,
-    /// Times that an answer had been awaited in vain for so long that the sender began anew (RTO).
-    pub timeouts: u64,
-}
-
-impl NetCounters {
-    /// The counters of this process's network namespace now. `None` where they cannot be read.
-    pub fn read() -> Option<Self> {
-        Self::read_of("self")
-    }
-
-    /// The counters of the network namespace that a process is in, such as a server in a container.
-    pub fn read_for(pid: u32) -> Option<Self> {
-        Self::read_of(&pid.to_string())
-    }
-
-    /// What happened since `earlier`.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
-        Self {
-            listen_overflows: self.listen_overflows.saturating_sub(earlier.listen_overflows),
-            listen_drops: self.listen_drops.saturating_sub(earlier.listen_drops),
-            retransmitted_segments: self.retransmitted_segments.saturating_sub(earlier.retransmitted_segments),
-            timeouts: self.timeouts.saturating_sub(earlier.timeouts),
-        }
-    }
-
-    fn read_of(process: &str) -> Option<Self> {
-        let netstat = fs::read_to_string(format!("/proc/{process}/net/netstat")).ok()?;
-        let snmp = fs::read_to_string(format!("/proc/{process}/net/snmp")).ok()?;
-        Self::parse(&netstat, &snmp)
-    }
-
-    fn parse(netstat: &str, snmp: &str) -> Option<Self> {
-        Some(Self {
-            listen_overflows: counter(netstat, "TcpExt:", "ListenOverflows")?,
-            listen_drops: counter(netstat, "TcpExt:", "ListenDrops")?,
-            retransmitted_segments: counter(snmp, "Tcp:", "RetransSegs")?,
-            timeouts: counter(netstat, "TcpExt:", "TCPTimeouts")?,
-        })
-    }
-}
-
-/// A counter in a pair of lines, one with the names and one with the values.
-fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));
-    let (names, values) = (lines.next()?.split_whitespace(), lines.next()?.split_whitespace());
-    names.zip(values).find(|(one, _)| *one == name)?.1.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,24 +122,5 @@ mod tests {
         let shares = meter.finish().unwrap();
         assert!(shares.cpus.iter().all(|cpu| (0.0..=1.0).contains(&(cpu.busy + cpu.steal))));
         assert!(StealMeter::begin().is_some_and(|meter| !meter.before.is_empty()));
-    }
-
-    #[test]
-    fn counters_are_found_by_name() {
-        let netstat = "TcpExt: A TCPTimeouts ListenDrops ListenOverflows\nTcpExt: 1 2 3 4\nIpExt: A\nIpExt: 9\n";
-        let snmp = "Ip: RetransSegs\nIp: 7\nTcp: MaxConn RetransSegs\nTcp: -1 5\n";
-        let found = NetCounters::parse(netstat, snmp).unwrap();
-        let expected = NetCounters { listen_overflows: 4, listen_drops: 3, retransmitted_segments: 5, timeouts: 2 };
-        assert_eq!(found, expected);
-        assert_eq!(found.since(&found), NetCounters::default());
-        assert_eq!(NetCounters::parse("TcpExt: ListenDrops\nTcpExt:\n", snmp), None);
-    }
-
-    #[test]
-    fn this_namespace_has_counters() {
-        let before = NetCounters::read().unwrap();
-        let same = NetCounters::read_for(std::process::id()).unwrap();
-        assert!(same.listen_drops >= before.listen_drops);
-        assert_eq!(NetCounters::read_for(u32::MAX), None);
     }
 }

@@ -19,10 +19,11 @@ use super::record::{
 use crate::environment::Environment;
 use crate::follow::{Observer, Progress, Stage};
 use crate::grade::{Bottleneck, Grade};
+use crate::machine::{GENERATOR_BOUND, Machine};
 use crate::plan::Watching;
 use crate::ports;
 use crate::record::MachineRecord;
-use crate::run::{Found, GENERATOR_BOUND, Machine, RunError, find};
+use crate::run::{Found, RunError, find};
 use crate::watch::{Clocks, ServerUsage, Watch};
 
 /// How often it is looked at what the cores have counted.
@@ -168,7 +169,7 @@ impl Conductor<'_> {
         }
         shared.phase.send_replace(Phase::Counting);
         self.wait(watch.as_mut(), |shared| shared.live.iter().all(|live| live.counting.load(Ordering::Relaxed)));
-        let machine = Machine::begin(watch.as_mut());
+        let machine = Machine::begin(std::slice::from_ref(&shared.peers), watch.as_mut());
         let begun = monotonic_ns();
         let published = self.publish(Phase::Measuring, watch);
         if plan.publish.is_some() || plan.publish_to.is_some() {

@@ -45,9 +45,9 @@ URLs:
 
 Numbers take k, M, G; times take ns, us, ms, s, m, h, and are seconds without.
 
-Exit codes: 0 done; 1 could not run, or not one request was answered; 2 wrong usage; 3 a --fail-if
-condition held; 130 ended by Ctrl-C before the run began, or by a second one (the first ends a run
-early, and still reports).";
+Exit codes: 0 done; 1 could not run, not one request was answered, or a server was gone when the run
+ended; 2 wrong usage; 3 a --fail-if condition held, or could not be decided; 130 ended by Ctrl-C
+before anything was measured, or by a second one (the first ends a run early, and still reports).";
 
 /// Measure an HTTP server: throughput, latency, errors, and who was the bottleneck.
 ///

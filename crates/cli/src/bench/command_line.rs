@@ -51,9 +51,9 @@ pub(crate) fn shown_header(header: &str) -> String {
     if harmless { header.to_owned() } else { format!("{name}: {HIDDEN}") }
 }
 
-/// Whether the word after this one is its value.
-pub(super) fn awaits_value(flags: &Command, word: &str) -> bool {
-    matches!(option(flags, word), Some((_, None)))
+/// The flag whose value is the word after this one.
+pub(crate) fn awaited<'f>(flags: &'f Command, word: &str) -> Option<&'f Arg> {
+    option(flags, word).filter(|(_, value)| value.is_none()).map(|(flag, _)| flag)
 }
 
 /// The flag with a value in a word, and where in the word the value begins: `None` if it is the next word.

@@ -7,7 +7,7 @@ use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use oroshi_words::nearest;
 
-use super::command_line::awaits_value;
+use super::command_line::awaited;
 
 const PAGE: &str = include_str!("../../../../docs/bench.md");
 const HEADING: &str = "\n## Flags of other tools\n";
@@ -80,7 +80,7 @@ pub(crate) fn single_dash(command: &Command, words: &[OsString]) -> Option<Strin
     let foreign = words.iter().enumerate().find_map(|(i, word)| {
         let name = word.split('=').next().unwrap_or_default();
         let long = name.starts_with('-') && !name.starts_with("--") && name.chars().count() > 2;
-        let value = i > 0 && awaits_value(command, words[i - 1]);
+        let value = i > 0 && awaited(command, words[i - 1]).is_some();
         (long && !value && known.contains(name)).then_some(name)
     })?;
     Some(told(foreign, &meanings(&rows, foreign)))

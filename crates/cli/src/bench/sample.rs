@@ -47,6 +47,7 @@ pub(crate) fn closed() -> Record {
             written_bytes_per_s: 400_000.0,
             read_bytes: 16_000_000,
             written_bytes: 4_000_000,
+            requests_per_s_error: None,
         },
         latency: ClockRecords {
             service: even(50_000, 10).into(),

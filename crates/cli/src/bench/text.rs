@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_server_that_has_gone_is_the_first_line() {
         let mut record = sample::closed();
-        record.gone = Some(Gone { silent_s: 4.0, failed_attempts: 7, why: "it left".into() });
+        record.gone = Some(Gone { silent_s: 4.0, failed_attempts: 7, why: "it left".into(), servers: Vec::new() });
         let text = report(&record, false, Paint::PLAIN, WIDTH);
         assert!(text.starts_with("SERVER GONE: ") && text.lines().next().unwrap().contains("it left"), "{text}");
     }

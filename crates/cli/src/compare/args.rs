@@ -97,6 +97,10 @@ pub(super) struct RuleArgs {
     #[arg(long, value_name = "PERCENT")]
     pub(super) disturbed: Option<String>,
 
+    /// Compare even where answers are of different kinds: by status class (2xx, 3xx), or by the length of their bodies
+    #[arg(long)]
+    pub(super) any_answers: bool,
+
     /// Processes that belong to the servers although they are not started here: a database, a container's daemon
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(super) processes: Vec<String>,

@@ -177,6 +177,7 @@ fn read_rules(typed: &RuleArgs, problems: &mut Vec<String>) -> Rules {
         .unwrap_or(usual.blocks_per_start),
         disturbed: one("--disturbed", typed.disturbed.as_deref(), rules::disturbed, problems)
             .unwrap_or(usual.disturbed),
+        any_answers: typed.any_answers,
         processes: typed.processes.clone(),
         seed: one("--order-seed", typed.order_seed.as_deref(), units::parse_count, problems).unwrap_or(usual.seed),
     }
@@ -323,7 +324,7 @@ mod tests {
     #[test]
     fn rules_are_read() {
         let (experiment, output) = read(
-            "--smallest-effect 5% --precision 1% --blocks 5-9 --max-time 1m --disturbed 50% --processes mariadbd,dockerd --order-seed 7 --fail-if slower,undecided \
+            "--smallest-effect 5% --precision 1% --blocks 5-9 --max-time 1m --disturbed 50% --any-answers --processes mariadbd,dockerd --order-seed 7 --fail-if slower,undecided \
              --fail-if faster --cpus 0 -o x.json --format json --report y.html --baseline z.json",
         );
         let expected = Rules {
@@ -334,6 +335,7 @@ mod tests {
             max_time: Some(Duration::from_secs(60)),
             blocks_per_start: Some(1),
             disturbed: 0.5,
+            any_answers: true,
             processes: vec!["mariadbd".into(), "dockerd".into()],
             seed: 7,
         };

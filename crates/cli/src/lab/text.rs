@@ -151,6 +151,9 @@ fn rules(experiment: &Experiment) -> String {
             units::percent(limit)
         ),
     });
+    if rules.any_answers {
+        parts.push("set-ups are compared whatever they answer".into());
+    }
     if !rules.processes.is_empty() {
         parts.push(format!("{} belong to the servers", rules.processes.join(", ")));
     }

@@ -41,6 +41,13 @@ pub(super) fn rules(root: &Table<'_, '_>) -> Rules {
     let (min_blocks, max_blocks) =
         root.get("blocks").and_then(|value| value.read(rules::blocks)).unwrap_or((usual.min_blocks, usual.max_blocks));
     let blocks_per_start = root.get("blocks-per-start").and_then(|value| value.read(rules::blocks_per_start));
+    let any_answers = root.get("any-answers").and_then(|value| {
+        let switch = value.switch();
+        if switch.is_none() {
+            value.wrong("expected true or false");
+        }
+        switch
+    });
     let processes = root.get("processes").and_then(|value| value.texts()).unwrap_or_default();
     Rules {
         smallest_effect: share("smallest-effect").unwrap_or(usual.smallest_effect),
@@ -50,6 +57,7 @@ pub(super) fn rules(root: &Table<'_, '_>) -> Rules {
         max_time: root.get("max-time").and_then(|value| timeout(&value)),
         blocks_per_start: blocks_per_start.unwrap_or(usual.blocks_per_start),
         disturbed: root.get("disturbed").and_then(|value| value.read(rules::disturbed)).unwrap_or(usual.disturbed),
+        any_answers: any_answers.unwrap_or(usual.any_answers),
         processes,
         seed: root.get("seed").and_then(|value| value.read(units::parse_count)).unwrap_or(usual.seed),
     }

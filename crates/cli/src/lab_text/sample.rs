@@ -131,6 +131,7 @@ pub(crate) fn result(metrics: &[Metric], cells: Vec<CellResult>) -> LabResult {
             max_time_s: None,
             blocks_per_start: rules.blocks_per_start,
             disturbed: rules.disturbed,
+            any_answers: rules.any_answers,
             processes: Vec::new(),
             seed: rules.seed,
             confidence: 0.95,

@@ -5,6 +5,7 @@ use oroshi_bench::{Bottleneck, Load, Record};
 use oroshi_stats::compare::{self, Verdict};
 use oroshi_words::units;
 
+use super::kinds::Kind;
 use super::{bootstrap, too_few, values};
 use crate::disturbed::Disturbed;
 use crate::metric::Metric;
@@ -37,6 +38,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) disturbed: Disturbed,
     /// Errors per request.
     errors: f64,
+    /// What the answers were like.
+    pub(super) kind: Kind,
     /// Why the server's CPU time and memory are not known.
     server_unknown: Option<&'a str>,
 }
@@ -68,6 +71,7 @@ impl<'a> Facts<'a> {
             generator_bound: records.iter().filter(at_limit).count(),
             disturbed: Disturbed::of(own()),
             errors: errors(&records, &bursts),
+            kind: Kind::of(&records),
             server_unknown: records.iter().find_map(|record| record.server_unknown.as_deref()),
         }
     }

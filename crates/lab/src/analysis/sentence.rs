@@ -3,7 +3,7 @@
 use oroshi_stats::compare::{Interval, RatioEstimate, Verdict};
 use oroshi_words::units;
 
-use super::{CONFIDENCE, Facts, Finding};
+use super::{CONFIDENCE, Facts, Finding, kinds};
 use crate::metric::{Better, Metric};
 
 /// With fewer blocks than this the sentence says how many it rests on.
@@ -48,6 +48,7 @@ impl Sentence<'_> {
                     Verdict::Undecided | Verdict::Disturbed | Verdict::NotCompared => self.doubt(&estimate.interval, p),
                 };
                 words.extend(self.at_limit(verdict, facts));
+                words.extend(self.answers(facts));
                 words.extend(self.few(estimate));
                 words
             }
@@ -143,6 +144,14 @@ impl Sentence<'_> {
         };
         let graded = base.graded + variant.graded;
         Some(format!("; the generator was at its limit in {bound} of {graded} runs: {truth}"))
+    }
+
+    /// How the answers differ, of which a reader must know who takes the figures for the same work.
+    fn answers(&self, [base, variant]: [&Facts<'_>; 2]) -> Option<String> {
+        let (base, variant) = ((base.name, &base.kind), (variant.name, &variant.kind));
+        let differ = || kinds::different(base, variant).or_else(|| kinds::lengths_differ(base, variant));
+        let how = if self.metric == Metric::Memory { None } else { differ() };
+        how.map(|how| format!("; {how}"))
     }
 
     fn few(&self, estimate: &RatioEstimate) -> Option<String> {

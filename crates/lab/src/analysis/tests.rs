@@ -25,7 +25,7 @@ fn runs(blocks: usize, levels: &[&[(Metric, f64)]]) -> Vec<Run> {
 fn compared(variants: &[&str], metrics: &[Metric], runs: &[Run]) -> Vec<Comparison> {
     let (names, alive) = (names(variants), vec![true; variants.len()]);
     let asked =
-        Asked { names: &names, alive: &alive, metrics, smallest_effect: 0.03, disturbed: 0.2, stopped_at: None };
+        Asked { names: &names, alive: &alive, metrics, smallest_effect: 0.03, disturbed: 0.2, any_answers: false, stopped_at: None };
     comparisons(&asked, runs)
 }
 
@@ -79,6 +79,39 @@ fn a_server_that_is_quick_to_fail_is_not_faster() {
         );
         assert_ne!(found[1].verdict, Verdict::NotCompared, "memory has nothing to do with it");
     }
+}
+
+#[test]
+fn a_server_that_answers_otherwise_is_not_faster_unless_that_is_wanted() {
+    let levels: [&[(Metric, f64)]; 2] =
+        [&[(Metric::Rps, 1000.0), (Metric::Memory, 1e6)], &[(Metric::Rps, 9000.0), (Metric::Memory, 1e6)]];
+    let mut runs =
+        with_load(with_load(runs(10, &levels), 0, &Load::Closed, "server-bound"), 1, &Load::Closed, "server-bound");
+    let metrics = [Metric::Rps, Metric::Memory];
+    assert_eq!(compared(&["page", "moved"], &metrics, &runs)[0].verdict, Verdict::Faster);
+    for run in runs.iter_mut().filter(|run| run.variant == 1) {
+        run.record.as_mut().unwrap().statuses = [(302, 1000)].into();
+    }
+    let found = compared(&["page", "moved"], &metrics, &runs);
+    assert_eq!((found[0].verdict, found[0].ratio), (Verdict::NotCompared, None));
+    let words = &found[0].words;
+    assert!(words.contains("page answered with status 200, and moved with 302: that is not the same work"), "{words}");
+    assert!(words.contains("--any-answers") && words.contains("any-answers = true"), "{words}");
+    assert_ne!(found[1].verdict, Verdict::NotCompared, "memory has nothing to do with it");
+
+    let (names, alive) = (names(&["page", "moved"]), [true, true]);
+    let asked = Asked {
+        names: &names,
+        alive: &alive,
+        metrics: &metrics,
+        smallest_effect: 0.03,
+        disturbed: 0.2,
+        any_answers: true,
+        stopped_at: None,
+    };
+    let found = comparisons(&asked, &runs);
+    assert_eq!(found[0].verdict, Verdict::Faster);
+    assert!(found[0].words.contains("; page answered with status 200, and moved with 302"), "{}", found[0].words);
 }
 
 #[test]
@@ -356,6 +389,7 @@ fn of_many_variants_the_first_that_did_not_fail_is_a_base() {
         alive: &alive,
         metrics: &metrics,
         smallest_effect: 0.03,
+        any_answers: false,
         disturbed: 0.2,
         stopped_at: None,
     };

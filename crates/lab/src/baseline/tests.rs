@@ -48,6 +48,7 @@ fn result(cells: Vec<CellResult>) -> LabResult {
             max_time_s: None,
             blocks_per_start: Some(1),
             disturbed: 0.2,
+            any_answers: false,
             processes: Vec::new(),
             seed: 1,
             confidence: CONFIDENCE,

@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use oroshi_words::printable;
 use regex_lite::Regex;
 
 use crate::keeper::HEAD;
@@ -80,16 +81,6 @@ impl Output {
         file.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
-}
-
-/// A line without what a terminal would take for commands.
-fn printable(line: &str) -> String {
-    let letter = |letter: char| match letter {
-        '\t' => " ".to_owned(),
-        letter if letter.is_control() => letter.escape_default().to_string(),
-        letter => letter.to_string(),
-    };
-    line.chars().map(letter).collect()
 }
 
 #[cfg(test)]

@@ -11,15 +11,31 @@ use crate::words;
 
 /// The server's side, and the generator's.
 pub(super) fn one(record: &Record) -> Markup {
+    let server = record.server.as_ref().map(|server| server_side(server, record));
+    both(server, record.server_unknown.as_deref(), &generator_side(record))
+}
+
+/// Both sides under their headings; `unknown`: why nothing is known of the server.
+pub(crate) fn both(server: Option<Markup>, unknown: Option<&str>, generator: &Markup) -> Markup {
     html! {
         h3 { "Server" }
-        @match &record.server {
-            Some(server) => (server_side(server, record)),
-            None => p { "Not known: " (record.server_unknown.as_deref().unwrap_or("nobody was found")) "." },
+        @match server {
+            Some(server) => (server),
+            None => p { "Not known: " (unknown.unwrap_or("nobody was found")) "." },
         }
         h3 { "Generator" }
-        (generator_side(record))
+        (generator)
     }
+}
+
+/// CPUs' worth of time that the server's processes used, of those that they may run on.
+pub(crate) fn cpus_used(server: &ServerUsage, elapsed_s: f64) -> String {
+    format!("{} of {}", units::number(server.cpu_seconds / elapsed_s.max(1e-9)), server.cpus_allowed)
+}
+
+/// A share of a CPU.
+pub(crate) fn of_a_cpu(share: f64) -> String {
+    format!("{} of a CPU", figure::percent(share))
 }
 
 fn server_side(server: &ServerUsage, record: &Record) -> Markup {
@@ -51,9 +67,9 @@ fn server_side(server: &ServerUsage, record: &Record) -> Markup {
     html! {
         (facts([
             ("CPU per request", record.server_cpu_us_per_request().map(|us| figure::time(us * 1e3))),
-            ("CPUs used", Some(format!("{} of {}{}{precision}", units::number(server.cpu_seconds / elapsed), server.cpus_allowed, limit.unwrap_or_default()))),
+            ("CPUs used", Some(format!("{}{}{precision}", cpus_used(server, elapsed), limit.unwrap_or_default()))),
             ("CPU time", Some(format!("{} in user mode, {} in the kernel", Unit::Seconds.text(server.user_seconds), Unit::Seconds.text(server.system_seconds)))),
-            ("Busiest thread", Some(format!("{} of a CPU", figure::percent(server.busiest_thread)))),
+            ("Busiest thread", Some(of_a_cpu(server.busiest_thread))),
             ("Of all the CPU it may have", Some(figure::percent(server.of_allowed_cpus))),
             ("Memory", Some(format!("{} at the end, {} before, at most {}", bytes(server.rss_end_bytes), bytes(server.rss_begin_bytes), bytes(server.rss_peak_bytes)))),
             ("Memory, shared pages divided", server.pss_end_bytes.map(bytes)),

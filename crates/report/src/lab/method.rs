@@ -81,6 +81,7 @@ pub(super) fn section(view: &View<'_>) -> Markup {
             ("Confidence", Some(format!("{}; p values are corrected for the number of questions (Holm)", percent(rules.confidence)))),
             ("Servers were started", ours.then_some(starts)),
             ("No verdict on rates and latencies", (rules.disturbed < 1.0).then(|| format!("where others took the CPUs in more than {} of one side’s runs", percent(rules.disturbed)))),
+            ("Answers of different kinds", rules.any_answers.then(|| "compared all the same".to_owned())),
             ("Processes that belong to the servers", (!rules.processes.is_empty()).then(|| rules.processes.join(", "))),
             ("Blocks made anew, as the machine was disturbed", (repeated > 0).then(|| units::count(repeated as u64))),
             ("Seed of the order", Some(rules.seed.to_string())),

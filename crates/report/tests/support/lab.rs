@@ -126,6 +126,7 @@ fn empty(name: &str, title: &str) -> LabResult {
             max_time_s: Some(600.0),
             blocks_per_start: Some(3),
             disturbed: 0.2,
+            any_answers: false,
             processes: Vec::new(),
             seed: 1,
             confidence: 0.95,

@@ -99,6 +99,7 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
             written_bytes_per_s: answered as f64 * 4.0,
             read_bytes: answered * 160,
             written_bytes: answered * 40,
+            requests_per_s_error: None,
         },
         latency: ClockRecords {
             response: service.clone().into(),

@@ -1,0 +1,97 @@
+//! What the machine did while it was measured on, beside what the two sides asked of it.
+
+use std::time::{Duration, Instant};
+
+use oroshi_net::Peer;
+use oroshi_net::clock::process_cpu_ns;
+
+use crate::backlog::Backlogs;
+use crate::environment::StealMeter;
+use crate::record::MachineRecord;
+use crate::watch::{Clocks, ServerUsage, Watch};
+
+/// Share of a CPU that other machines took, and CPUs that other processes used, from which a run is doubtful.
+const STEAL_WORTH_A_WARNING: f64 = 0.02;
+const OTHERS_WORTH_A_WARNING: f64 = 0.25;
+/// The kernel says both in ticks of 10 ms: in a short run one or two of them are no evidence. Seconds, per CPU.
+const NO_EVIDENCE: f64 = 0.02;
+
+/// Meters of the machine over the measured part.
+pub(crate) struct Machine {
+    began: Instant,
+    /// CPU time of this process so far, nanoseconds.
+    cpu_ns: u64,
+    steal: Option<StealMeter>,
+    backlogs: Backlogs,
+}
+
+pub(crate) struct MachineUse {
+    /// How long it was looked at: this thread may have been kept waiting.
+    pub(crate) elapsed: Duration,
+    pub(crate) server: Option<ServerUsage>,
+    pub(crate) state: MachineRecord,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The names of what disturbs a measurement, as in [`MachineRecord::why`].
+pub(crate) const STEAL: &str = "steal";
+pub(crate) const OTHER_PROCESSES: &str = "other-processes";
+pub(crate) const GENERATOR_BOUND: &str = "generator-bound";
+
+impl MachineRecord {
+    pub(crate) fn disturb(&mut self, why: &str) {
+        self.disturbed = true;
+        self.why.push(why.to_owned());
+    }
+}
+
+impl Machine {
+    /// `peers`: those of each server that is measured.
+    pub(crate) fn begin(peers: &[Vec<Peer>], watch: Option<&mut Watch>) -> Self {
+        let backlogs = Backlogs::begin(peers);
+        let steal = StealMeter::begin();
+        if let Some(watch) = watch {
+            watch.begin();
+        }
+        Self { began: Instant::now(), cpu_ns: process_cpu_ns(), steal, backlogs }
+    }
+
+    pub(crate) fn finish(self, watch: Option<&mut Watch>, clocks: &Clocks) -> MachineUse {
+        let looked = self.began.elapsed();
+        let server = watch.and_then(|watch| watch.finish(looked, clocks));
+        let mut warnings = Vec::new();
+        let mut state = MachineRecord::default();
+        let elapsed = self.began.elapsed().as_secs_f64();
+        let ours = (process_cpu_ns() - self.cpu_ns) as f64 / 1e9;
+        if let Some(shares) = self.steal.and_then(StealMeter::finish) {
+            let worst = shares.worst_share();
+            state.cpus = shares.cpus.len();
+            state.steal_share = Some(worst);
+            let stolen = shares.cpus.iter().map(|cpu| cpu.steal).sum::<f64>() / shares.cpus.len().max(1) as f64;
+            state.busy_share = Some(shares.busy() + stolen);
+            if worst > STEAL_WORTH_A_WARNING && worst * elapsed > NO_EVIDENCE {
+                warnings.push(format!(
+                    "another machine on this host took {:.0} % of a CPU's time (steal): absolute figures are too low by about as much",
+                    worst * 100.0
+                ));
+                state.disturb(STEAL);
+            }
+            // Where the server is not known, what it used would be taken for somebody else's.
+            let others = server
+                .as_ref()
+                .filter(|_| elapsed > 0.0)
+                .map_or(0.0, |server| shares.busy() * shares.cpus.len() as f64 - (server.cpu_seconds + ours) / elapsed);
+            state.others_cpus = server.is_some().then_some(others.max(0.0));
+            if others > OTHERS_WORTH_A_WARNING && others * elapsed > NO_EVIDENCE * shares.cpus.len() as f64 {
+                warnings.push(format!(
+                    "other processes used {others:.1} of {} CPUs: both sides waited for them; CPU per request still compares, \
+                     rates and latencies do not",
+                    shares.cpus.len()
+                ));
+                state.disturb(OTHER_PROCESSES);
+            }
+        }
+        warnings.extend(self.backlogs.finish());
+        MachineUse { elapsed: looked, server, state, warnings }
+    }
+}

@@ -1,0 +1,141 @@
+//! Saved results: files of limited size, whose text may come from anywhere.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use oroshi_lab::baseline::Saved;
+use oroshi_words::printable;
+use serde_json::Value;
+
+/// The most that is read of a saved result, MiB.
+const MOST_MIB: u64 = 256;
+
+/// The text of a saved result.
+///
+/// # Errors
+/// When there is no such file, it holds more than a result may, or it is no text.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    let most = MOST_MIB << 20;
+    let bytes = beginning(path, most + 1)?;
+    if bytes.len() as u64 > most {
+        let what = format!("it holds more than {MOST_MIB} MiB, the most that is read of a saved result");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+    }
+    let no_text = |error| io::Error::new(io::ErrorKind::InvalidData, format!("it is no text: {error}"));
+    String::from_utf8(bytes).map_err(no_text)
+}
+
+/// The first bytes of a file, so many at most.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn beginning(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What `bench`, `compare` or `lab` wrote as JSON.
+///
+/// # Errors
+/// When it is something else, in words.
+pub(crate) fn parse(text: &str) -> Result<Saved, String> {
+    const EXPECTED: &str = "expected a result of `oroshi compare`, `oroshi lab` or `oroshi bench` in JSON";
+    let (value, text) = value(text).map_err(|error| format!("it is no JSON ({error}): {EXPECTED}"))?;
+    let schema = |value: &Value| value["schema"].as_str().unwrap_or_default().to_owned();
+    let named = if value.is_array() { schema(&value[0]) } else { schema(&value) };
+    let read = |error: serde_json::Error| format!("it cannot be understood ({error}): {EXPECTED} of this version");
+    let major = |schema: &str| schema.split('.').next().map(str::to_owned);
+    if let Some(ours) = [oroshi_lab::result::SCHEMA, oroshi_bench::record::SCHEMA]
+        .into_iter()
+        .find(|ours| ours.split('/').next() == named.split('/').next() && major(ours) != major(&named))
+    {
+        return Err(format!("it is of schema {named}: this version reads {ours}"));
+    }
+    match named.split('/').next() {
+        Some("oroshi-lab") => serde_json::from_str(&text).map(Saved::Lab).map_err(read),
+        Some("oroshi-bench") if value.is_array() => serde_json::from_str(&text).map(Saved::Bench).map_err(read),
+        Some("oroshi-bench") => serde_json::from_str(&text).map(|record| Saved::Bench(vec![record])).map_err(read),
+        _ => Err(format!("it names no schema of ours: {EXPECTED}")),
+    }
+}
+
+/// A run of subscriptions; `None`: it is something else.
+///
+/// # Errors
+/// When it is one that this version cannot read, in words.
+pub(crate) fn parse_subscriptions(text: &str) -> Result<Option<oroshi_bench::subscribe::Record>, String> {
+    let ours = oroshi_bench::subscribe::record::SCHEMA;
+    let Ok((value, text)) = value(text) else { return Ok(None) };
+    let Some(schema) = value["schema"].as_str() else { return Ok(None) };
+    let major = |schema: &str| schema.split('.').next().map(str::to_owned);
+    if schema.split('/').next() != ours.split('/').next() {
+        return Ok(None);
+    }
+    if major(schema) != major(ours) {
+        return Err(format!("it is of schema {schema}: this version reads {ours}"));
+    }
+    serde_json::from_str(&text).map(Some).map_err(|error| format!("it cannot be understood ({error})"))
+}
+
+/// The value of a JSON text, and a text of it whose strings hold nothing that would steer a terminal.
+fn value(text: &str) -> serde_json::Result<(Value, std::borrow::Cow<'_, str>)> {
+    let mut value: Value = serde_json::from_str(text)?;
+    let text = if clean(&mut value) { serde_json::to_string(&value)?.into() } else { text.into() };
+    Ok((value, text))
+}
+
+/// Makes control characters in strings visible, but for those that a report may hold. True if there were any.
+fn clean(value: &mut Value) -> bool {
+    match value {
+        Value::String(text) => {
+            let steers = text.contains(|letter: char| letter.is_control() && letter != '\n' && letter != '\t');
+            if steers {
+                *text = printable(text);
+            }
+            steers
+        }
+        Value::Array(items) => items.iter_mut().fold(false, |any, item| clean(item) | any),
+        // Names are those of fields, or a map's: of statuses, failures and metrics, where no other is taken.
+        Value::Object(fields) => fields.values_mut().fold(false, |any, value| clean(value) | any),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench;
+    use crate::lab_text::sample;
+
+    #[test]
+    fn saved_results_are_told_apart_by_their_schema() {
+        let lab = serde_json::to_string(&sample::two()).unwrap();
+        assert!(matches!(parse(&lab), Ok(Saved::Lab(_))));
+        let run = serde_json::to_string(&bench::sample::closed()).unwrap();
+        assert!(matches!(parse(&run), Ok(Saved::Bench(runs)) if runs.len() == 1));
+        assert!(matches!(parse(&format!("[{run},{run}]")), Ok(Saved::Bench(runs)) if runs.len() == 2));
+        for (bad, why) in [
+            ("", "no JSON"),
+            ("[]", "no schema"),
+            ("{\"schema\": \"x/1\"}", "no schema"),
+            ("{\"schema\": \"oroshi-lab/1.0\"}", "cannot be understood"),
+            ("{\"schema\": \"oroshi-lab/99.0\"}", "it is of schema oroshi-lab/99.0: this version reads oroshi-lab/1."),
+            ("[{\"schema\": \"oroshi-bench/99.0\"}]", "this version reads oroshi-bench/1."),
+        ] {
+            assert!(parse(bad).unwrap_err().contains(why), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_a_file_says_steers_no_terminal() {
+        let mut record = bench::sample::closed();
+        record.warnings = vec!["\u{1b}]0;mine\u{7}first\n\tsecond".into()];
+        let Ok(Saved::Bench(runs)) = parse(&serde_json::to_string(&record).unwrap()) else { panic!("a run") };
+        assert_eq!(runs[0].warnings, ["\\u{1b}]0;mine\\u{7}first\n second"]);
+        record.warnings = vec!["first\n\tsecond".into()];
+        let Ok(Saved::Bench(runs)) = parse(&serde_json::to_string(&record).unwrap()) else { panic!("a run") };
+        assert_eq!(runs[0].warnings, record.warnings);
+    }
+}
