@@ -500,8 +500,10 @@ impl Core {
         if ticket.is_some() {
             self.came_to_an_end();
         }
-        let measured =
-            ticket.map_or_else(|| origin.is_some() && self.spend_on_failure(), |ticket| ticket.due >= self.measure_from.get());
+        let measured = ticket.map_or_else(
+            || origin.is_some() && self.spend_on_failure(),
+            |ticket| ticket.due >= self.measure_from.get(),
+        );
         let mut tally = self.tally.borrow_mut();
         if measured {
             tally.fail(failure);

@@ -25,7 +25,8 @@ use crate::machine::{GENERATOR_BOUND, Machine};
 use crate::plan::{Load, Origin, Plan, Watching};
 use crate::ports;
 use crate::record::{
-    Answers, ConnectionTimesRecord, Connections, Generator, Gone, MachineRecord, PlanRecord, Rates, Record, Requests, SCHEMA,
+    Answers, ConnectionTimesRecord, Connections, Generator, Gone, MachineRecord, PlanRecord, Rates, Record, Requests,
+    SCHEMA,
 };
 use crate::script::ScriptError;
 use crate::tally::{ConnectionTimes, Tally};

@@ -25,9 +25,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueHint;
-use oroshi_lab::{LabError, LabResult};
 use oroshi_lab::baseline::Saved;
 use oroshi_lab::result::Skipped;
+use oroshi_lab::{LabError, LabResult};
 use oroshi_words::units;
 
 use self::document::Mistake;
@@ -265,7 +265,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
 }
 
 /// Reads a kept result: its file, or the folder it is in.
-fn kept(path: PathBuf) -> Result<(PathBuf, Box<LabResult>), Error> {
+fn kept(path: PathBuf) -> Result<(PathBuf, LabResult), Error> {
     let path = if path.is_dir() { path.join(results::DATA) } else { path };
     match report::read(&path)? {
         Saved::Lab(result) => Ok((path, result)),

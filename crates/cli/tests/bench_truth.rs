@@ -228,16 +228,18 @@ fn an_overflow_of_another_listener_is_not_the_server_s() {
     let full = Port::reserve();
     let listener = full.listen(1);
     let said = backlogs(&full.url());
-    assert!(said.iter().any(|text| text.contains(&format!("of the server at {} was full", full.address()))), "{said:?}");
+    assert!(
+        said.iter().any(|text| text.contains(&format!("of the server at {} was full", full.address()))),
+        "{said:?}"
+    );
     drop((listener, other.port.address()));
 }
 
 /// One request in a second was 1.00/s, where 0.5/s were asked for.
 #[test]
 fn a_rate_of_few_requests_has_its_error() {
-    let Told { text, json, page } = told(&["-R", "0.5", "-d", "1s"], |mut conn: Conn| {
-        while conn.request().is_some() && conn.send(OK) {}
-    });
+    let Told { text, json, page } =
+        told(&["-R", "0.5", "-d", "1s"], |mut conn: Conn| while conn.request().is_some() && conn.send(OK) {});
     let record = json.record();
     let error = record.rates.requests_per_s_error.unwrap();
     assert!((error * record.elapsed_s - 1.0).abs() < 1e-6, "{error}");

@@ -160,10 +160,15 @@ fn answers_of_another_kind_are_not_compared_unless_that_is_wanted() {
     let [moved, large] = [["--status", "302"], ["--size", "20000"]].map(|flags| Target::start(&flags));
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html").to_str().unwrap().to_owned();
-    for (other, words) in [(&moved, "with status 200, and B with 302"), (&large, "have 12 B on average, and those of B")] {
+    for (other, words) in
+        [(&moved, "with status 200, and B with 302"), (&large, "have 12 B on average, and those of B")]
+    {
         let urls = [ok.url(), other.url()];
         let ran = compare(&[&["--report", &page, "--fail-if", "slower"], &urls[..]].concat());
-        ran.said(1, &["unknown  --fail-if slower: not everything was compared", "error: not everything could be compared"]);
+        ran.said(
+            1,
+            &["unknown  --fail-if slower: not everything was compared", "error: not everything could be compared"],
+        );
         let found = result(&ran);
         let comparison = first_comparison(&found);
         assert_eq!((comparison.verdict, comparison.ratio), (Verdict::NotCompared, None), "{comparison:?}");

@@ -171,7 +171,10 @@ fn connections_that_show_no_token_keep_nobody_out() {
     hub.until_said("no room at the admin listener http://127.0.0.2:");
     hub.until_said(&format!("no room at the admin listener unix:{}: ", admin.display()));
     let line = hub.said.iter().find(|line| line.contains("no room at the admin listener")).unwrap();
-    assert!(line.contains("warn: ") && line.contains(" of 12 connections, ") && line.contains("without a valid token"), "{line}");
+    assert!(
+        line.contains("warn: ") && line.contains(" of 12 connections, ") && line.contains("without a valid token"),
+        "{line}"
+    );
 }
 
 /// With kuiperbelt's habits a session is served once the backend has agreed to it. Until then its connection is one of the clients' as well.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use oroshi_lookup::{Lookup, Stores};
 use oroshi_net::cores::CoresError;
 use oroshi_net::listen::ListenError;
-use oroshi_net::{BoundListener, Cores, CoresOptions, CpuList, ListenOptions, Peer, Shutdown};
+use oroshi_net::{BoundListener, Cores, CoresOptions, CpuList, ListenOptions, Shutdown};
 use oroshi_server::{Crowding, Room};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 

@@ -29,7 +29,8 @@ impl LabResult {
         for (cell, whole) in small.cells.iter_mut().zip(&self.cells) {
             for (index, variant) in cell.variants.iter_mut().enumerate() {
                 let mut response = Latency::new();
-                let records = whole.runs.iter().filter(|run| run.variant == index).filter_map(|run| run.record.as_ref());
+                let records =
+                    whole.runs.iter().filter(|run| run.variant == index).filter_map(|run| run.record.as_ref());
                 records.for_each(|record| response.merge(&record.latency.response.histogram));
                 if !response.is_empty() {
                     variant.response = Some(response.to_base64_v2_with(HISTOGRAM_DIGITS));
@@ -93,7 +94,8 @@ struct Columns {
 
 impl From<&[Run]> for Columns {
     fn from(runs: &[Run]) -> Self {
-        let machine = |of: fn(&MachineUse) -> Option<f64>| column(runs, |run| run.machine.as_ref().and_then(of).map(rounded));
+        let machine =
+            |of: fn(&MachineUse) -> Option<f64>| column(runs, |run| run.machine.as_ref().and_then(of).map(rounded));
         let of_metric = |metric: Metric| column(runs, |run| run.figures.get(&metric).copied().map(rounded));
         Self {
             variant: runs.iter().map(|run| run.variant).collect(),
@@ -122,11 +124,17 @@ impl Columns {
         let lengths = [("block", self.block.len()), ("session", self.session.len()), ("place", self.place.len())];
         let figures = self.figures.iter().map(|(metric, column)| (metric.name(), column.len()));
         let all = lengths.into_iter().chain([("at_s", self.at_s.len())]).chain(figures);
-        let optional =
-            [("grade", self.grade.len()), ("cpus", self.cpus.len()), ("others", self.others.len()), ("stolen", self.stolen.len())];
+        let optional = [
+            ("grade", self.grade.len()),
+            ("cpus", self.cpus.len()),
+            ("others", self.others.len()),
+            ("stolen", self.stolen.len()),
+        ];
         let optional = optional.into_iter().chain([("command", self.command.len())]).filter(|(_, length)| *length > 0);
         if let Some((name, length)) = all.chain(optional).find(|(_, length)| *length != runs) {
-            return Err(format!("the column `{name}` of the runs has {length} values: expected {runs}, as many as `variant`"));
+            return Err(format!(
+                "the column `{name}` of the runs has {length} values: expected {runs}, as many as `variant`"
+            ));
         }
         let at = |index: usize| Run {
             variant: self.variant[index],
@@ -195,7 +203,7 @@ mod tests {
             (0..6).map(|n| run(n % 2, n / 2, &[(Metric::Rps, 1000.123456789 * (n + 1) as f64)])).collect();
         for run in &mut runs[..4] {
             let mut record = record(&Load::Closed, 1000, "server-bound");
-            record.latency.response.histogram.record_n(1_234_567, 10);
+            (0..10).for_each(|_| record.latency.response.histogram.record(1_234_567));
             run.record = Some(Box::new(record));
         }
         runs[1].shift = Some("it got slower".into());
@@ -229,7 +237,10 @@ mod tests {
             for (metric, value) in &before.figures {
                 assert!((after.figures[metric] / value - 1.0).abs() < 1e-6, "{metric}");
             }
-            assert_eq!((&after.shift, &after.warnings, after.machine), (&before.shift, &before.warnings, before.machine));
+            assert_eq!(
+                (&after.shift, &after.warnings, after.machine),
+                (&before.shift, &before.warnings, before.machine)
+            );
             assert_eq!(after.grade(), before.grade());
             assert!(after.record.is_none());
         }

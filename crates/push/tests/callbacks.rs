@@ -465,7 +465,8 @@ fn the_backend_is_not_asked_about_clients_that_have_left() {
     connecting(2);
     *may_answer.0.lock().unwrap() = true;
     may_answer.1.notify_all();
-    let [_first, mut last] = [first, last].map(|open| open.join().unwrap().unwrap_or_else(|answer| panic!("{answer:?}")));
+    let [_first, mut last] =
+        [first, last].map(|open| open.join().unwrap().unwrap_or_else(|answer| panic!("{answer:?}")));
     assert_eq!(last.text(), "hello");
     assert_eq!(asked.load(Ordering::SeqCst), 2);
     let status = hub.status();
@@ -497,7 +498,8 @@ fn a_storm_of_messages_keeps_no_client_out() {
     hub.until("all were heard", |status| status["received"]["messages"] == SESSIONS);
     (0..TURNS - 1).for_each(|_| drop(backend.next("/receive")));
     for late in 0..TURNS {
-        WebSocket::open(hub.address, &format!("/connect?late-{late}"), &[]).unwrap_or_else(|answer| panic!("{answer:?}"));
+        WebSocket::open(hub.address, &format!("/connect?late-{late}"), &[])
+            .unwrap_or_else(|answer| panic!("{answer:?}"));
     }
     assert_eq!(hub.status()["callbacks"]["connect"]["crowded"], 0);
 }

@@ -10,8 +10,8 @@ use std::io;
 use std::task::{Context, Poll, Waker, ready};
 
 use fastrand::Rng;
-use oroshi_stats::Shape;
 use oroshi_net::{Timer, monotonic_ns};
+use oroshi_stats::Shape;
 
 /// The waits of one core.
 #[derive(Debug)]

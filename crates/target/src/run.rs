@@ -136,7 +136,8 @@ impl Target {
             }
         });
         let counts: io::Result<Vec<Counts>> = counts.map_err(TargetError::Cores)?.into_iter().collect();
-        let counts = counts.map_err(|source| TargetError::System { what: "cannot make what a thread needs to serve", source })?;
+        let counts = counts
+            .map_err(|source| TargetError::System { what: "cannot make what a thread needs to serve", source })?;
         Ok(counts.into_iter().sum())
     }
 }

@@ -88,7 +88,8 @@ pub(super) fn run(args: &CalibrateArgs) -> Result<ExitCode, Error> {
     let begun = Instant::now();
     let seed = args.seed.unwrap_or(SEED);
     let simulated = (!args.real).then(|| simulated(args, seed, &shutdown));
-    let real = if args.simulated || shutdown.count() > 0 { None } else { Some(carry_out(args, &earlier, seed, shutdown)?) };
+    let real =
+        if args.simulated || shutdown.count() > 0 { None } else { Some(carry_out(args, &earlier, seed, shutdown)?) };
     let mut text = String::new();
     let mut failures = Vec::new();
     if let Some(report) = &simulated {
@@ -154,8 +155,12 @@ fn carry_out(args: &CalibrateArgs, earlier: &RealReport, seed: u64, shutdown: Sh
     let keeper = vec![oroshi.clone().into_os_string(), "keep".into()];
     let tools = Tools { keeper, oroshi, output: path };
     let asked = real::plan(args.cells.unwrap_or(usize::MAX));
-    let left: Vec<real::Asked> =
-        asked.iter().enumerate().filter(|(number, asked)| earlier.result(*number, **asked).is_none()).map(|(_, a)| *a).collect();
+    let left: Vec<real::Asked> = asked
+        .iter()
+        .enumerate()
+        .filter(|(number, asked)| earlier.result(*number, **asked).is_none())
+        .map(|(_, a)| *a)
+        .collect();
     say(&format!(
         "{} real comparisons: {} at most; keep the machine quiet",
         left.len(),

@@ -310,9 +310,7 @@ impl<'d, 't> File<'d, 't> {
     fn finish(&self) {
         let elsewhere = |key: &str| match key {
             _ if flags::is_known(key) => Some("it belongs into [load]".to_owned()),
-            "start" | "url" | "ready" | "stop" => {
-                Some("it belongs into a [[server]] or a [[variant]]".to_owned())
-            }
+            "start" | "url" | "ready" | "stop" => Some("it belongs into a [[server]] or a [[variant]]".to_owned()),
             _ => None,
         };
         self.root.finish(elsewhere);

@@ -42,18 +42,14 @@ pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
         (None, Some(key)) => problems.add(format!("--key {key}: expected --cert FILE with its certificate too")),
     };
     let has_tls = tls.is_some();
-    let places: Vec<Place> = args
-        .listen
-        .into_iter()
-        .filter_map(|text| problems.take("--listen", place(text, has_tls).map(Some)))
-        .collect();
+    let places: Vec<Place> =
+        args.listen.into_iter().filter_map(|text| problems.take("--listen", place(text, has_tls).map(Some))).collect();
     if let Some(TlsFiles { cert, .. }) = &tls
         && !places.is_empty()
         && places.iter().all(|place| !place.https)
     {
         let cert = cert.display();
-        problems
-            .add::<()>(format!("--cert {cert}: expected a --listen for https, as only http and unix are there"));
+        problems.add::<()>(format!("--cert {cert}: expected a --listen for https, as only http and unix are there"));
     }
     let plan = Plan {
         places,

@@ -266,7 +266,8 @@ answer = { status = 200 }
 #[test]
 fn a_check_shows_the_limits_that_are_in_force() {
     let folder = tempfile::tempdir().unwrap();
-    let config = "threads = 2\n[listen]\npublic = \":0\"\nadmin = \"unix:a.sock\"\n[[route]]\nanswer = { status = 200 }\n";
+    let config =
+        "threads = 2\n[listen]\npublic = \":0\"\nadmin = \"unix:a.sock\"\n[[route]]\nanswer = { status = 200 }\n";
     fs::write(folder.path().join("gate.toml"), config).unwrap();
     let limited = |command: &str| {
         let script = format!("ulimit -n 1000 && {command}");

@@ -132,7 +132,7 @@ mod tests {
         let bind = |address: UnixAddress| BoundListener::bind_unix(address, &ListenOptions::default()).unwrap();
         let unix = |path| UnixAddress::path(path).unwrap();
         let abstracted = format!("oroshi-own-{}", std::process::id());
-        let listeners = [bind(unix(at("own"))), bind(UnixAddress::abstract_name(&abstracted).unwrap())];
+        let listeners = [bind(unix(at("own"))), bind(UnixAddress::abstract_name(abstracted.as_str()).unwrap())];
         let _other = bind(unix(at("other")));
         std::os::unix::fs::symlink(at("own"), at("link")).unwrap();
         std::os::unix::fs::symlink(folder.path(), at("folder")).unwrap();
@@ -142,7 +142,7 @@ mod tests {
         for (name, held) in [("own", true), ("link", true), ("folder/own", true), ("other", false), ("none", false)] {
             assert_eq!(holds(name), held, "{name}");
         }
-        assert!(sockets.hold(&Peer::Unix(UnixAddress::abstract_name(&abstracted).unwrap())));
+        assert!(sockets.hold(&Peer::Unix(UnixAddress::abstract_name(abstracted.as_str()).unwrap())));
         // Its file is moved, and its path is another server's.
         std::fs::rename(at("own"), at("moved")).unwrap();
         assert!(holds("moved") && !holds("none"));

@@ -42,7 +42,8 @@ impl Kind {
     /// The share of answers with a status of this class: 2 for those from 200 to 299.
     fn share(&self, class: u16) -> f64 {
         let all: u64 = self.statuses.values().sum();
-        let of_class: u64 = self.statuses.iter().filter(|(status, _)| **status / 100 == class).map(|found| found.1).sum();
+        let of_class: u64 =
+            self.statuses.iter().filter(|(status, _)| **status / 100 == class).map(|found| found.1).sum();
         of_class as f64 / all.max(1) as f64
     }
 
@@ -69,8 +70,7 @@ pub(super) fn different(base: (&str, &Kind), variant: (&str, &Kind)) -> Option<S
         return Some(format!("{one} answered with status {}, and {other} with {}", base.named(), variant.named()));
     }
     let (least, most) = lengths(base, variant)?;
-    (most > OTHER_LENGTH * least && most - least > OTHER_BYTES)
-        .then(|| lengths_in_words((one, base), (other, variant)))
+    (most > OTHER_LENGTH * least && most - least > OTHER_BYTES).then(|| lengths_in_words((one, base), (other, variant)))
 }
 
 /// How the bodies of two sides differ in length, where that is worth a word.
@@ -124,10 +124,7 @@ mod tests {
     fn bodies_of_quite_another_length_are_another_kind_where_both_are_known() {
         let of = |bytes| kind(&[(200, 1000)], bytes);
         let page = of(Some(10_240));
-        assert_eq!(
-            said(&page, &of(Some(2))),
-            "the bodies that A sent have 10.0 KiB on average, and those of B 2 B"
-        );
+        assert_eq!(said(&page, &of(Some(2))), "the bodies that A sent have 10.0 KiB on average, and those of B 2 B");
         for like in [of(None), of(Some(10_240)), of(Some(6000)), of(Some(20_480))] {
             assert_eq!(said(&page, &like), "", "{like:?}");
         }

@@ -24,8 +24,15 @@ fn runs(blocks: usize, levels: &[&[(Metric, f64)]]) -> Vec<Run> {
 
 fn compared(variants: &[&str], metrics: &[Metric], runs: &[Run]) -> Vec<Comparison> {
     let (names, alive) = (names(variants), vec![true; variants.len()]);
-    let asked =
-        Asked { names: &names, alive: &alive, metrics, smallest_effect: 0.03, disturbed: 0.2, any_answers: false, stopped_at: None };
+    let asked = Asked {
+        names: &names,
+        alive: &alive,
+        metrics,
+        smallest_effect: 0.03,
+        disturbed: 0.2,
+        any_answers: false,
+        stopped_at: None,
+    };
     comparisons(&asked, runs)
 }
 

@@ -92,8 +92,15 @@ mod tests {
         let mut cell = cell(&names, runs.collect());
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let alive = vec![true; names.len()];
-        let asked =
-            Asked { names: &names, alive: &alive, metrics, smallest_effect: 0.03, disturbed: 0.2, any_answers: false, stopped_at: None };
+        let asked = Asked {
+            names: &names,
+            alive: &alive,
+            metrics,
+            smallest_effect: 0.03,
+            disturbed: 0.2,
+            any_answers: false,
+            stopped_at: None,
+        };
         cell.comparisons = comparisons(&asked, &cell.runs);
         cell
     }

@@ -46,7 +46,7 @@ pub(super) fn all(draft: &Draft) -> Vec<PlanError> {
         problems.push(value("session-header", name, why, "a name such as X-Kuiperbelt-Session"));
     }
     if let Some(endpoint) = &draft.endpoint
-        && (endpoint.is_empty() || !is_field_value(endpoint))
+        && (endpoint.is_empty() || !is_field_value(endpoint.as_bytes()))
     {
         problems.push(value(
             "endpoint",
@@ -247,7 +247,7 @@ fn groups(groups: &[GroupRule], problems: &mut Vec<PlanError>) {
     for (place, GroupRule { pattern, .. }) in groups.iter().enumerate() {
         let key = || Key::from(format!("group[{}].pattern", place + 1));
         let prefix = pattern.strip_suffix('*').unwrap_or(pattern);
-        if pattern.is_empty() || prefix.contains('*') || !is_field_value(pattern) {
+        if pattern.is_empty() || prefix.contains('*') || !is_field_value(pattern.as_bytes()) {
             let expected = "a group's name, or the beginning of one with * behind it, such as chat:*";
             problems.push(value(key(), pattern.escape_default(), "is no pattern", expected));
         } else if let Some(earlier) = groups[..place].iter().find(|earlier| earlier.fits(pattern)) {

@@ -177,9 +177,7 @@ pub(crate) async fn stats(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answere
     let (_, query) = query::split(exchange.head.target);
     let format = query.split('&').rev().find_map(|pair| pair.strip_prefix("format="));
     match format {
-        Some("tsv" | "txt" | "text") => {
-            Ok(Reply::new(200, "text/plain; charset=utf-8", stats.lines().into_bytes()))
-        }
+        Some("tsv" | "txt" | "text") => Ok(Reply::new(200, "text/plain; charset=utf-8", stats.lines().into_bytes())),
         _ => Reply::json(200, &stats),
     }
 }
