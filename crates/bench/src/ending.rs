@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(doubt(nothing, span()), [""; 0], "the timeouts tell");
         assert_eq!(doubt(Place { unanswered: 0, ..nothing }, short), [""; 0]);
 
-        let frozen = |ms| Place { last_answer: 2 * SECOND - ms * 1_000_000, ..place() };
+        let frozen = |ms: u64| Place { last_answer: 2 * SECOND - ms * 1_000_000, ..place() };
         let [said] = &doubt(frozen(600), short)[..] else { panic!("one doubt") };
         assert!(said.contains("nothing in the last 600 ms of 1.0 s, though 10 requests were waiting"), "{said}");
         assert_eq!(doubt(frozen(99), short), [""; 0]);

@@ -4,9 +4,12 @@
 //! these. [`LabResult::compact`] keeps what they need; [`LabResult`] reads both forms.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use oroshi_bench::grade::Bottleneck;
 use oroshi_stats::Latency;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -52,15 +55,25 @@ impl LabResult {
 /// # Errors
 /// When they have neither form, or columns differ in length.
 pub(crate) fn read_runs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Run>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Form {
-        Rows(Vec<Run>),
-        Columns(Box<Columns>),
+    from.deserialize_any(EitherForm)
+}
+
+/// Tells rows from columns by the kind of value. An untagged enum would buffer them, and no longer read numbers as keys.
+struct EitherForm;
+
+impl<'de> Visitor<'de> for EitherForm {
+    type Value = Vec<Run>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("runs, as an array or as columns")
     }
-    match Form::deserialize(from)? {
-        Form::Rows(runs) => Ok(runs),
-        Form::Columns(columns) => (*columns).into_runs().map_err(serde::de::Error::custom),
+
+    fn visit_seq<A: SeqAccess<'de>>(self, rows: A) -> Result<Vec<Run>, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(rows))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, columns: A) -> Result<Vec<Run>, A::Error> {
+        Columns::deserialize(MapAccessDeserializer::new(columns))?.into_runs().map_err(A::Error::custom)
     }
 }
 
@@ -250,6 +263,14 @@ mod tests {
         let again = small.compact().unwrap();
         assert_eq!(again["cells"][0]["runs"], json["cells"][0]["runs"]);
         assert_eq!(again["cells"][0]["variants"], json["cells"][0]["variants"]);
+    }
+
+    #[test]
+    fn a_full_result_is_read_as_it_was_written() {
+        let text = serde_json::to_string(&full()).unwrap();
+        let read: LabResult = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        assert_eq!(read.cells[0].runs[0].record.as_ref().unwrap().statuses[&200], 1000);
     }
 
     #[test]
