@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use oroshi_lab::calibrate::Shape;
-use oroshi_net::{CpuList, available_cpus};
+use oroshi_net::CpuList;
 use oroshi_server::Settings;
 
 use super::Args;
@@ -176,14 +176,7 @@ fn at_least_one(text: &str, most: u64) -> Result<u64, String> {
 }
 
 fn cpus(text: &str) -> Result<Option<CpuList>, String> {
-    let list: CpuList = text.parse().map_err(|error| format!("{error}"))?;
-    // Where the kernel does not say which there are, pinning says it.
-    if let Ok(available) = available_cpus()
-        && let Some(cpu) = list.iter().find(|&cpu| !available.contains(cpu))
-    {
-        return Err(format!("`{text}` names CPU {cpu}: expected some of those available here, {available}"));
-    }
-    Ok(Some(list))
+    CpuList::parse_available(text).map(Some).map_err(|error| error.to_string())
 }
 
 fn place(typed: String, has_tls: bool) -> Result<Place, String> {
@@ -221,6 +214,7 @@ impl Default for Rotation {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use oroshi_net::available_cpus;
 
     use super::*;
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::origin;
-use crate::plan::{Origins, Paths, Plan, Secret, Serves};
+use crate::plan::{Origins, Paths, Plan, Serves};
 use crate::publish::Overloaded;
 
 /// The type of every JSON answer.
@@ -185,12 +185,12 @@ pub(crate) fn may_order(plan: &Plan, serves: Serves, exchange: &Exchange<'_>) ->
 
 /// Whether the request may do what takes the token.
 pub(crate) fn is_authorized(plan: &Plan, exchange: &Exchange<'_>) -> bool {
-    let Some(Secret(token)) = &plan.token else { return true };
+    let Some(token) = &plan.token else { return true };
     let given = exchange.head.headers.get("Authorization").and_then(|value| {
         let (scheme, token) = value.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
     });
-    given.is_some_and(|given| is_same(given, token.as_bytes()))
+    given.is_some_and(|given| is_same(given, token.reveal().as_bytes()))
 }
 
 /// Answers 401.
