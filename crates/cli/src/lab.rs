@@ -1,44 +1,32 @@
 //! `oroshi lab`: experiments that stand in files.
 //!
-//! `find` finds them. `experiment` reads one, and all that is wrong with it: `document` knows the lines, `top`, `server`, `load` and
-//! `flags` read their keys, `machine` knows what is installed, `secrets` what is not for others. `results` carries one out and
-//! keeps what came of it. `text` is what `check` and `list` print.
-//! `calibrate` tries the whole on servers whose truth is known.
+//! `oroshi-experiment` finds and reads them; `flags` lends it the parser of load flags. `results` carries an experiment out and keeps
+//! what came of it. `calibrate` tries the whole on servers whose truth is known.
 
 mod calibrate;
-mod document;
-mod experiment;
-mod find;
 mod flags;
-mod load;
-mod machine;
 mod results;
-mod secrets;
-mod server;
 #[cfg(test)]
 mod tests;
-mod text;
-mod top;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueHint;
+use oroshi_config::Mistake;
+use oroshi_experiment::find::{FindError, Found};
+use oroshi_experiment::{Machine, Reading, Source, Unreadable, Wishes, find, text};
 use oroshi_lab::LabError;
 use oroshi_lab::baseline::Saved;
 use oroshi_lab::result::Skipped;
 use oroshi_words::units;
 
-use self::document::Mistake;
-use self::experiment::{Reading, Source, Unreadable, Wishes};
-use self::find::{FindError, Found};
-use self::machine::Machine;
+use self::flags::Flags;
 use self::results::Place;
 pub(crate) use self::results::{ResultsError, measure};
-use crate::paint::Paint;
 use crate::verdicts::{self, Condition};
-use crate::{interrupt, lab_text, report, say};
+use crate::{interrupt, report, say, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -226,20 +214,21 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
                 let reading = read(&found, &Wishes::default(), &machine);
                 (found, reading)
             });
-            print(&text::list(entries, Paint::on(&io::stdout())))
+            print(&text::list(entries, terminal::paint(&io::stdout())))
         }
         Command::Check(args) => {
             let found = find::find(&args.experiment)?;
             let machine = Machine::this();
-            let reading = read(&found, &args.wishes(Vec::new()).map_err(Error::Usage)?, &machine)?;
-            print(&text::check(&found.shown(), &reading, &machine.untried(), Paint::on(&io::stdout())))
+            let wishes = args.wishes(Vec::new()).map_err(Error::Usage)?;
+            let reading = read(&found, &wishes, &machine).map_err(|error| refused(&found, error))?;
+            print(&text::check(&found.shown(), &reading, &machine.untried(), terminal::paint(&io::stdout())))
         }
         Command::Report { result, html } => {
             let path = if result.is_dir() { result.join(results::DATA) } else { result };
             let Saved::Lab(result) = report::read(&path)? else { return Err(Error::NoExperiment { path }) };
             match html {
                 Some(html) => report::write(&oroshi_report::lab_page(&result), &[path], &html)?,
-                None => return print(&lab_text::report(&result, Paint::on(&io::stdout()))),
+                None => return print(&oroshi_report::text::lab(&result, terminal::paint(&io::stdout()))),
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -258,7 +247,8 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     };
     let found = find::find(&args.what.experiment)?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
-    let experiment = read(&found, &wishes, &Machine::tried_out(shutdown.clone()))?.experiment;
+    let reading = read(&found, &wishes, &Machine::tried_out(shutdown.clone()));
+    let experiment = reading.map_err(|error| refused(&found, error))?.experiment;
     if shutdown.count() > 0 {
         return Err(ResultsError::Lab(LabError::Cancelled).into());
     }
@@ -267,7 +257,7 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     }
     let place = Place::make(args.out.unwrap_or_else(|| results::fresh_folder(&experiment.name)))?;
     let result = measure(experiment, place.output(), shutdown)?;
-    print(&lab_text::report(&result, Paint::on(&io::stdout())))?;
+    print(&oroshi_report::text::lab(&result, terminal::paint(&io::stdout())))?;
     let kept = match place.store(&result) {
         Ok(kept) => kept,
         Err(error) => {
@@ -282,13 +272,17 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(verdicts::judge(&result, None, &conditions)))
 }
 
-fn read(found: &Found, wishes: &Wishes, machine: &Machine) -> Result<Reading, Error> {
+fn read(found: &Found, wishes: &Wishes, machine: &Machine) -> Result<Reading, Unreadable> {
     let folder = found.folder();
     let source = Source { name: &found.name, text: &found.text, folder: folder.as_deref() };
-    experiment::read(source, wishes, machine).map_err(|error| match error {
+    oroshi_experiment::read(source, wishes, machine, &Flags)
+}
+
+fn refused(found: &Found, error: Unreadable) -> Error {
+    match error {
         Unreadable::File(mistakes) => Error::File { file: found.shown(), mistakes },
         Unreadable::Only(problem) => Error::Usage(vec![problem]),
-    })
+    }
 }
 
 impl RunArgs {

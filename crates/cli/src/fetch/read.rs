@@ -13,7 +13,8 @@ use super::args::{Args, ConnectionArgs, RequestArgs, TimeArgs};
 use super::list::Source;
 use super::record::with_causes;
 use super::retry::Retries;
-use crate::bench::{Problems, parse_header, parse_size};
+use crate::bench::{parse_header, parse_size};
+use crate::problems::Problems;
 
 /// How many requests are under way at a time, if nobody says.
 const CONCURRENCY: usize = 16;
@@ -79,7 +80,7 @@ impl Args {
     /// # Errors
     /// All that is wrong, each with its flag.
     pub(super) fn read(self) -> Result<Plan, Vec<String>> {
-        let mut problems = Problems(Vec::new());
+        let mut problems = Problems::of_flags();
         let sources = sources(&self.url, &self.input, &mut problems);
         let prints = self.output.bodies.as_deref() == Some(Path::new("-"));
         let concurrency = problems.one("--concurrency", self.concurrency.as_deref(), at_least_one);
@@ -121,8 +122,8 @@ impl Args {
             Some(_) if prints => Bodies::Printed,
             Some(folder) => Bodies::Folder(folder),
         };
-        if !problems.0.is_empty() {
-            return Err(problems.0.iter().map(ToString::to_string).collect());
+        if !problems.found.is_empty() {
+            return Err(problems.lines());
         }
         Ok(Plan {
             sources,

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use oroshi_start::Status;
 use oroshi_start::status::{GenerationState, GenerationStatus, SocketStatus};
 use oroshi_words::units::{length, time};
+use oroshi_report::table::columns;
 
-use crate::table::columns;
 
 /// Several lines.
 pub(super) fn status(status: &Status) -> String {
