@@ -126,21 +126,6 @@ pub fn add_checked(read: &mut Vec<Mistake>, checked: impl IntoIterator<Item = Mi
     read.extend(new);
 }
 
-/// An error's text with those of its causes, each once.
-#[must_use]
-pub fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let this = error.to_string();
-        if !text.ends_with(&this) {
-            text += &format!(": {this}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
 /// The mistakes found so far, shared by all readers of one file.
 #[derive(Debug, Default)]
 pub struct Mistakes {

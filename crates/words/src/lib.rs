@@ -2,13 +2,15 @@
 //!
 //! What it knows: text. What it does not know: where the text comes from, and what it is about. [`units`] reads and writes
 //! times, counts and sizes, [`date`] the calendar, [`query`] what stands behind a `?`; [`metrics`] writes numbers for Prometheus;
-//! [`nearest`](mod@nearest) finds the known name that a mistyped one was probably meant to be.
+//! [`nearest`](mod@nearest) finds the known name that a mistyped one was probably meant to be; [`causes`] writes errors with their causes.
 
+pub mod causes;
 pub mod date;
 pub mod metrics;
 pub mod nearest;
 pub mod query;
 pub mod units;
 
+pub use causes::with_causes;
 pub use date::Date;
 pub use nearest::nearest;

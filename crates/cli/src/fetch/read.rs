@@ -6,12 +6,11 @@ use std::time::Duration;
 use oroshi_client::{Builder, Bytes, Client, Deadlines};
 use oroshi_net::tls::Roots;
 use oroshi_net::{ClientTls, ClientTlsOptions, UnixAddress};
-use oroshi_words::units;
+use oroshi_words::{units, with_causes};
 use rustix::fs::{Access, access};
 
 use super::args::{Args, ConnectionArgs, RequestArgs, TimeArgs};
 use super::list::Source;
-use super::record::with_causes;
 use super::retry::Retries;
 use crate::bench::{parse_header, parse_size};
 use crate::problems::Problems;
