@@ -12,6 +12,7 @@ mod tests;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::ValueHint;
 use oroshi_config::Mistake;
@@ -25,6 +26,7 @@ use oroshi_words::units;
 use self::flags::Flags;
 use self::results::Place;
 pub(crate) use self::results::{ResultsError, measure};
+use crate::problems::Problems;
 use crate::verdicts::{self, Condition};
 use crate::{interrupt, report, say, terminal};
 
@@ -219,7 +221,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         Command::Check(args) => {
             let found = find::find(&args.experiment)?;
             let machine = Machine::this();
-            let wishes = args.wishes(Vec::new()).map_err(Error::Usage)?;
+            let wishes = args.wishes(Vec::new(), Problems::of_flags())?;
             let reading = read(&found, &wishes, &machine).map_err(|error| refused(&found, error))?;
             print(&text::check(&found.shown(), &reading, &machine.untried(), terminal::paint(&io::stdout())))
         }
@@ -236,15 +238,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
 }
 
 fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
-    let wishes = args.what.wishes(again(&args));
-    let (conditions, mut problems) = args.conditions();
-    let wishes = match wishes {
-        Ok(wishes) if problems.is_empty() => wishes,
-        wishes => {
-            problems.extend(wishes.err().into_iter().flatten());
-            return Err(Error::Usage(problems));
-        }
-    };
+    let mut problems = Problems::of_flags();
+    let conditions = problems.all("--fail-if", &args.fail_if, str::parse::<Condition>);
+    let wishes = args.what.wishes(again(&args), problems)?;
     let found = find::find(&args.what.experiment)?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     let reading = read(&found, &wishes, &Machine::tried_out(shutdown.clone()));
@@ -285,41 +281,16 @@ fn refused(found: &Found, error: Unreadable) -> Error {
     }
 }
 
-impl RunArgs {
-    /// The verdicts that are not wanted, and what is wrong with them.
-    fn conditions(&self) -> (Vec<Condition>, Vec<String>) {
-        let (mut conditions, mut problems) = (Vec::new(), Vec::new());
-        for text in &self.fail_if {
-            match text.parse::<Condition>() {
-                Ok(condition) => conditions.push(condition),
-                Err(problem) => problems.push(format!("--fail-if: {problem}")),
-            }
-        }
-        (conditions, problems)
-    }
-}
-
 impl CheckArgs {
-    /// What is asked for beside the file.
-    fn wishes(&self, rerun: Vec<String>) -> Result<Wishes, Vec<String>> {
-        let mut problems = Vec::new();
-        let max_time = self.max_time.as_deref().and_then(|text| match units::parse_time(text) {
-            Ok(time) if !time.is_zero() => Some(time),
-            Ok(_) => {
-                problems.push("--max-time: it is 0: expected a time such as 10m".into());
-                None
-            }
-            Err(error) => {
-                problems.push(format!("--max-time: {error}"));
-                None
-            }
+    /// What is asked for beside the file. `problems`: what is wrong with other flags.
+    fn wishes(&self, rerun: Vec<String>, mut problems: Problems) -> Result<Wishes, Error> {
+        let max_time = problems.one("--max-time", self.max_time.as_deref(), |text| match units::parse_time(text)? {
+            Duration::ZERO => Err("it is 0: expected a time such as 10m".to_owned()),
+            time => Ok(time),
         });
-        let seed = self
-            .seed
-            .as_deref()
-            .and_then(|text| units::parse_count(text).map_err(|error| problems.push(format!("--seed: {error}"))).ok());
-        if !problems.is_empty() {
-            return Err(problems);
+        let seed = problems.one("--seed", self.seed.as_deref(), units::parse_count);
+        if !problems.found.is_empty() {
+            return Err(Error::Usage(problems.lines()));
         }
         Ok(Wishes { quick: self.quick, only: self.only.clone(), max_time, seed, rerun })
     }
