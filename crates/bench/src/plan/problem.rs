@@ -132,3 +132,30 @@ impl Problem {
 pub(crate) fn mistake(fields: &[&str], text: String) -> Mistake {
     Mistake::new(*fields.first().unwrap_or(&""), text).looking_at(fields.iter().copied())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_name_fields_as_flags_or_as_keys() {
+        let problems = [
+            Problem::NoUrl,
+            Problem::Zero { field: "threads", what: "the number of threads" },
+            Problem::Pipeline { pipeline: 4, requests: 1 },
+            Problem::OpenPipeline,
+            Problem::SourceWithUnix("unix:/x".into()),
+            Problem::Request(RequestError::TransferEncoding),
+            Problem::Request(RequestError::ContentLength { value: "3".into(), body: 2 }),
+        ];
+        for problem in &problems {
+            let [flags, keys] = [Naming::Flags, Naming::Keys].map(|naming| problem.told(naming));
+            assert_eq!(problem.to_string(), flags);
+            assert!(!keys.contains("--"), "{keys}");
+        }
+        assert_eq!(problems[3].told(Naming::Keys), "an open loop (`rate`, `stages`) and `pipeline` exclude each other");
+        let mistake = problems[2].mistake(Naming::Keys);
+        assert_eq!((mistake.key.as_str(), mistake.looked_at), ("pipeline", vec!["pipeline".to_owned()]));
+        assert_eq!(Problem::Rate(0.0).mistake(Naming::Flags).looked_at, ["rate", "stages"]);
+    }
+}
