@@ -34,14 +34,14 @@ mod tests {
 
     impl Error for Link {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
-            self.1.as_deref().map(|link| link as &dyn Error)
+            self.1.as_deref().map(|link| link as &(dyn Error + 'static))
         }
     }
 
     #[test]
     fn each_cause_is_told_once() {
         let chain = |texts: &[&'static str]| {
-            texts.iter().rev().fold(None, |cause, text| Some(Box::new(Link(text, cause)))).unwrap()
+            texts.iter().rev().fold(None, |cause, &text| Some(Box::new(Link(text, cause)))).unwrap()
         };
         assert_eq!(with_causes(&*chain(&["cannot connect", "refused"])), "cannot connect: refused");
         assert_eq!(with_causes(&*chain(&["TLS: no key", "no key", "end of file"])), "TLS: no key: end of file");
