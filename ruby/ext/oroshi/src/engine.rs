@@ -18,7 +18,7 @@ use crate::connection::{Connection, Next, Stage};
 use crate::env::{Common, Environments};
 use crate::exchange::Body;
 use crate::overdue;
-use crate::patience::{self, Patience};
+use crate::patience;
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
 use crate::rb;
