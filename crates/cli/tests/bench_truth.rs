@@ -92,8 +92,7 @@ fn address(url: &str) -> &str {
 /// The others answered, so nothing was said.
 #[test]
 fn of_several_servers_each_is_judged_by_itself() {
-    let ends: [(&str, fn(Conn)); 2] = [("dies", dies), ("freezes", freezes)];
-    for (how, end) in ends {
+    for (how, end) in [("dies", dies as fn(Conn)), ("freezes", freezes)] {
         for load in [&["-t", "2"][..], &["--close"], &["-R", "1000"]] {
             let (good, bad) = (answering(), Peer::start(Place::Tcp, end));
             let flags = ["-d", "2s", "-c", "4", "-T", "250ms", "--watch", "none", "--format", "json"];

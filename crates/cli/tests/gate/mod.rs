@@ -54,6 +54,12 @@ impl Process {
         }
     }
 
+    /// How many lines with these words it has said by now, from this line on.
+    pub fn heard(&mut self, from: usize, words: &str) -> usize {
+        self.said.extend(self.lines.try_iter());
+        self.said[from..].iter().filter(|line| line.contains(words)).count()
+    }
+
     pub fn id(&self) -> u32 {
         self.child.id()
     }
