@@ -7,8 +7,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::Context;
 
+use oroshi_core::{Deadline, Expire};
 use oroshi_http1::Limits;
 use tokio::sync::Notify;
 
@@ -25,8 +26,6 @@ use step::{Spread, Step};
 
 /// The answer's head may be this large; bodies are never held.
 const HEAD_LIMIT: usize = 64 * 1024;
-/// What one read can bring. All connections of a core read into the same buffer.
-const SCRATCH: usize = 64 * 1024;
 
 /// Where a core is in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +78,8 @@ pub(crate) enum Source {
 /// The place of one connection: it outlives the connections that fill it, so none is ever lost.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// When what it waits for has taken too long; `u64::MAX`: it waits for nothing.
-    pub(crate) deadline: Cell<u64>,
-    /// Its deadline has passed.
-    pub(crate) expired: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
+    /// When what it waits for has taken too long. Its task is also woken for other reasons.
+    pub(crate) deadline: Deadline,
     /// Free for an arrival, and since when.
     free: Cell<Option<u64>>,
     /// Whether it stands in the queue of free slots (it may stand there and no longer be free).
@@ -96,9 +92,7 @@ pub(crate) struct Slot {
 impl Slot {
     fn new() -> Self {
         Self {
-            deadline: Cell::new(u64::MAX),
-            expired: Cell::new(false),
-            waker: RefCell::new(None),
+            deadline: Deadline::default(),
             free: Cell::new(None),
             queued: Cell::new(false),
             assigned: Cell::new(None),
@@ -106,19 +100,14 @@ impl Slot {
         }
     }
 
-    /// Remembers whom to wake. A slot is one task for its whole life, so once is enough.
+    /// Remembers which task to wake.
     #[inline]
     pub(crate) fn enrol(&self, cx: &Context<'_>) {
-        let mut waker = self.waker.borrow_mut();
-        if waker.is_none() {
-            *waker = Some(cx.waker().clone());
-        }
+        self.deadline.enrol(cx);
     }
 
     pub(crate) fn wake(&self) {
-        if let Some(waker) = &*self.waker.borrow() {
-            waker.wake_by_ref();
-        }
+        self.deadline.wake();
     }
 }
 
@@ -149,10 +138,11 @@ pub(crate) struct Core {
     pub(crate) script: Option<Scripting>,
     /// Shared by all cores.
     pub(crate) first: Arc<First>,
-    pub(crate) scratch: RefCell<Box<[u8]>>,
     pub(crate) tally: RefCell<Tally>,
     pub(crate) interval: RefCell<Interval>,
     pub(crate) phase: Cell<Phase>,
+    /// When deadlines were last looked at.
+    expired_at: Cell<u64>,
     /// When the run ended: what was on its way then is known to have taken that long, however late its slot is told.
     pub(crate) over_since: Cell<u64>,
     /// Requests that were handed out and have come to no end yet.
@@ -198,10 +188,10 @@ impl Core {
             slots: (0..slots).map(|_| Slot::new()).collect(),
             script,
             first,
-            scratch: RefCell::new(vec![0; SCRATCH].into_boxed_slice()),
             tally: RefCell::default(),
             interval: RefCell::new(interval),
             phase: Cell::new(Phase::Connecting),
+            expired_at: Cell::new(0),
             over_since: Cell::new(0),
             under_way: Cell::new(0),
             spread: Cell::new(None),
@@ -554,8 +544,9 @@ impl Core {
     /// Has slot `id` woken at `end`, nanoseconds of the monotonic clock: by the same timer that looks after its deadlines, which is
     /// finer than tokio's.
     pub(crate) fn rest_until(&self, id: usize, end: u64) {
-        let slot = &self.slots[id];
-        if slot.deadline.replace(end) != end {
+        let deadline = &self.slots[id].deadline;
+        if deadline.due() != end {
+            deadline.set(end);
             self.progress.notify_one();
         }
     }
@@ -590,19 +581,20 @@ impl Core {
         result.map_err(|error| script.fail(error)).ok()
     }
 
-    /// The earliest deadline of all slots; those that have passed are marked and woken.
+    /// The earliest deadline of all slots; those whose deadline has passed are woken.
     pub(crate) fn expire(&self, now: u64) -> u64 {
-        let mut earliest = u64::MAX;
-        for slot in &self.slots {
-            let deadline = slot.deadline.get();
-            if deadline <= now {
-                slot.deadline.set(u64::MAX);
-                slot.expired.set(true);
-                slot.wake();
-            } else {
-                earliest = earliest.min(deadline);
-            }
+        self.expired_at.set(now);
+        self.slots.iter().map(|slot| slot.deadline.expire(now)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether the deadline of slot `id` has passed. If so, it is taken away.
+    #[inline]
+    pub(crate) fn take_expired(&self, id: usize) -> bool {
+        let deadline = &self.slots[id].deadline;
+        let is_over = deadline.is_over(self.expired_at.get());
+        if is_over {
+            deadline.clear();
         }
-        earliest
+        is_over
     }
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use oroshi_core::Scratch;
 use oroshi_net::{ConnectError, Connected, Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -74,7 +75,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
                 if !connection.is_spare() {
                     place.disconnected();
                 }
-                core.slots[id].deadline.set(u64::MAX);
+                core.slots[id].deadline.clear();
                 core.not_free(id);
                 !connection.was_used() && !connection.is_spare()
             }
@@ -124,7 +125,7 @@ pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
                         return Poll::Ready(());
                     }
                     loop {
-                        let mut scratch = core.scratch.borrow_mut();
+                        let mut scratch = Scratch::take();
                         let mut buffer = ReadBuf::new(&mut scratch);
                         match ready!(Pin::new(&mut stream).poll_read(cx, &mut buffer)) {
                             Ok(()) if !buffer.filled().is_empty() => {}
@@ -166,7 +167,7 @@ async fn next_request(core: &Core, id: usize, origin: &OriginState) -> Option<(T
             if monotonic_ns() >= end || core.exhausted() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        core.slots[id].deadline.set(u64::MAX);
+        core.slots[id].deadline.clear();
     }
     let mut ticket = next_ticket(core, id).await?;
     if !core.makes_requests() {
@@ -224,7 +225,6 @@ async fn connect(
 ) -> Result<Connected, Unconnected> {
     let slot = &core.slots[id];
     slot.deadline.set(now + core.rules.timeout);
-    slot.expired.set(false);
     let peer = origin.next_peer();
     let called = monotonic_ns();
     let result = {
@@ -238,15 +238,14 @@ async fn connect(
                 unfinished(core, origin, core.over_since.get().saturating_sub(called));
                 return Poll::Ready(Err(Unconnected::Over));
             }
-            if slot.expired.get() {
+            if core.take_expired(id) {
                 return Poll::Ready(Ok(Err(ConnectError::overdue(peer))));
             }
             Poll::Pending
         })
         .await?
     };
-    slot.deadline.set(u64::MAX);
-    slot.expired.set(false);
+    slot.deadline.clear();
     match result {
         Ok(connected) => Ok(connected),
         Err(error) => {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use oroshi_core::{Spare, spares};
 use tokio::io::AsyncRead;
 
 use crate::body::Body;
@@ -95,7 +96,7 @@ async fn once(
     request: &mut Request<dyn AsyncRead>,
     fresh: bool,
 ) -> Result<Head, Error> {
-    let mut head = core.spare();
+    let mut head = spares::take();
     request.encode(&core.settings, &mut head)?;
     exchange.begin(head, request.body.hand_out(), request.expect());
     exchange.acquire(&request.endpoint, fresh).await?;
@@ -131,7 +132,7 @@ fn go_on(
 
 /// Reads what a redirect says besides, if it is little.
 async fn drain(exchange: &mut Exchange) -> Result<(), Error> {
-    let mut body = exchange.core().spare();
+    let mut body = Spare::take();
     let read = poll_fn(|context| {
         loop {
             match exchange.poll_body(context, &mut body) {
@@ -141,7 +142,6 @@ async fn drain(exchange: &mut Exchange) -> Result<(), Error> {
         }
     });
     let read = tokio::time::timeout(REDIRECT_PAUSE, read).await;
-    exchange.core().give_spare(body);
     match read {
         // The redirect is known; that its body broke changes nothing, unless all time is over.
         Ok(Err(error)) if error.phase() == Phase::Total => Err(error),

@@ -30,9 +30,6 @@ const SLICE: usize = 128;
 /// A group up to this size is written to at once, as a single session is.
 const SMALL: usize = 32;
 
-/// What every read reads into, bytes.
-const SCRATCH: usize = 64 * 1024;
-
 /// One core's part of the hub.
 #[derive(Debug)]
 pub(crate) struct Hub {
@@ -41,8 +38,6 @@ pub(crate) struct Hub {
     pub(crate) callbacks: Callbacks,
     pub(crate) counters: Counters,
     pub(crate) groups: Groups,
-    /// What every read of this core reads into. Borrowed within one poll only.
-    pub(crate) scratch: RefCell<Vec<u8>>,
     /// Rung when a session that had no room has some.
     pub(crate) room: Notify,
     /// How many publishes wait for that.
@@ -90,7 +85,6 @@ impl Hub {
             callbacks,
             counters: Counters::default(),
             groups: Groups::default(),
-            scratch: RefCell::new(vec![0; SCRATCH]),
             room: Notify::new(),
             waiting_for_room: Cell::new(0),
             gone: Notify::new(),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use oroshi_core::{Incoming, Scratch};
 use oroshi_net::Stream;
 use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -284,9 +285,9 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Ready once the client has left. What it says before that is kept, up to a bound (beyond it nobody looks), or thrown away.
-    pub(crate) fn poll_left(&mut self, hub: &Hub, keeps: bool, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_left(&mut self, keeps: bool, context: &mut Context<'_>) -> Poll<()> {
         while self.ahead.len() < AHEAD {
-            let mut scratch = hub.scratch.borrow_mut();
+            let mut scratch = Scratch::take();
             let mut into = ReadBuf::new(&mut scratch);
             match Pin::new(&mut self.stream).poll_read(context, &mut into) {
                 Poll::Pending => return Poll::Pending,
@@ -307,7 +308,7 @@ pub(crate) struct Serving {
     session: Rc<Session>,
     decoder: Decoder,
     /// What came of a frame that is not complete.
-    kept: Vec<u8>,
+    kept: Incoming,
     /// Whether the peer was told that no more comes.
     shut: bool,
 }
@@ -315,7 +316,7 @@ pub(crate) struct Serving {
 impl Serving {
     /// `ahead` is what the peer sent behind its request.
     pub(crate) fn new(hub: Rc<Hub>, session: Rc<Session>, ahead: Vec<u8>) -> Self {
-        Serving { hub, session, decoder: Decoder::new(Role::Server), kept: ahead, shut: false }
+        Serving { hub, session, decoder: Decoder::new(Role::Server), kept: Incoming::from_bytes(ahead), shut: false }
     }
 }
 
@@ -355,20 +356,16 @@ impl Future for Serving {
 
 impl Serving {
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let (hub, session) = (Rc::clone(&self.hub), Rc::clone(&self.session));
-        let mut scratch = hub.scratch.borrow_mut();
-        // What was kept stands in front of what comes.
-        let kept = self.kept.len();
-        scratch[..kept].copy_from_slice(&self.kept);
-        let mut into = ReadBuf::new(&mut scratch[kept..]);
+        let session = Rc::clone(&self.session);
+        let mut scratch = Scratch::take();
+        let mut into = ReadBuf::new(&mut scratch);
         let polled = match &mut *session.stream.borrow_mut() {
             Some(stream) => Pin::new(stream).poll_read(context, &mut into),
             None => return Poll::Pending,
         };
-        let count = into.filled().len();
         match polled {
             Poll::Pending => return Poll::Pending,
-            Poll::Ready(Ok(())) if count > 0 => {}
+            Poll::Ready(Ok(())) if !into.filled().is_empty() => {}
             Poll::Ready(_) => {
                 session.cut_off(Reason::Client);
                 return Poll::Ready(());
@@ -376,11 +373,8 @@ impl Serving {
         }
         session.times.heard.set(self.hub.now());
         session.times.pinged.set(0);
-        self.kept = Vec::new();
         if session.framing == Framing::WebSocket {
-            let mut input = &mut scratch[..kept + count];
-            self.decode(&mut input);
-            self.kept = input.to_vec();
+            self.decode(into.filled_mut());
         }
         Poll::Ready(())
     }
@@ -388,19 +382,23 @@ impl Serving {
     /// What came before there was a session.
     fn take_kept(&mut self) {
         if self.session.framing != Framing::WebSocket {
-            self.kept = Vec::new();
+            self.kept.clear();
             return;
         }
         if self.session.listed.get().deaf {
             return;
         }
-        let mut kept = std::mem::take(&mut self.kept);
-        let mut input = &mut kept[..];
-        self.decode(&mut input);
-        self.kept = input.to_vec();
+        self.decode(&mut []);
     }
 
-    fn decode(&mut self, input: &mut &mut [u8]) {
+    /// Decodes what came, and keeps what is incomplete.
+    fn decode(&mut self, came: &mut [u8]) {
+        let mut kept = std::mem::take(&mut self.kept);
+        kept.decode_mut(came, |input| self.decode_events(input));
+        self.kept = kept;
+    }
+
+    fn decode_events(&mut self, input: &mut &mut [u8]) {
         let limits = Limits { message_bytes: self.hub.plan().limits.message_bytes };
         loop {
             match self.decoder.decode(&limits, input) {

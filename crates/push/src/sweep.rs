@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use oroshi_core::sweep_pause;
 use oroshi_websocket::CloseCode;
 
 use crate::admission::Crowd;
@@ -25,7 +26,7 @@ pub(crate) fn tick(limits: &Limits) -> Duration {
         Some(limits.close),
     ];
     let shortest = all.into_iter().flatten().min().unwrap_or(Duration::MAX);
-    (shortest / 8).clamp(Duration::from_millis(10), Duration::from_secs(1))
+    sweep_pause(shortest, (Duration::from_millis(10), Duration::from_secs(1)))
 }
 
 impl Hub {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oroshi_core::sweep_pause;
 use oroshi_http1::Limits;
 
 use crate::room::Room;
@@ -116,7 +117,7 @@ impl Ticks {
             if settings.body_rate > 0 { settings.body_rate_window } else { Duration::MAX },
         ];
         let shortest = limits.into_iter().min().unwrap_or(Duration::MAX);
-        let length = (shortest / 8).clamp(Duration::from_millis(5), Duration::from_secs(1));
+        let length = sweep_pause(shortest, (Duration::from_millis(5), Duration::from_secs(1)));
         // Rounded up, and one more because the tick that is under way has partly gone by: never early.
         let ticks = |limit: Duration| {
             let ticks = limit.as_nanos().div_ceil(length.as_nanos()).saturating_add(1);

@@ -116,7 +116,7 @@ mod tests {
                         last = ticket.due;
                         now += delay;
                     }
-                    Take::Wait => now = core.slots[id].deadline.get(),
+                    Take::Wait => now = core.slots[id].deadline.due(),
                     Take::Over => panic!("nothing ends it"),
                 }
             }

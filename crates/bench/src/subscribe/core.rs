@@ -20,8 +20,6 @@ use super::stamp::Stamp;
 use super::wire::{End, Listener};
 use crate::failure::{Failure, FailureCounts};
 
-/// What one read can bring. All connections of a core read into the same buffer.
-const SCRATCH: usize = 64 * 1024;
 /// How often somebody who wants to end the run is listened to while connections are opened.
 const LOOK: Duration = Duration::from_millis(100);
 /// The publisher of messages for one connection each.
@@ -186,7 +184,6 @@ pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) index: usize,
     pub(crate) connector: Connector,
-    pub(crate) scratch: RefCell<Box<[u8]>>,
     pub(crate) tally: RefCell<Tally>,
     subscriptions: RefCell<Vec<Subscription>>,
     next_peer: Cell<usize>,
@@ -241,7 +238,6 @@ impl Core {
         let plan = &shared.plan.connect;
         Self {
             connector: Connector::new(plan.connector_options(&plan.origins[0])),
-            scratch: RefCell::new(vec![0; SCRATCH].into_boxed_slice()),
             tally: RefCell::default(),
             subscriptions: RefCell::default(),
             next_peer: Cell::new(index),

@@ -147,7 +147,7 @@ async fn serve_once_agreed(hub: Rc<Hub>, session: Rc<Session>, mut connection: C
     let is_websocket = session.framing == Framing::WebSocket;
     let agreed = {
         let agreed = pin!(session.unless_over(hub.callbacks.establish(&session.key)));
-        let left = pin!(poll_fn(|context| connection.poll_left(&hub, is_websocket, context)));
+        let left = pin!(poll_fn(|context| connection.poll_left(is_websocket, context)));
         match select(agreed, left).await {
             Either::Left((agreed, _)) => agreed,
             Either::Right(_) => Err(Reason::Client),

@@ -1,13 +1,15 @@
 //! From names to addresses: a cache of answers and refusals, one look-up for all who ask at once, and few threads.
 //!
-//! getaddrinfo(3) blocks, so it runs on threads of its own: at most [`THREADS`] for each client, started when there is something to look
+//! getaddrinfo(3) blocks, so it runs on threads of its own: at most [`THREADS`] for each [`Names`], started when there is something to look
 //! up and ended when there is not. A look-up that hangs holds one of them, and nobody else; nothing waits for it when the process ends.
 //! It tells no TTL, so its answers are kept for as long as the settings say; a [`Lookup`] of one's own may tell one.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -15,9 +17,9 @@ use std::time::Duration;
 
 use oroshi_net::monotonic_ns;
 
-use crate::deadline::after;
+use crate::deadlines::after;
 
-/// Threads of one client that look names up, at most: so many name servers that do not answer hold up nobody else, and thousands of
+/// Threads that look names up, at most: so many name servers that do not answer hold up nobody else, and thousands of
 /// names are not looked up one after another.
 const THREADS: usize = 32;
 
@@ -39,8 +41,11 @@ pub struct Addresses {
 /// Looks a name up, on a thread on which it may block.
 pub type Lookup = Arc<dyn Fn(&str) -> io::Result<Addresses> + Send + Sync>;
 
-/// What the system says: getaddrinfo(3), with /etc/hosts and all else that it is set up to ask.
-pub(crate) fn system(host: &str) -> io::Result<Addresses> {
+/// What the system says: getaddrinfo(3), with /etc/hosts and all else that it is set up to ask. Blocks.
+///
+/// # Errors
+/// What getaddrinfo(3) says.
+pub fn system(host: &str) -> io::Result<Addresses> {
     let mut addresses = Vec::new();
     for address in (host, 0).to_socket_addrs()? {
         if !addresses.contains(&address.ip()) {
@@ -51,17 +56,19 @@ pub(crate) fn system(host: &str) -> io::Result<Addresses> {
 }
 
 /// An answer that may be shared, or why there is none.
-pub(crate) type Answer = Result<Rc<[IpAddr]>, Arc<io::Error>>;
+pub type Answer = Result<Rc<[IpAddr]>, Arc<io::Error>>;
 
 /// How long answers are kept when they do not say so themselves.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ttl {
-    pub(crate) positive: Duration,
-    pub(crate) negative: Duration,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ttl {
+    /// Addresses.
+    pub positive: Duration,
+    /// Failures.
+    pub negative: Duration,
 }
 
-/// The names of one core.
-pub(crate) struct Names {
+/// The names that one core has asked for, and their addresses.
+pub struct Names {
     cache: Cache,
     /// Look-ups that are under way, or that nobody has fetched yet.
     flights: HashMap<Box<str>, Arc<Flight>>,
@@ -73,17 +80,24 @@ pub(crate) struct Names {
 }
 
 /// The number of somebody who waits for an answer.
-pub(crate) type Place = Option<u64>;
+type Place = Option<u64>;
 
 impl Names {
-    pub(crate) fn new(lookup: Lookup, ttl: Ttl) -> Self {
+    /// No names yet.
+    #[must_use]
+    pub fn new(lookup: Lookup, ttl: Ttl) -> Self {
         let threads = Arc::new(Threads { lookup, jobs: Mutex::default() });
         Names { cache: Cache::new(ttl, NAMES), flights: HashMap::new(), tidy_at: TIDY, threads, count: 0 }
     }
 
+    /// Asks for the addresses of a host: those that are known, or else from a look-up, which all share who ask for it at the same time.
+    pub fn ask<'n>(names: &'n RefCell<Names>, host: &'n str) -> Asking<'n> {
+        Asking { names, host, place: None }
+    }
+
     /// The answer for a host, if it is there; otherwise it is being looked up, and the task will be woken. `place` is the
     /// asker's own, and begins as `None`; who has one and does not come back says so with [`leave`](Self::leave).
-    pub(crate) fn poll(&mut self, host: &str, place: &mut Place, context: &Context<'_>) -> Poll<Answer> {
+    fn poll(&mut self, host: &str, place: &mut Place, context: &Context<'_>) -> Poll<Answer> {
         if let Some(answer) = self.cache.get(host, monotonic_ns()) {
             return Poll::Ready(answer);
         }
@@ -111,7 +125,7 @@ impl Names {
     }
 
     /// Waits no more. A look-up that nobody waits for is not begun; one that is under way goes on, and its answer is kept.
-    pub(crate) fn leave(&mut self, host: &str, place: Place) {
+    fn leave(&mut self, host: &str, place: Place) {
         if let Some(asker) = place
             && let Some(flight) = self.flights.get(host)
             && flight.leave(asker)
@@ -122,7 +136,7 @@ impl Names {
     }
 
     /// Remembers which of a host's addresses could be connected to.
-    pub(crate) fn prefer(&mut self, host: &str, address: IpAddr) {
+    pub fn prefer(&mut self, host: &str, address: IpAddr) {
         self.cache.prefer(host, address);
     }
 
@@ -159,6 +173,34 @@ impl fmt::Debug for Names {
             .field("cached", &self.cache.entries.len())
             .field("flights", &self.flights.len())
             .finish()
+    }
+}
+
+/// Waits for a host's addresses. Asks no more when dropped; a look-up that is under way goes on, and its answer is kept.
+pub struct Asking<'n> {
+    names: &'n RefCell<Names>,
+    host: &'n str,
+    place: Place,
+}
+
+impl Future for Asking<'_> {
+    type Output = Answer;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        let Asking { names, host, place } = self.get_mut();
+        names.borrow_mut().poll(host, place, context)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.names.borrow_mut().leave(self.host, self.place);
+    }
+}
+
+impl fmt::Debug for Asking<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asking").field("host", &self.host).finish_non_exhaustive()
     }
 }
 
