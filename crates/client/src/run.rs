@@ -14,7 +14,7 @@ use crate::deadline::Phase;
 use crate::decode::{Coding, Decoder};
 use crate::error::{Cause, Error, without_query};
 use crate::exchange::{Exchange, Head};
-use crate::incoming::Incoming;
+use crate::incoming::IncomingBody;
 use crate::redirect;
 use crate::request::Request;
 use crate::response::Answer;
@@ -30,7 +30,7 @@ pub(crate) async fn run(
     core: &Rc<Core>,
     mut request: Box<Request<dyn AsyncRead>>,
     called: u64,
-) -> Result<(Box<Answer>, Incoming), Error> {
+) -> Result<(Box<Answer>, IncomingBody), Error> {
     count(&core.counts.requests);
     let mut exchange = Exchange::new(core, request.deadlines.take(), request.total, called);
     let (mut redirects, idempotent) = (0, request.is_idempotent());
@@ -155,7 +155,7 @@ fn answer(
     head: Head,
     redirects: u32,
     exchange: Box<Exchange>,
-) -> Result<(Box<Answer>, Incoming), Error> {
+) -> Result<(Box<Answer>, IncomingBody), Error> {
     let coding = if request.decodes(&core.settings) && head.length != Some(0) {
         Coding::of(head.headers.get_all("Content-Encoding"))
     } else {
@@ -166,5 +166,5 @@ fn answer(
         Err(cause) => return Err(Error::new(Phase::BetweenBytes, cause).about(&request.method, &request.endpoint)),
     };
     let answer = Answer { method: request.method, url: request.endpoint, head, redirects, coding };
-    Ok((Box::new(answer), Incoming::new(exchange, decoder)))
+    Ok((Box::new(answer), IncomingBody::new(exchange, decoder)))
 }

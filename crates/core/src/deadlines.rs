@@ -24,6 +24,11 @@ pub fn after(now: u64, limit: Duration) -> u64 {
     u64::try_from(limit.as_nanos()).map_or(u64::MAX, |limit| now.saturating_add(limit))
 }
 
+/// Returns a time in ticks of this length, rounded up; [`u64::MAX`], which is never, if that is beyond counting.
+pub fn ticks(time: Duration, tick: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(tick.as_nanos().max(1))).unwrap_or(u64::MAX)
+}
+
 /// Returns how often to look at waits of which the shortest is this long: an eighth of it, within these bounds.
 pub fn sweep_pause(shortest: Duration, (least, most): (Duration, Duration)) -> Duration {
     (shortest / 8).clamp(least, most)

@@ -22,6 +22,6 @@ mod names;
 mod sweeper;
 
 pub use buffers::{Scratch, Spare, spares};
-pub use deadlines::{Deadline, Deadlines, Entry, Expire, HasDeadlines, Registration, after, sweep_pause};
+pub use deadlines::{Deadline, Deadlines, Entry, Expire, HasDeadlines, Registration, after, sweep_pause, ticks};
 pub use incoming::Incoming;
 pub use names::{Addresses, Answer, Asking, Lookup, Names, Ttl, system};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use oroshi_core::ticks;
 use oroshi_websocket::{CloseCode, Kind};
 use slab::Slab;
 use tokio::sync::Notify;
@@ -470,7 +471,7 @@ impl Hub {
 
     /// A time in ticks, rounded up.
     pub(crate) fn ticks(&self, time: Duration) -> u32 {
-        u32::try_from(time.as_nanos().div_ceil(self.tick.as_nanos().max(1))).unwrap_or(u32::MAX)
+        u32::try_from(ticks(time, self.tick)).unwrap_or(u32::MAX)
     }
 
     /// How long a tick is.

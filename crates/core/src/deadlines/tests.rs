@@ -113,6 +113,14 @@ fn for_ever_is_never() {
 }
 
 #[test]
+fn ticks_are_rounded_up() {
+    let tick = Duration::from_millis(10);
+    let counts = [0, 1, 10, 11].map(|time| ticks(Duration::from_millis(time), tick));
+    assert_eq!(counts, [0, 1, 1, 2]);
+    assert_eq!(ticks(Duration::MAX, Duration::ZERO), u64::MAX);
+}
+
+#[test]
 fn a_pause_is_an_eighth_within_bounds() {
     let bounds = (Duration::from_millis(5), Duration::from_secs(1));
     assert_eq!(sweep_pause(Duration::from_millis(80), bounds), Duration::from_millis(10));
