@@ -1,4 +1,5 @@
-//! Buffers of a thread: one that every read goes into, and others that are used again, so that a request allocates nothing.
+//! Buffers of a thread: one that every read goes into, and others that are used again, so that a request allocates
+//! nothing.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,8 +16,8 @@ struct Buffers {
 
 /// The thread's buffer for one read, of [`Scratch::BYTES`] bytes. Its content is arbitrary.
 ///
-/// It is for the length of one poll: a connection that waits holds none. Where polls stand within each other, each has a buffer of its
-/// own.
+/// It is for the length of one poll: a connection that waits holds none. Where polls stand within each other, each has
+/// a buffer of its own.
 pub struct Scratch(Box<[u8]>);
 
 impl Scratch {

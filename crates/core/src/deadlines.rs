@@ -1,8 +1,9 @@
 //! Deadlines without a timer each: they are registered in one place, and one sweep wakes the tasks whose time has come.
 //!
-//! Time is a number that only grows, in a unit that the owner chooses: nanoseconds of [`oroshi_net::monotonic_ns`] where a task sleeps
-//! until the earliest deadline ([`Deadlines::watch`]), or ticks of a loop of the owner's, which saves reading the clock. A deadline
-//! passes when a sweep sees that its time has come: it may be late, but is never early.
+//! Time is a number that only grows, in a unit that the owner chooses: nanoseconds of [`oroshi_net::monotonic_ns`]
+//! where a task sleeps until the earliest deadline ([`Deadlines::watch`]), or ticks of a loop of the owner's, which
+//! saves reading the clock. A deadline passes when a sweep sees that its time has come: it may be late, but is never
+//! early.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::fmt;
@@ -36,7 +37,8 @@ pub fn sweep_pause(shortest: Duration, (least, most): (Duration, Duration)) -> D
 
 /// The end of one wait, and the task to wake then.
 ///
-/// A registered deadline is set through [`Deadlines::set`] or [`Registration::set`], so that the next sweep is early enough.
+/// A registered deadline is set through [`Deadlines::set`] or [`Registration::set`], so that the next sweep is early
+/// enough.
 pub struct Deadline {
     due: Cell<u64>,
     waker: Cell<Option<Waker>>,
@@ -133,9 +135,11 @@ impl fmt::Debug for Deadline {
     }
 }
 
-/// What can be registered in [`Deadlines`]: one deadline, or several that belong together, with whatever else the owner keeps of them.
+/// What can be registered in [`Deadlines`]: one deadline, or several that belong together, with whatever else the owner
+/// keeps of them.
 pub trait Expire: Default {
-    /// Wakes the tasks whose wait is over at `now`, each once. Returns the earliest deadline that is left, or [`u64::MAX`].
+    /// Wakes the tasks whose wait is over at `now`, each once. Returns the earliest deadline that is left, or
+    /// [`u64::MAX`].
     fn expire(&self, now: u64) -> u64;
 
     /// Makes it as new, for the next registration.

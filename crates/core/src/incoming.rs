@@ -4,8 +4,8 @@ use crate::buffers::spares;
 
 /// What has come of a message that is not complete: empty, and without a buffer, at all other times.
 ///
-/// A connection reads into the thread's [`Scratch`](crate::Scratch), and hands what came to [`decode`](Self::decode). Only what the
-/// decoder has not used is copied, into a spare buffer, which goes back once all of it is used.
+/// A connection reads into the thread's [`Scratch`](crate::Scratch), and hands what came to [`decode`](Self::decode).
+/// Only what the decoder has not used is copied, into a spare buffer, which goes back once all of it is used.
 #[derive(Debug, Default)]
 pub struct Incoming(Vec<u8>);
 
@@ -33,8 +33,8 @@ impl Incoming {
         spares::give(std::mem::take(&mut self.0));
     }
 
-    /// Has `decode` read what is kept, with `data` behind it. `decode` moves its argument on to the bytes that it has not used: they are
-    /// the last ones, and are kept.
+    /// Has `decode` read what is kept, with `data` behind it. `decode` moves its argument on to the bytes that it has
+    /// not used: they are the last ones, and are kept.
     #[inline]
     pub fn decode<T>(&mut self, data: &[u8], decode: impl FnOnce(&mut &[u8]) -> T) -> T {
         if self.0.is_empty() {

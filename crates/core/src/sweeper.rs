@@ -9,12 +9,13 @@ use tokio::task::AbortHandle;
 
 use crate::deadlines::{Deadlines, Expire, HasDeadlines, after};
 
-/// The shortest time between two sweeps: however many deadlines there are, and however close, most of the time is for requests.
+/// The shortest time between two sweeps: however many deadlines there are, and however close, most of the time is for
+/// requests.
 const SHORTEST: Duration = Duration::from_millis(2);
 
 impl<T: Expire> Deadlines<T> {
-    /// Starts the task that sweeps when a deadline has come, unless it runs. Deadlines are then nanoseconds of [`monotonic_ns`]. The
-    /// task ends with its owner, and with the runtime; then it is started again by the next call.
+    /// Starts the task that sweeps when a deadline has come, unless it runs. Deadlines are then nanoseconds of
+    /// [`monotonic_ns`]. The task ends with its owner, and with the runtime; then it is started again by the next call.
     ///
     /// # Panics
     /// Outside a runtime whose tasks stay on their thread.
