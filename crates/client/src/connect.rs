@@ -100,8 +100,8 @@ impl Exchange {
         self.enter(Phase::Dns);
         let core = Rc::clone(self.core());
         let addresses = {
-            let mut asking = pin!(Names::ask(&core.names, host));
-            poll_fn(|context| self.bounded(asking.as_mut().poll(context), context)).await?
+            let mut resolving = pin!(Names::resolve(&core.names, host));
+            poll_fn(|context| self.bounded(resolving.as_mut().poll(context), context)).await?
         };
         let addresses = addresses.map_err(|source| self.fail(Cause::Resolve { host: host.clone(), source }))?;
         self.stamps.resolved = monotonic_ns();

@@ -134,7 +134,7 @@ impl Core {
             open: pool.open(),
             idle: pool.idle(),
             waiting: pool.waiting(),
-            in_flight: self.deadlines.len(),
+            in_flight: self.deadlines.count(),
             connections: pool.total(),
             requests: self.counts.requests.get(),
             connects: self.counts.connects.get(),

@@ -1,5 +1,4 @@
-//! Buffers of a thread: one that every read goes into, and others that are used again, so that a request allocates
-//! nothing.
+//! The buffers of a thread: one for reads, and spares that are used again, so that a request allocates nothing.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,25 +13,40 @@ struct Buffers {
     spares: RefCell<Vec<Vec<u8>>>,
 }
 
+/// Takes the buffer that was kept last. A thread that ends has none.
+#[inline]
+fn pop<T>(kept: fn(&Buffers) -> &RefCell<Vec<T>>) -> Option<T> {
+    BUFFERS.try_with(|buffers| kept(buffers).borrow_mut().pop()).ok().flatten()
+}
+
+/// Keeps a buffer, unless there are `most`, or the thread ends.
+#[inline]
+fn push<T>(kept: fn(&Buffers) -> &RefCell<Vec<T>>, most: usize, buffer: T) {
+    let _ = BUFFERS.try_with(|buffers| {
+        let mut kept = kept(buffers).borrow_mut();
+        if kept.len() < most {
+            kept.push(buffer);
+        }
+    });
+}
+
 /// The thread's buffer for one read, of [`Scratch::BYTES`] bytes. Its content is arbitrary.
 ///
-/// It is for the length of one poll: a connection that waits holds none. Where polls stand within each other, each has
-/// a buffer of its own.
+/// Hold it during one poll only: a connection that waits has no buffer. A poll inside another poll gets a second one.
 pub struct Scratch(Box<[u8]>);
 
 impl Scratch {
-    /// How much one read takes in at most, in bytes.
+    /// The most bytes of one read.
     pub const BYTES: usize = 64 * 1024;
 
-    /// So many are kept: more than polls stand within each other.
+    /// The most buffers that are kept: more than polls are nested.
     const KEPT: usize = 4;
 
-    /// Takes the thread's buffer, until the guard is dropped.
+    /// Takes the thread's buffer until the guard is dropped.
     #[inline]
     #[must_use]
     pub fn take() -> Self {
-        let kept = BUFFERS.try_with(|buffers| buffers.scratch.borrow_mut().pop()).ok().flatten();
-        Scratch(kept.unwrap_or_else(|| vec![0; Self::BYTES].into_boxed_slice()))
+        Scratch(pop(|buffers| &buffers.scratch).unwrap_or_else(|| vec![0; Self::BYTES].into_boxed_slice()))
     }
 }
 
@@ -55,14 +69,7 @@ impl DerefMut for Scratch {
 impl Drop for Scratch {
     #[inline]
     fn drop(&mut self) {
-        let buffer = std::mem::take(&mut self.0);
-        // A thread that ends keeps nothing.
-        let _ = BUFFERS.try_with(|buffers| {
-            let mut scratch = buffers.scratch.borrow_mut();
-            if scratch.len() < Self::KEPT {
-                scratch.push(buffer);
-            }
-        });
+        push(|buffers| &buffers.scratch, Self::KEPT, std::mem::take(&mut self.0));
     }
 }
 
@@ -72,45 +79,39 @@ impl fmt::Debug for Scratch {
     }
 }
 
-/// Buffers of the thread that nobody needs at the moment: at most 64, of at most 128 KiB each.
+/// The thread's spare buffers: at most 64, of at most 128 KiB each.
 pub mod spares {
-    use super::{BUFFERS, Scratch};
+    use super::{Scratch, pop, push};
 
-    /// So many buffers are kept at most.
-    pub(super) const BUFFERS_KEPT: usize = 64;
+    /// The most spare buffers.
+    pub(super) const KEPT: usize = 64;
 
-    /// A larger buffer is not kept.
+    /// The largest capacity of a spare buffer.
     pub(super) const BYTES: usize = 2 * Scratch::BYTES;
 
-    /// Returns an empty buffer, of whatever capacity. Nothing is allocated for it here.
+    /// Returns an empty buffer of any capacity, without allocating.
     #[inline]
     #[must_use]
     pub fn take() -> Vec<u8> {
-        BUFFERS.try_with(|buffers| buffers.spares.borrow_mut().pop()).ok().flatten().unwrap_or_default()
+        pop(|buffers| &buffers.spares).unwrap_or_default()
     }
 
-    /// Takes a buffer back, whatever it holds.
+    /// Clears a buffer and keeps it for the next request.
     #[inline]
     pub fn give(mut buffer: Vec<u8>) {
-        if !(1..=BYTES).contains(&buffer.capacity()) {
-            return;
+        if (1..=BYTES).contains(&buffer.capacity()) {
+            buffer.clear();
+            push(|buffers| &buffers.spares, KEPT, buffer);
         }
-        buffer.clear();
-        let _ = BUFFERS.try_with(|buffers| {
-            let mut spares = buffers.spares.borrow_mut();
-            if spares.len() < BUFFERS_KEPT {
-                spares.push(buffer);
-            }
-        });
     }
 }
 
-/// A spare buffer that goes back when it is dropped.
+/// A spare buffer that goes back when dropped.
 #[derive(Debug, Default)]
 pub struct Spare(Vec<u8>);
 
 impl Spare {
-    /// Takes an empty buffer. Nothing is allocated for it here.
+    /// Takes an empty buffer, without allocating.
     #[inline]
     #[must_use]
     pub fn take() -> Self {
@@ -147,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs on a thread of its own, whose buffers are nobody else's.
+    /// Runs on a thread of its own, which no other test shares.
     fn on_a_thread(test: fn()) {
         std::thread::spawn(test).join().unwrap();
     }
@@ -181,10 +182,10 @@ mod tests {
             let address = spare.as_ptr();
             drop(spare);
             assert_eq!(Spare::take().as_ptr(), address);
-            for _ in 0..spares::BUFFERS_KEPT + 1 {
+            for _ in 0..spares::KEPT + 1 {
                 spares::give(vec![0]);
             }
-            BUFFERS.with(|buffers| assert_eq!(buffers.spares.borrow().len(), spares::BUFFERS_KEPT));
+            BUFFERS.with(|buffers| assert_eq!(buffers.spares.borrow().len(), spares::KEPT));
         });
     }
 

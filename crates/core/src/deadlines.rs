@@ -1,9 +1,8 @@
-//! Deadlines without a timer each: they are registered in one place, and one sweep wakes the tasks whose time has come.
+//! Deadlines without a timer for each: one sweep over all of them wakes the tasks whose deadline has passed.
 //!
-//! Time is a number that only grows, in a unit that the owner chooses: nanoseconds of [`oroshi_net::monotonic_ns`]
-//! where a task sleeps until the earliest deadline ([`Deadlines::watch`]), or ticks of a loop of the owner's, which
-//! saves reading the clock. A deadline passes when a sweep sees that its time has come: it may be late, but is never
-//! early.
+//! Time is a growing number whose unit the owner chooses. With [`Deadlines::watch`] it is nanoseconds of
+//! [`oroshi_net::monotonic_ns`], and a task sleeps until the earliest deadline. An owner with a loop of its own may
+//! count ticks instead, which reads no clock. Only a sweep ends a wait: it may be late, but is never early.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::fmt;
@@ -17,28 +16,28 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-/// Entries that are kept for the next registrations, at most.
+/// The most entries that are kept for later registrations.
 const SPARE_ENTRIES: usize = 1024;
 
-/// Returns `now` and a while, in nanoseconds; [`u64::MAX`], which is never, if that is beyond counting.
+/// Returns `now` plus a duration, in nanoseconds; [`u64::MAX`] (never) on overflow.
 pub fn after(now: u64, limit: Duration) -> u64 {
     u64::try_from(limit.as_nanos()).map_or(u64::MAX, |limit| now.saturating_add(limit))
 }
 
-/// Returns a time in ticks of this length, rounded up; [`u64::MAX`], which is never, if that is beyond counting.
+/// Returns a duration in ticks of this length, rounded up; [`u64::MAX`] (never) on overflow.
 pub fn ticks(time: Duration, tick: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(tick.as_nanos().max(1))).unwrap_or(u64::MAX)
 }
 
-/// Returns how often to look at waits of which the shortest is this long: an eighth of it, within these bounds.
+/// Returns the pause between sweeps for waits of at least `shortest`: an eighth of it, within the bounds.
 pub fn sweep_pause(shortest: Duration, (least, most): (Duration, Duration)) -> Duration {
     (shortest / 8).clamp(least, most)
 }
 
 /// The end of one wait, and the task to wake then.
 ///
-/// A registered deadline is set through [`Deadlines::set`] or [`Registration::set`], so that the next sweep is early
-/// enough.
+/// Set a registered deadline through [`Deadlines::set`] or [`Registration::set`]: they make the next sweep earlier if
+/// needed.
 pub struct Deadline {
     due: Cell<u64>,
     waker: Cell<Option<Waker>>,
@@ -63,7 +62,7 @@ impl Deadline {
         self.due.set(due);
     }
 
-    /// Takes the limit away.
+    /// Removes the limit.
     #[inline]
     pub fn clear(&self) {
         self.due.set(u64::MAX);
@@ -81,7 +80,7 @@ impl Deadline {
         self.due.get() <= now
     }
 
-    /// Returns whether the wait is over at `now`. If not, the task is woken when it is.
+    /// Returns whether the wait is over at `now`. If not, the sweep that ends it wakes the task.
     #[inline]
     pub fn poll_over(&self, now: u64, context: &Context<'_>) -> bool {
         let is_over = self.is_over(now);
@@ -135,33 +134,33 @@ impl fmt::Debug for Deadline {
     }
 }
 
-/// What can be registered in [`Deadlines`]: one deadline, or several that belong together, with whatever else the owner
-/// keeps of them.
+/// A value that can be registered in [`Deadlines`]: one deadline, or several with other data of the owner.
 pub trait Expire: Default {
-    /// Wakes the tasks whose wait is over at `now`, each once. Returns the earliest deadline that is left, or
+    /// Wakes the tasks whose wait is over at `now`, each once. Returns the earliest deadline after `now`, or
     /// [`u64::MAX`].
     fn expire(&self, now: u64) -> u64;
 
-    /// Makes it as new, for the next registration.
+    /// Resets the value for the next registration.
     fn reset(&self);
 }
 
-/// The owner of [`Deadlines`]: usually what all requests or connections of a thread share.
+/// The owner of [`Deadlines`]: usually the state that all requests or connections of a thread share.
 pub trait HasDeadlines: 'static {
-    /// What is registered.
+    /// The registered type.
     type Value: Expire;
 
     /// Returns the deadlines.
     fn deadlines(&self) -> &Deadlines<Self::Value>;
 
-    /// Does what else is due, for [`Deadlines::watch`]. Returns when something is due again; [`u64::MAX`] for never.
+    /// Does other work that is due, for [`Deadlines::watch`]. Returns when more is due; [`u64::MAX`] for never.
     fn sweep(&self, now: u64) -> u64 {
         let _ = now;
         u64::MAX
     }
 }
 
-/// Deadlines that one sweep looks at.
+/// The deadlines of one sweep.
+#[derive(Debug)]
 pub struct Deadlines<T = Deadline> {
     entries: RefCell<Vec<Rc<Entry<T>>>>,
     spares: RefCell<Vec<Rc<Entry<T>>>>,
@@ -169,9 +168,9 @@ pub struct Deadlines<T = Deadline> {
     now: Cell<u64>,
     /// No deadline is earlier than this.
     earliest: Cell<u64>,
-    /// When else the sweeper is to wake.
+    /// When [`HasDeadlines::sweep`] is due.
     other: Cell<u64>,
-    /// Notified when one of these two is moved forward.
+    /// Notified when one of these two becomes earlier.
     pub(crate) earlier: Rc<Notify>,
     pub(crate) sweeper: RefCell<Option<AbortHandle>>,
 }
@@ -192,7 +191,7 @@ impl<T> Deref for Entry<T> {
     }
 }
 
-/// The place of an entry that has left.
+/// The place of an entry that is no longer registered.
 const GONE: usize = usize::MAX;
 
 impl<T> Default for Deadlines<T> {
@@ -210,7 +209,7 @@ impl<T> Default for Deadlines<T> {
 }
 
 impl<T: Expire> Deadlines<T> {
-    /// Registers a value, as new, until the guard is dropped.
+    /// Registers a new value until the guard is dropped.
     pub fn register<O: HasDeadlines<Value = T>>(owner: &Rc<O>) -> Registration<O> {
         let deadlines = owner.deadlines();
         let spare = deadlines.spares.borrow_mut().pop();
@@ -222,17 +221,12 @@ impl<T: Expire> Deadlines<T> {
         Registration { owner: Rc::clone(owner), entry }
     }
 
-    /// Returns how many are registered.
-    pub fn len(&self) -> usize {
+    /// Returns the number of registered values.
+    pub fn count(&self) -> usize {
         self.entries.borrow().len()
     }
 
-    /// Returns whether none is registered.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Returns all that are registered, in no order. None may come or go while this is held.
+    /// Returns all registered values, in no order. While this is held, none may register or leave.
     pub fn entries(&self) -> Ref<'_, [Rc<Entry<T>>]> {
         Ref::map(self.entries.borrow(), Vec::as_slice)
     }
@@ -249,7 +243,7 @@ impl<T: Expire> Deadlines<T> {
         self.earliest.get().min(self.other.get())
     }
 
-    /// Sets a registered deadline. One that is earlier than the last sweep is over at once.
+    /// Sets a registered deadline. It is over at once if the last sweep was at `due` or later.
     #[inline]
     pub fn set(&self, deadline: &Deadline, due: u64) {
         deadline.set(due);
@@ -259,7 +253,7 @@ impl<T: Expire> Deadlines<T> {
         }
     }
 
-    /// Has the sweeper call [`HasDeadlines::sweep`] no later than `due`.
+    /// Makes the sweeper call [`HasDeadlines::sweep`] no later than `due`.
     pub fn sweep_by(&self, due: u64) {
         if due < self.other.get() {
             self.other.set(due);
@@ -267,7 +261,7 @@ impl<T: Expire> Deadlines<T> {
         }
     }
 
-    /// Moves time on to `now`, and wakes the tasks whose wait is over.
+    /// Advances time to `now`, and wakes the tasks whose wait is over.
     pub fn sweep(&self, now: u64) {
         self.now.set(now);
         if self.earliest.get() > now {
@@ -295,36 +289,26 @@ impl<T: Expire> Deadlines<T> {
     }
 }
 
-impl<T> fmt::Debug for Deadlines<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Deadlines")
-            .field("registered", &self.entries.borrow().len())
-            .field("now", &self.now)
-            .field("earliest", &self.earliest)
-            .finish_non_exhaustive()
-    }
-}
-
-/// A place among the deadlines of an owner; given back when dropped.
+/// A registered value of an owner; dropping it ends the registration.
 pub struct Registration<O: HasDeadlines> {
     owner: Rc<O>,
     entry: Rc<Entry<O::Value>>,
 }
 
 impl<O: HasDeadlines> Registration<O> {
-    /// Returns who has the deadlines.
+    /// Returns the owner of the deadlines.
     #[inline]
     pub fn owner(&self) -> &Rc<O> {
         &self.owner
     }
 
-    /// Returns what is registered.
+    /// Returns the registered value.
     #[inline]
     pub fn entry(&self) -> &Rc<Entry<O::Value>> {
         &self.entry
     }
 
-    /// Gives the place back before the guard is dropped: nothing more is waited for.
+    /// Ends the registration before the guard is dropped.
     pub fn leave(&self) {
         self.owner.deadlines().leave(&self.entry);
     }
@@ -343,13 +327,13 @@ impl<O: HasDeadlines<Value = Deadline>> Registration<O> {
         self.entry.is_over(self.owner.deadlines().now())
     }
 
-    /// Returns whether the wait is over. If not, the task is woken when it is.
+    /// Returns whether the wait is over. If not, the sweep that ends it wakes the task.
     #[inline]
     pub fn poll_over(&self, context: &Context<'_>) -> bool {
         self.entry.poll_over(self.owner.deadlines().now(), context)
     }
 
-    /// Returns the future's output, or `None` when the wait is over first.
+    /// Returns the future's output, or `None` if the wait is over first.
     pub async fn bound<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         poll_fn(|context| match future.as_mut().poll(context) {
@@ -364,7 +348,7 @@ impl<O: HasDeadlines<Value = Deadline>> Registration<O> {
 impl<O: HasDeadlines> Drop for Registration<O> {
     fn drop(&mut self) {
         self.leave();
-        // Somebody else may still look at the entry; then it is not used again.
+        // An entry that is shared elsewhere is not used again.
         if Rc::strong_count(&self.entry) == 1 {
             self.entry.reset();
             let mut spares = self.owner.deadlines().spares.borrow_mut();

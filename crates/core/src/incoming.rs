@@ -2,15 +2,19 @@
 
 use crate::buffers::spares;
 
-/// What has come of a message that is not complete: empty, and without a buffer, at all other times.
+/// The received part of an incomplete message. At all other times it is empty and has no buffer.
 ///
-/// A connection reads into the thread's [`Scratch`](crate::Scratch), and hands what came to [`decode`](Self::decode).
-/// Only what the decoder has not used is copied, into a spare buffer, which goes back once all of it is used.
+/// A connection reads into the thread's [`Scratch`](crate::Scratch) and passes the bytes to [`decode`](Self::decode).
+/// Only bytes that the decoder leaves are copied.
 #[derive(Debug, Default)]
 pub struct Incoming(Vec<u8>);
 
+/// The most bytes that are kept in an allocation of their own. Spare buffers may be a thousand times larger, and slow
+/// peers would hold many of them for a byte each.
+const SMALL: usize = 256;
+
 impl Incoming {
-    /// Keeps these bytes, for the next call to decode.
+    /// Keeps bytes for the next call to decode.
     #[must_use]
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         let mut incoming = Incoming(bytes);
@@ -27,14 +31,17 @@ impl Incoming {
         self.0.is_empty()
     }
 
-    /// Forgets what is kept.
+    /// Drops the kept bytes.
     #[inline]
     pub fn clear(&mut self) {
-        spares::give(std::mem::take(&mut self.0));
+        let buffer = std::mem::take(&mut self.0);
+        if buffer.capacity() > SMALL {
+            spares::give(buffer);
+        }
     }
 
-    /// Has `decode` read what is kept, with `data` behind it. `decode` moves its argument on to the bytes that it has
-    /// not used: they are the last ones, and are kept.
+    /// Calls `decode` with the kept bytes followed by `data`. `decode` advances its argument past the bytes that it has
+    /// used; the rest is kept.
     #[inline]
     pub fn decode<T>(&mut self, data: &[u8], decode: impl FnOnce(&mut &[u8]) -> T) -> T {
         if self.0.is_empty() {
@@ -43,7 +50,7 @@ impl Incoming {
             self.keep(left);
             return result;
         }
-        self.0.extend_from_slice(data);
+        self.append(data);
         let mut left = &self.0[..];
         let result = decode(&mut left);
         let count = left.len();
@@ -51,7 +58,7 @@ impl Incoming {
         result
     }
 
-    /// As [`decode`](Self::decode), for a decoder that changes the bytes where they are.
+    /// As [`decode`](Self::decode), for a decoder that changes the bytes in place.
     #[inline]
     pub fn decode_mut<T>(&mut self, data: &mut [u8], decode: impl FnOnce(&mut &mut [u8]) -> T) -> T {
         if self.0.is_empty() {
@@ -60,7 +67,7 @@ impl Incoming {
             self.keep(left);
             return result;
         }
-        self.0.extend_from_slice(data);
+        self.append(data);
         let mut left = &mut self.0[..];
         let result = decode(&mut left);
         let count = left.len();
@@ -71,26 +78,34 @@ impl Incoming {
     #[inline]
     fn keep(&mut self, left: &[u8]) {
         if !left.is_empty() {
-            self.0 = spares::take();
+            self.0 = if left.len() > SMALL { spares::take() } else { Vec::with_capacity(left.len()) };
             self.0.extend_from_slice(left);
         }
     }
 
-    fn keep_last(&mut self, count: usize) {
-        if count == 0 {
-            return self.clear();
+    fn append(&mut self, data: &[u8]) {
+        if self.0.capacity() <= SMALL && self.0.len() + data.len() > SMALL {
+            let small = std::mem::replace(&mut self.0, spares::take());
+            self.0.extend_from_slice(&small);
         }
+        self.0.extend_from_slice(data);
+    }
+
+    fn keep_last(&mut self, count: usize) {
         let used = self.0.len().saturating_sub(count);
-        self.0.drain(..used);
+        if count > SMALL || self.0.capacity() <= SMALL && count > 0 {
+            self.0.drain(..used);
+        } else {
+            let all = Incoming(std::mem::take(&mut self.0));
+            self.keep(&all.0[used..]);
+        }
     }
 }
 
 impl Drop for Incoming {
     #[inline]
     fn drop(&mut self) {
-        if self.0.capacity() > 0 {
-            self.clear();
-        }
+        self.clear();
     }
 }
 
@@ -100,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// A message of this little protocol is its length in one byte, and so many bytes.
+    /// Each message of this protocol is its length in one byte, then its bytes.
     fn encoded(messages: &[Vec<u8>]) -> Vec<u8> {
         messages.iter().flat_map(|message| [&[message.len() as u8], &message[..]].concat()).collect()
     }
@@ -114,7 +129,7 @@ mod tests {
         }
     }
 
-    /// As above, where the bytes of a message are flipped in the place where they stand.
+    /// As above, and flips the bytes of each message in place.
     fn read_flipped(input: &mut &mut [u8], messages: &mut Vec<Vec<u8>>) {
         while let Some(length) = input.first().map(|length| usize::from(*length))
             && input.len() > length
@@ -129,8 +144,8 @@ mod tests {
     proptest! {
         #[test]
         fn messages_are_the_same_however_their_bytes_are_cut(
-            messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..20),
-            cuts in prop::collection::vec(1usize..50, 1..100),
+            messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..=255), 0..20),
+            cuts in prop::collection::vec(1usize..700, 1..100),
         ) {
             let bytes = encoded(&messages);
             let (mut incoming, mut incoming_mut) = (Incoming::default(), Incoming::default());
@@ -140,7 +155,7 @@ mod tests {
                 at += piece.len();
                 incoming.decode(piece, |input| read(input, &mut found));
                 incoming_mut.decode_mut(&mut piece.to_vec(), |input| read_flipped(input, &mut flipped));
-                // Whatever is kept belongs to the message that is not complete.
+                // The kept bytes are those of the incomplete message.
                 let complete: usize = found.iter().map(|message: &Vec<u8>| message.len() + 1).sum();
                 prop_assert_eq!(&incoming.0[..], &bytes[complete..at]);
                 prop_assert_eq!(&incoming_mut.0[..], &bytes[complete..at]);
@@ -169,17 +184,28 @@ mod tests {
     }
 
     #[test]
-    fn its_buffer_goes_back_and_is_used_again() {
+    fn large_rests_use_spare_buffers_again_and_small_ones_hold_none() {
         std::thread::spawn(|| {
             let mut incoming = Incoming::default();
-            incoming.decode(&[3, 1], |_| ());
+            incoming.decode(&[1; SMALL + 1], |_| ());
             let address = incoming.0.as_ptr();
-            incoming.decode(&[2, 3], |input| *input = &[]);
+            incoming.decode(&[], |input| *input = &[]);
             assert_eq!(incoming.0.capacity(), 0);
-            incoming.decode(&[1], |_| ());
+            incoming.decode(&[2; SMALL + 1], |_| ());
             assert_eq!(incoming.0.as_ptr(), address);
+            // A small rest of it gives the spare buffer back, which serves when more comes.
+            incoming.decode(&[], |input| *input = &input[SMALL..]);
+            assert_eq!((&incoming.0[..], incoming.0.capacity()), (&[2][..], 1));
+            incoming.decode(&[3; SMALL], |_| ());
+            assert_eq!((incoming.0.as_ptr(), incoming.0.len()), (address, SMALL + 1));
             drop(incoming);
-            assert_eq!(spares::take().as_ptr(), address);
+            let spare = spares::take();
+            assert_eq!(spare.as_ptr(), address);
+            let mut slow = Incoming::default();
+            spares::give(spare);
+            (0..SMALL).for_each(|_| slow.decode(&[4], |_| ()));
+            let spare = spares::take();
+            assert!(slow.0.capacity() <= SMALL && spare.as_ptr() == address);
         })
         .join()
         .unwrap();

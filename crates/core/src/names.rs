@@ -1,8 +1,9 @@
-//! From names to addresses: a cache of answers and refusals, one look-up for all who ask at once, and few threads.
+//! A cache of the addresses of names. Concurrent requests for a name share one query.
 //!
-//! getaddrinfo(3) blocks, so it runs on threads of its own: at most [`THREADS`] for each [`Names`], started when there is something to look
-//! up and ended when there is not. A look-up that hangs holds one of them, and nobody else; nothing waits for it when the process ends.
-//! It tells no TTL, so its answers are kept for as long as the settings say; a [`Lookup`] of one's own may tell one.
+//! getaddrinfo(3) blocks, so queries run on threads of their own, at most [`THREADS`] for each [`Names`]. A thread
+//! starts when there is a query and ends when there is none. A query that hangs occupies one thread; the process can
+//! end without it. getaddrinfo(3) returns no TTL, so the settings say how long an answer is kept; another [`Lookup`]
+//! may return one.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -19,32 +20,32 @@ use oroshi_net::monotonic_ns;
 
 use crate::deadlines::after;
 
-/// Threads that look names up, at most: so many name servers that do not answer hold up nobody else, and thousands of
-/// names are not looked up one after another.
+/// The most threads that run queries. Name servers that do not answer block at most so many, and thousands of names are
+/// not resolved one after another.
 const THREADS: usize = 32;
 
-/// Names whose answers are kept, at most.
+/// The most names whose answers are kept.
 const NAMES: usize = 10_000;
 
-/// Look-ups that may lie about unfetched before anybody looks, at least.
+/// The least number of queries at which those that ended without a waiter move to the cache.
 const TIDY: usize = 16;
 
-/// What a look-up found.
+/// The result of a query.
 #[derive(Clone, Debug)]
 pub struct Addresses {
-    /// The addresses, the best first. None at all is a failure.
+    /// The addresses, the best first. An empty list is a failure.
     pub addresses: Vec<IpAddr>,
-    /// How long they are good for, where that is known; otherwise the settings say.
+    /// How long they are valid, if known; otherwise the settings say.
     pub ttl: Option<Duration>,
 }
 
-/// Looks a name up, on a thread on which it may block.
+/// A function that resolves a name, on a thread where it may block.
 pub type Lookup = Arc<dyn Fn(&str) -> io::Result<Addresses> + Send + Sync>;
 
-/// What the system says: getaddrinfo(3), with /etc/hosts and all else that it is set up to ask. Blocks.
+/// Resolves a name with getaddrinfo(3), which also reads /etc/hosts. Blocks.
 ///
 /// # Errors
-/// What getaddrinfo(3) says.
+/// The error of getaddrinfo(3).
 pub fn system(host: &str) -> io::Result<Addresses> {
     let mut addresses = Vec::new();
     for address in (host, 0).to_socket_addrs()? {
@@ -55,115 +56,115 @@ pub fn system(host: &str) -> io::Result<Addresses> {
     Ok(Addresses { addresses, ttl: None })
 }
 
-/// An answer that may be shared, or why there is none.
+/// The addresses of a name, or the error of the query; cheap to clone.
 pub type Answer = Result<Rc<[IpAddr]>, Arc<io::Error>>;
 
-/// How long answers are kept when they do not say so themselves.
+/// How long answers without a TTL of their own are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ttl {
-    /// Addresses.
+    /// For addresses.
     pub positive: Duration,
-    /// Failures.
+    /// For failures.
     pub negative: Duration,
 }
 
-/// The names that one core has asked for, and their addresses.
+/// The resolved names of one thread.
 pub struct Names {
     cache: Cache,
-    /// Look-ups that are under way, or that nobody has fetched yet.
-    flights: HashMap<Box<str>, Arc<Flight>>,
-    /// With how many of them it is time to fetch those that nobody came for.
+    /// Queries under way, and ended ones whose answer is not in the cache yet.
+    queries: HashMap<Box<str>, Arc<Query>>,
+    /// The number of queries at which ended ones without a waiter move to the cache.
     tidy_at: usize,
     threads: Arc<Threads>,
-    /// How many look-ups and askers there have been.
+    /// The number of queries and waiters so far.
     count: u64,
 }
 
-/// The number of somebody who waits for an answer.
-type Place = Option<u64>;
+/// The number of a task that waits for an answer, once it waits.
+type Waiter = Option<u64>;
 
 impl Names {
-    /// No names yet.
+    /// Returns an empty cache.
     #[must_use]
     pub fn new(lookup: Lookup, ttl: Ttl) -> Self {
         let threads = Arc::new(Threads { lookup, jobs: Mutex::default() });
-        Names { cache: Cache::new(ttl, NAMES), flights: HashMap::new(), tidy_at: TIDY, threads, count: 0 }
+        Names { cache: Cache::new(ttl, NAMES), queries: HashMap::new(), tidy_at: TIDY, threads, count: 0 }
     }
 
-    /// Asks for the addresses of a host: those that are known, or else from a look-up, which all share who ask for it at the same time.
-    pub fn ask<'n>(names: &'n RefCell<Names>, host: &'n str) -> Asking<'n> {
-        Asking { names, host, place: None }
+    /// Resolves a host, from the cache or by a query.
+    pub fn resolve<'n>(names: &'n RefCell<Names>, host: &'n str) -> Resolving<'n> {
+        Resolving { names, host, waiter: None }
     }
 
-    /// The answer for a host, if it is there; otherwise it is being looked up, and the task will be woken. `place` is the
-    /// asker's own, and begins as `None`; who has one and does not come back says so with [`leave`](Self::leave).
-    fn poll(&mut self, host: &str, place: &mut Place, context: &Context<'_>) -> Poll<Answer> {
+    /// Returns the answer for a host if it is known; otherwise wakes the task when the query ends. `waiter` begins as
+    /// `None`. A task that stops waiting calls [`leave`](Self::leave).
+    fn poll(&mut self, host: &str, waiter: &mut Waiter, context: &Context<'_>) -> Poll<Answer> {
         if let Some(answer) = self.cache.get(host, monotonic_ns()) {
             return Poll::Ready(answer);
         }
-        let asker = *place.get_or_insert_with(|| {
+        let number = *waiter.get_or_insert_with(|| {
             self.count += 1;
             self.count
         });
-        if let Some(flight) = self.flights.get(host) {
-            if !flight.poll(asker, context) {
+        if let Some(query) = self.queries.get(host) {
+            if !query.poll(number, context) {
                 return Poll::Pending;
             }
-            self.land(host);
+            self.cache_answer(host);
             if let Some(answer) = self.cache.get(host, monotonic_ns()) {
                 return Poll::Ready(answer);
             }
         }
-        // It may also have been good for no time at all, or for less than it took to come here.
+        // There was no query, or its answer has expired before this task ran.
         self.tidy();
         self.count += 1;
-        let flight = Arc::new(Flight { number: self.count, state: Mutex::default() });
-        flight.poll(asker, context);
-        self.flights.insert(host.into(), Arc::clone(&flight));
-        self.threads.look_up(host, flight);
+        let query = Arc::new(Query { number: self.count, state: Mutex::default() });
+        query.poll(number, context);
+        self.queries.insert(host.into(), Arc::clone(&query));
+        self.threads.start(host, query);
         Poll::Pending
     }
 
-    /// Waits no more. A look-up that nobody waits for is not begun; one that is under way goes on, and its answer is kept.
-    fn leave(&mut self, host: &str, place: Place) {
-        if let Some(asker) = place
-            && let Some(flight) = self.flights.get(host)
-            && flight.leave(asker)
-            && self.threads.cancel(flight)
+    /// Removes a waiter. Without waiters a queued query is cancelled; one under way continues, and its answer is kept.
+    fn leave(&mut self, host: &str, waiter: Waiter) {
+        if let Some(number) = waiter
+            && let Some(query) = self.queries.get(host)
+            && query.leave(number)
+            && self.threads.cancel(query)
         {
-            self.flights.remove(host);
+            self.queries.remove(host);
         }
     }
 
-    /// Remembers which of a host's addresses could be connected to.
+    /// Moves the address that accepted a connection to the front of the host's addresses.
     pub fn prefer(&mut self, host: &str, address: IpAddr) {
         self.cache.prefer(host, address);
     }
 
-    /// Moves what has been found for a host into the cache.
-    fn land(&mut self, host: &str) {
-        if let Some((host, flight)) = self.flights.remove_entry(host)
-            && let Some((found, at)) = flight.take()
+    /// Moves the answer of an ended query to the cache.
+    fn cache_answer(&mut self, host: &str) {
+        if let Some((host, query)) = self.queries.remove_entry(host)
+            && let Some((found, at)) = query.take()
         {
             self.cache.put(&host, found, at);
         }
     }
 
-    /// Does so with answers that nobody came for, so that what is kept here does not grow. Not each time: with thousands of names under way,
-    /// all of them would be looked at for each.
+    /// Moves the answers of all ended queries to the cache, so that unclaimed ones do not pile up. Runs seldom, because
+    /// it looks at every query.
     fn tidy(&mut self) {
-        if self.flights.len() < self.tidy_at {
+        if self.queries.len() < self.tidy_at {
             return;
         }
         let cache = &mut self.cache;
-        self.flights.retain(|host, flight| match flight.take() {
+        self.queries.retain(|host, query| match query.take() {
             Some((found, at)) => {
                 cache.put(host, found, at);
                 false
             }
             None => true,
         });
-        self.tidy_at = TIDY.max(2 * self.flights.len());
+        self.tidy_at = TIDY.max(2 * self.queries.len());
     }
 }
 
@@ -171,40 +172,35 @@ impl fmt::Debug for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Names")
             .field("cached", &self.cache.entries.len())
-            .field("flights", &self.flights.len())
+            .field("queries", &self.queries.len())
             .finish()
     }
 }
 
-/// Waits for a host's addresses. Asks no more when dropped; a look-up that is under way goes on, and its answer is kept.
-pub struct Asking<'n> {
+/// Waits for the addresses of a host. Dropping it stops the wait; a query under way continues, and its answer is kept.
+#[derive(Debug)]
+pub struct Resolving<'n> {
     names: &'n RefCell<Names>,
     host: &'n str,
-    place: Place,
+    waiter: Waiter,
 }
 
-impl Future for Asking<'_> {
+impl Future for Resolving<'_> {
     type Output = Answer;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
-        let Asking { names, host, place } = self.get_mut();
-        names.borrow_mut().poll(host, place, context)
+        let Resolving { names, host, waiter } = self.get_mut();
+        names.borrow_mut().poll(host, waiter, context)
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for Resolving<'_> {
     fn drop(&mut self) {
-        self.names.borrow_mut().leave(self.host, self.place);
+        self.names.borrow_mut().leave(self.host, self.waiter);
     }
 }
 
-impl fmt::Debug for Asking<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Asking").field("host", &self.host).finish_non_exhaustive()
-    }
-}
-
-/// Answers, good until some time. Knows no clock.
+/// Answers with their expiry. The time is an argument.
 #[derive(Debug)]
 struct Cache {
     ttl: Ttl,
@@ -216,7 +212,7 @@ struct Cache {
 struct Entry {
     answer: Answer,
     until: u64,
-    /// Whether somebody has had it: an answer that is good for no time at all is still good for those who waited for it.
+    /// When the query ended: the oldest entries make room.
     at: u64,
 }
 
@@ -244,7 +240,7 @@ impl Cache {
         self.entries.insert(host.into(), Entry { answer, until: after(now, ttl.max(SHORTEST)), at: now });
     }
 
-    /// Drops what is over, or else the oldest tenth: with one at a time, all would be looked at for each new name.
+    /// Removes expired entries, or else the oldest tenth, so that not every new name walks all entries.
     fn make_room(&mut self, now: u64) {
         self.entries.retain(|_, entry| now < entry.until);
         if self.entries.len() >= self.most {
@@ -265,45 +261,45 @@ impl Cache {
     }
 }
 
-/// An answer is good for all who waited for it, whatever its TTL: they fetch it within this time.
+/// The shortest time that an answer is kept, whatever its TTL: all waiters fetch it within this time.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// One look-up, and those who wait for it.
-struct Flight {
+/// A query, and the tasks that wait for it.
+struct Query {
     number: u64,
-    state: Mutex<FlightState>,
+    state: Mutex<QueryState>,
 }
 
 #[derive(Default)]
-struct FlightState {
+struct QueryState {
     found: Option<(io::Result<Addresses>, u64)>,
-    /// By the number of who waits.
+    /// By the waiter's number.
     wakers: BTreeMap<u64, Waker>,
 }
 
-impl Flight {
-    /// Whether it has landed; if not, the task will be woken when it does.
-    fn poll(&self, asker: u64, context: &Context<'_>) -> bool {
+impl Query {
+    /// Returns whether the query has ended. If not, wakes the task when it ends.
+    fn poll(&self, number: u64, context: &Context<'_>) -> bool {
         let mut state = lock(&self.state);
         if state.found.is_some() {
             return true;
         }
         state
             .wakers
-            .entry(asker)
+            .entry(number)
             .and_modify(|waker| waker.clone_from(context.waker()))
             .or_insert_with(|| context.waker().clone());
         false
     }
 
-    /// Takes an asker out, whose waker would keep its task alive. Whether nobody is left.
-    fn leave(&self, asker: u64) -> bool {
+    /// Removes a waiter, whose waker would keep its task in memory. Returns whether none is left.
+    fn leave(&self, number: u64) -> bool {
         let mut state = lock(&self.state);
-        state.wakers.remove(&asker);
+        state.wakers.remove(&number);
         state.wakers.is_empty()
     }
 
-    fn land(&self, found: io::Result<Addresses>) {
+    fn end(&self, found: io::Result<Addresses>) {
         let mut state = lock(&self.state);
         state.found = Some((found, monotonic_ns()));
         let wakers = std::mem::take(&mut state.wakers);
@@ -316,7 +312,7 @@ impl Flight {
     }
 }
 
-/// The threads that look names up.
+/// The threads that run queries.
 struct Threads {
     lookup: Lookup,
     jobs: Mutex<Jobs>,
@@ -325,14 +321,15 @@ struct Threads {
 #[derive(Default)]
 struct Jobs {
     running: usize,
-    /// By their numbers: first in, first out.
-    queue: BTreeMap<u64, (String, Arc<Flight>)>,
+    /// By the query's number: first in, first out.
+    queue: BTreeMap<u64, (String, Arc<Query>)>,
 }
 
 impl Threads {
-    fn look_up(self: &Arc<Self>, host: &str, flight: Arc<Flight>) {
+    /// Queues a query, and starts a thread for it if there may be one more.
+    fn start(self: &Arc<Self>, host: &str, query: Arc<Query>) {
         let mut jobs = lock(&self.jobs);
-        jobs.queue.insert(flight.number, (host.to_owned(), flight));
+        jobs.queue.insert(query.number, (host.to_owned(), query));
         if jobs.running >= THREADS {
             return;
         }
@@ -343,26 +340,26 @@ impl Threads {
         if let Err(error) = started {
             let mut jobs = lock(&self.jobs);
             jobs.running -= 1;
-            // With another thread at work it only takes longer.
+            // If another thread is at work, the query only takes longer.
             if jobs.running == 0 {
-                for (_, flight) in std::mem::take(&mut jobs.queue).into_values() {
-                    flight.land(Err(io::Error::new(error.kind(), "no thread could be started to look it up")));
+                for (_, query) in std::mem::take(&mut jobs.queue).into_values() {
+                    query.end(Err(io::Error::new(error.kind(), "no thread could be started to look it up")));
                 }
             }
         }
     }
 
     fn run(&self) {
-        while let Some((host, flight)) = self.next() {
-            // A look-up of somebody else's may panic: that is its caller's failure, and not to be waited for without end.
+        while let Some((host, query)) = self.next() {
+            // The function comes from outside and may panic; without an answer its waiters would wait forever.
             let lookup = std::panic::AssertUnwindSafe(|| (self.lookup)(&host));
             let found =
                 std::panic::catch_unwind(lookup).unwrap_or_else(|_| Err(io::Error::other("the look-up panicked")));
-            flight.land(found);
+            query.end(found);
         }
     }
 
-    fn next(&self) -> Option<(String, Arc<Flight>)> {
+    fn next(&self) -> Option<(String, Arc<Query>)> {
         let mut jobs = lock(&self.jobs);
         let next = jobs.queue.pop_first();
         if next.is_none() {
@@ -371,13 +368,13 @@ impl Threads {
         next.map(|(_, job)| job)
     }
 
-    /// Takes a look-up back that was not begun. Whether it was not.
-    fn cancel(&self, flight: &Flight) -> bool {
-        lock(&self.jobs).queue.remove(&flight.number).is_some()
+    /// Removes a query from the queue. Returns whether it was queued.
+    fn cancel(&self, query: &Query) -> bool {
+        lock(&self.jobs).queue.remove(&query.number).is_some()
     }
 }
 
-/// What is behind these locks is sound between any two statements.
+/// Locks, even after a panic: the data is valid between any two statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,13 +9,12 @@ use tokio::task::AbortHandle;
 
 use crate::deadlines::{Deadlines, Expire, HasDeadlines, after};
 
-/// The shortest time between two sweeps: however many deadlines there are, and however close, most of the time is for
-/// requests.
+/// The shortest time between two sweeps, so that many close deadlines leave most of the time to requests.
 const SHORTEST: Duration = Duration::from_millis(2);
 
 impl<T: Expire> Deadlines<T> {
-    /// Starts the task that sweeps when a deadline has come, unless it runs. Deadlines are then nanoseconds of
-    /// [`monotonic_ns`]. The task ends with its owner, and with the runtime; then it is started again by the next call.
+    /// Starts the task that sweeps when a deadline has passed, unless it runs. Deadlines are then nanoseconds of
+    /// [`monotonic_ns`]. The task ends with its owner or its runtime; in a new runtime, the next call starts it again.
     ///
     /// # Panics
     /// Outside a runtime whose tasks stay on their thread.
@@ -30,7 +29,7 @@ impl<T: Expire> Deadlines<T> {
 }
 
 impl<T> Deadlines<T> {
-    /// Ends the task that [`watch`](Self::watch) has started.
+    /// Ends the task that [`watch`](Self::watch) started.
     pub fn stop(&self) {
         if let Some(sweeper) = self.sweeper.take() {
             sweeper.abort();
@@ -59,7 +58,7 @@ async fn watch<O: HasDeadlines>(owner: Weak<O>, earlier: Rc<Notify>) {
         } else if next == u64::MAX {
             earlier.notified().await;
         } else {
-            // Whether the time has come or an earlier deadline was set, the next round sees.
+            // The next round sees whether the time has come or an earlier deadline was set.
             let _ = tokio::time::timeout(Duration::from_nanos(at - now), earlier.notified()).await;
         }
     }
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
     use crate::deadlines::Registration;
 
-    /// An owner that has something of its own to do at these times.
+    /// An owner with other work at these times.
     #[derive(Default)]
     struct Owner {
         deadlines: Deadlines,
@@ -134,7 +133,7 @@ mod tests {
                 }
                 assert!(!forever.is_over());
             });
-            assert!(owner.deadlines.is_empty());
+            assert!(owner.deadlines.count() == 0);
         }
     }
 

@@ -64,7 +64,7 @@ impl Core {
 
     /// How many connections there are.
     pub(crate) fn connections(&self) -> usize {
-        self.deadlines.len()
+        self.deadlines.count()
     }
 
     /// Whether there are as many connections as there may be.
@@ -369,8 +369,7 @@ mod tests {
         guards[19].connection().works();
         core.deadlines.sweep(90 + core.ticks.crowded);
         assert_eq!(core.make_room(), 2, "an eighth of those that have waited since tick 90 or before, 9");
-        let left: Vec<usize> =
-            (0..20).filter(|&at| guards[at].connection().waits_since.get() == u64::MAX).collect();
+        let left: Vec<usize> = (0..20).filter(|&at| guards[at].connection().waits_since.get() == u64::MAX).collect();
         assert_eq!(left, [17, 18, 19]);
         assert_eq!(core.counters.counts().error(ErrorKind::Crowded), 2);
     }

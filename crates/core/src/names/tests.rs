@@ -87,15 +87,15 @@ fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
 }
 
-async fn resolve(names: &std::cell::RefCell<Names>, host: &str) -> Answer {
-    let mut place = None;
-    std::future::poll_fn(|context| names.borrow_mut().poll(host, &mut place, context)).await
+async fn resolve(names: &RefCell<Names>, host: &str) -> Answer {
+    let mut waiter = None;
+    std::future::poll_fn(|context| names.borrow_mut().poll(host, &mut waiter, context)).await
 }
 
 #[test]
 fn who_asks_at_the_same_time_shares_one_look_up() {
     let (lookup, questions, answer) = held();
-    let names = std::cell::RefCell::new(Names::new(lookup, TTL));
+    let names = RefCell::new(Names::new(lookup, TTL));
     let context = Context::from_waker(Waker::noop());
     // The first to ask goes away again, which is nobody else's loss.
     assert!(names.borrow_mut().poll("a", &mut None, &context).is_pending());
@@ -105,36 +105,36 @@ fn who_asks_at_the_same_time_shares_one_look_up() {
     let list = block_on(resolve(&names, "a")).unwrap();
     assert_eq!(*list, [IpAddr::from([127, 0, 0, 9])]);
     assert_eq!(*block_on(resolve(&names, "a")).unwrap(), *list, "from the cache");
-    assert!(questions.try_recv().is_err() && names.borrow().flights.is_empty());
+    assert!(questions.try_recv().is_err() && names.borrow().queries.is_empty());
 }
 
 #[test]
 fn answers_that_nobody_comes_for_do_not_pile_up() {
-    let names = std::cell::RefCell::new(Names::new(Arc::new(|_| found(&[1], None)), TTL));
+    let names = RefCell::new(Names::new(Arc::new(|_| found(&[1], None)), TTL));
     let context = Context::from_waker(Waker::noop());
     for number in 0..200 {
         let host = format!("host-{number}");
         assert!(names.borrow_mut().poll(&host, &mut None, &context).is_pending());
-        let flight = Arc::clone(&names.borrow().flights[host.as_str()]);
-        while lock(&flight.state).found.is_none() {
+        let query = Arc::clone(&names.borrow().queries[host.as_str()]);
+        while lock(&query.state).found.is_none() {
             std::thread::yield_now();
         }
     }
-    assert!(names.borrow().flights.len() <= TIDY, "{names:?}");
+    assert!(names.borrow().queries.len() <= TIDY, "{names:?}");
     assert_eq!(*block_on(resolve(&names, "host-0")).unwrap(), [IpAddr::from([127, 0, 0, 1])]);
 }
 
 #[test]
 fn a_ttl_of_nothing_still_answers_those_who_waited() {
     let lookup: Lookup = Arc::new(|_| found(&[1], Some(Duration::ZERO)));
-    let names = std::cell::RefCell::new(Names::new(lookup, TTL));
+    let names = RefCell::new(Names::new(lookup, TTL));
     assert_eq!(block_on(resolve(&names, "a")).unwrap().len(), 1);
 }
 
 #[test]
 fn a_look_up_that_panics_is_a_failure() {
     let lookup: Lookup = Arc::new(|_| panic!("a defect of the resolver's, which this test wants"));
-    let names = std::cell::RefCell::new(Names::new(lookup, TTL));
+    let names = RefCell::new(Names::new(lookup, TTL));
     let error = block_on(resolve(&names, "a")).unwrap_err();
     assert!(error.to_string().contains("panicked"), "{error}");
 }
@@ -150,7 +150,7 @@ fn however_many_names_there_are_few_threads_look_them_up() {
         counted.fetch_sub(1, Ordering::SeqCst);
         found
     });
-    let names = std::cell::RefCell::new(Names::new(lookup, TTL));
+    let names = RefCell::new(Names::new(lookup, TTL));
     let context = Context::from_waker(Waker::noop());
     let hosts: Vec<String> = (0..2 * THREADS).map(|n| format!("host-{n}")).collect();
     for host in &hosts {
@@ -177,16 +177,16 @@ impl std::task::Wake for Bell {
 #[test]
 fn who_leaves_is_forgotten_and_so_is_a_look_up_that_was_not_begun() {
     let (lookup, questions, answer) = held();
-    let names = std::cell::RefCell::new(Names::new(lookup, TTL));
+    let names = RefCell::new(Names::new(lookup, TTL));
     let bell = Arc::new(Bell);
     let waker = Waker::from(Arc::clone(&bell));
     let context = Context::from_waker(&waker);
     let ask = |host: &str| {
-        let mut place = None;
-        assert!(names.borrow_mut().poll(host, &mut place, &context).is_pending());
-        place
+        let mut waiter = None;
+        assert!(names.borrow_mut().poll(host, &mut waiter, &context).is_pending());
+        waiter
     };
-    let begun: Vec<Place> = (0..THREADS).map(|number| ask(&format!("begun-{number}"))).collect();
+    let begun: Vec<Waiter> = (0..THREADS).map(|number| ask(&format!("begun-{number}"))).collect();
     for _ in &begun {
         questions.recv().unwrap();
     }
@@ -195,7 +195,7 @@ fn who_leaves_is_forgotten_and_so_is_a_look_up_that_was_not_begun() {
     names.borrow_mut().leave("alone", alone);
     (0..THREADS).for_each(|number| names.borrow_mut().leave(&format!("begun-{number}"), begun[number]));
     assert_eq!(Arc::strong_count(&bell), 3, "ours, the waker, and the second asker's");
-    assert_eq!((names.borrow().flights.len(), lock(&names.borrow().threads.jobs).queue.len()), (THREADS + 1, 1));
+    assert_eq!((names.borrow().queries.len(), lock(&names.borrow().threads.jobs).queue.len()), (THREADS + 1, 1));
     drop(answer);
     assert!(block_on(resolve(&names, "shared")).is_err());
     names.borrow_mut().leave("shared", second);
@@ -206,7 +206,7 @@ fn who_leaves_is_forgotten_and_so_is_a_look_up_that_was_not_begun() {
 fn names_whose_servers_do_not_answer_hold_up_nobody_else() {
     let (stuck, questions, answer) = held();
     let lookup: Lookup = Arc::new(move |host: &str| if host == "good" { found(&[1], None) } else { stuck(host) });
-    let names = std::cell::RefCell::new(Names::new(lookup, TTL));
+    let names = RefCell::new(Names::new(lookup, TTL));
     let context = Context::from_waker(Waker::noop());
     for number in 0..THREADS / 2 {
         assert!(names.borrow_mut().poll(&format!("stuck-{number}"), &mut None, &context).is_pending());

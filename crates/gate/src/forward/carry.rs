@@ -157,12 +157,7 @@ impl Drop for Gone<'_> {
 }
 
 /// Writes the head out, and what of the body has come with it.
-fn compose(
-    exchange: &mut Exchange<'_>,
-    call: &Call<'_>,
-    pool: &Pool,
-    outcome: &mut Outcome,
-) -> Result<Message, Error> {
+fn compose(exchange: &mut Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &mut Outcome) -> Result<Message, Error> {
     let head = exchange.head;
     let settings = &call.rules.settings;
     if outcome.request_id.is_none() {
@@ -386,8 +381,7 @@ async fn switch_over(
     let (Some(pool), Some(connection)) = (&pool, lease.connection_mut()) else { return Ok(()) };
     let server = connection.stream.get_mut();
     let idle = call.rules.settings.timeouts.tunnel;
-    let (up, down, ended) =
-        tunnel::run(&mut client, server, early, switch.rest, &waiting.registration, idle).await;
+    let (up, down, ended) = tunnel::run(&mut client, server, early, switch.rest, &waiting.registration, idle).await;
     (outcome.bytes_up, outcome.bytes) = (up, down);
     pool.counters.bytes.add(down);
     match ended {

@@ -70,12 +70,7 @@ pub(crate) async fn run(
 
 impl Way {
     /// Ready when the one side has ended and the other has got everything, and knows.
-    fn poll(
-        &mut self,
-        context: &mut Context<'_>,
-        from: &mut Stream,
-        to: &mut Stream,
-    ) -> Poll<io::Result<()>> {
+    fn poll(&mut self, context: &mut Context<'_>, from: &mut Stream, to: &mut Stream) -> Poll<io::Result<()>> {
         loop {
             while self.taken < self.held.len() {
                 self.taken += ready!(Pin::new(&mut *to).poll_write(context, &self.held[self.taken..]))?;

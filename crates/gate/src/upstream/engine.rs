@@ -75,7 +75,7 @@ impl HasDeadlines for Engine {
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("under_way", &self.deadlines.len()).finish_non_exhaustive()
+        f.debug_struct("Engine").field("under_way", &self.deadlines.count()).finish_non_exhaustive()
     }
 }
 

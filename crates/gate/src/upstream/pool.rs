@@ -337,7 +337,7 @@ impl Pool {
     async fn resolve(&self, host: &str, port: u16) -> Result<Vec<Peer>, Trouble> {
         let settings = Rc::clone(&self.settings.borrow());
         let names = self.engine.names(Ttl { positive: settings.name_ttl, negative: settings.name_negative_ttl });
-        let addresses = Names::ask(&names, host)
+        let addresses = Names::resolve(&names, host)
             .await
             .map_err(|error| Trouble::unsent(Failure::Resolve, || format!("{host}: {error}")))?;
         let mut peers = allowed(&addresses, port, &settings);
