@@ -169,7 +169,7 @@ pub struct Deadlines<T = Deadline> {
     /// No deadline is earlier than this.
     earliest: Cell<u64>,
     /// When [`HasDeadlines::sweep`] is due.
-    other: Cell<u64>,
+    pub(crate) other: Cell<u64>,
     /// Notified when one of these two becomes earlier.
     pub(crate) earlier: Rc<Notify>,
     pub(crate) sweeper: RefCell<Option<AbortHandle>>,
@@ -269,11 +269,6 @@ impl<T: Expire> Deadlines<T> {
         }
         let earliest = self.entries.borrow().iter().map(|entry| entry.expire(now)).min();
         self.earliest.set(earliest.unwrap_or(u64::MAX));
-    }
-
-    /// Sets when [`HasDeadlines::sweep`] is due again.
-    pub(crate) fn set_other(&self, due: u64) {
-        self.other.set(due);
     }
 
     fn leave(&self, entry: &Entry<T>) {

@@ -60,7 +60,7 @@ pub fn system(host: &str) -> io::Result<Addresses> {
 pub type Answer = Result<Rc<[IpAddr]>, Arc<io::Error>>;
 
 /// How long answers without a TTL of their own are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ttl {
     /// For addresses.
     pub positive: Duration,

@@ -28,18 +28,11 @@ impl<T: Expire> Deadlines<T> {
     }
 }
 
-impl<T> Deadlines<T> {
-    /// Ends the task that [`watch`](Self::watch) started.
-    pub fn stop(&self) {
+impl<T> Drop for Deadlines<T> {
+    fn drop(&mut self) {
         if let Some(sweeper) = self.sweeper.take() {
             sweeper.abort();
         }
-    }
-}
-
-impl<T> Drop for Deadlines<T> {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 
@@ -53,7 +46,7 @@ async fn watch<O: HasDeadlines>(owner: Weak<O>, earlier: Rc<Notify>) {
             last = now;
             let Some(owner) = owner.upgrade() else { return };
             let other = owner.sweep(now);
-            owner.deadlines().set_other(other);
+            owner.deadlines().other.set(other);
             owner.deadlines().sweep(now);
         } else if next == u64::MAX {
             earlier.notified().await;

@@ -222,8 +222,8 @@ impl HasDeadlines for Core {
     }
 }
 
-/// What the core knows of a connection.
-#[derive(Debug)]
+/// The state of a connection that its core uses.
+#[derive(Debug, Default)]
 pub(crate) struct Connection {
     /// The wait for bytes from the peer.
     pub(crate) read: Deadline,
@@ -250,19 +250,6 @@ enum Standing {
     Settled,
 }
 
-impl Default for Connection {
-    fn default() -> Self {
-        Connection {
-            read: Deadline::default(),
-            write: Deadline::default(),
-            waits_since: Cell::new(u64::MAX),
-            standing: Cell::default(),
-            number: Cell::new(0),
-            task: RefCell::default(),
-        }
-    }
-}
-
 impl Connection {
     /// From this tick on it waits for a request.
     pub(crate) fn waits(&self, now: u64) {
@@ -287,7 +274,6 @@ impl Expire for Connection {
     fn reset(&self) {
         self.read.reset();
         self.write.reset();
-        self.works();
         self.standing.take();
         self.task.take();
     }

@@ -1,6 +1,7 @@
-//! What all requests of one core share: the connector, the deadlines, the names.
+//! The state that all requests of one core share: the connector, the deadlines, the names.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use oroshi_server::Seldom;
 pub(crate) struct Engine {
     pub(crate) connector: Connector,
     pub(super) deadlines: Deadlines,
-    /// One cache for each pair of times, of which settings have few.
-    names: RefCell<Vec<(Ttl, Rc<RefCell<Names>>)>>,
+    /// A cache of names for each TTL, of which settings have few.
+    names: RefCell<HashMap<Ttl, Rc<RefCell<Names>>>>,
     /// Requests for the gateway's own sockets, as far as operators were told.
     pub(super) own_told: Cell<Seldom>,
     /// Bytes of requests' bodies that were waited for and are still held.
@@ -24,7 +25,7 @@ pub(crate) struct Engine {
 /// So many bytes of requests' bodies are held by a core at most; beyond that they stream.
 const MOST_BUFFERED: usize = 64 << 20;
 
-/// So many caches of names are kept at most, if none of them is in use.
+/// The most caches of names, beside those in use.
 const MOST_NAMES: usize = 16;
 
 impl Engine {
@@ -48,20 +49,13 @@ impl Engine {
         Deadlines::register(self)
     }
 
-    /// Returns the names whose addresses are kept for these times.
+    /// Returns the cache of names with this TTL.
     pub(super) fn names(&self, ttl: Ttl) -> Rc<RefCell<Names>> {
         let mut all = self.names.borrow_mut();
-        if let Some((_, names)) = all.iter().find(|(known, _)| *known == ttl) {
-            return Rc::clone(names);
+        if all.len() >= MOST_NAMES && !all.contains_key(&ttl) {
+            all.retain(|_, names| Rc::strong_count(names) > 1);
         }
-        if all.len() >= MOST_NAMES
-            && let Some(unused) = all.iter().position(|(_, names)| Rc::strong_count(names) == 1)
-        {
-            all.remove(unused);
-        }
-        let names = Rc::new(RefCell::new(Names::new(Arc::new(system), ttl)));
-        all.push((ttl, Rc::clone(&names)));
-        names
+        Rc::clone(all.entry(ttl).or_insert_with(|| Rc::new(RefCell::new(Names::new(Arc::new(system), ttl)))))
     }
 }
 
@@ -109,15 +103,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_kept_once_for_each_pair_of_times_and_not_without_end() {
+    fn names_are_kept_once_for_each_ttl_and_not_without_end() {
         let engine = Engine::new();
         let ttl = |seconds| Ttl { positive: Duration::from_secs(seconds), negative: Duration::from_secs(1) };
         let first = engine.names(ttl(0));
         assert!(Rc::ptr_eq(&first, &engine.names(ttl(0))));
-        for seconds in 0..100 {
+        for seconds in 0..MOST_NAMES as u64 {
             engine.names(ttl(seconds));
         }
         assert_eq!(engine.names.borrow().len(), MOST_NAMES);
-        assert!(Rc::ptr_eq(&first, &engine.names(ttl(0))), "a cache that is in use stays");
+        engine.names(ttl(MOST_NAMES as u64));
+        assert_eq!(engine.names.borrow().len(), 2, "the one in use and the new one");
+        assert!(Rc::ptr_eq(&first, &engine.names(ttl(0))));
     }
 }

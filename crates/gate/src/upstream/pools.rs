@@ -185,12 +185,6 @@ impl HasDeadlines for Inner {
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.engine.deadlines.stop();
-    }
-}
-
 /// What is counted of every target on every core, readable from any thread.
 #[derive(Debug, Default)]
 pub struct Registry(Mutex<Vec<Entry>>);
