@@ -9,7 +9,7 @@
 //! 4. [`mod@report`]: saved results as a page. [`saved`]: how they are read.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs at a time.
 //! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the superdaemon and how it is spoken to.
-//!    What servers' configurations have in common: [`config`]; what they tell their operator: [`log`].
+//!    What servers tell their operator: [`log`].
 //! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
 //! 8. [`table`], [`paint`]: writing text. [`negative`]: values that the parser would take for flags.
 //!
@@ -19,7 +19,6 @@
 mod bench;
 mod child;
 mod compare;
-mod config;
 mod fetch;
 mod gate;
 mod interrupt;

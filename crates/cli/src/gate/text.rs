@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
+use oroshi_config::written::Toml;
 use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Settings};
 use oroshi_gate::route::{HeaderPattern, HostPattern, Matcher};
 use oroshi_gate::upstream::{Policy, PoolSettings};
 use oroshi_gate::{Action, Answer, HashBy, Hook, KeyFrom, Plan, Serves, access};
 use oroshi_lookup::{Breaking, StoreKind};
 
-use crate::config::written::Toml;
-
 /// The configuration that makes this plan, but for its secrets.
 pub(super) fn config(plan: &Plan) -> String {
-    let mut out = Toml(String::new());
+    let mut out = Toml::default();
     out.bare("threads", plan.threads);
     if let Some(cpus) = &plan.cpus {
         out.text("cpus", &cpus.to_string());

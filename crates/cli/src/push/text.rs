@@ -1,12 +1,11 @@
 //! A plan as a configuration in TOML, with every default in its place: what `--check` prints. Secrets are left out.
 
+use oroshi_config::written::Toml;
 use oroshi_push::{Door, Origins, Plan, Serves, Slow};
-
-use crate::config::written::Toml;
 
 /// The configuration that makes this plan, but for its secrets.
 pub(super) fn config(plan: &Plan) -> String {
-    let mut out = Toml(String::new());
+    let mut out = Toml::default();
     out.bare("threads", plan.threads);
     if let Some(cpus) = &plan.cpus {
         out.text("cpus", &cpus.to_string());

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use oroshi_config::Mistake;
 use oroshi_net::Endpoint;
 use oroshi_net::process::{signal_named, signal_names};
 use oroshi_start::environment::{AUTO_RESTART_INTERVAL, ENABLE_AUTO_RESTART, ENVDIR, KILL_OLD_DELAY};
-use oroshi_start::{Child, ControlAt, Draft, LogTo, Place, Plan, PlanError, Ready};
+use oroshi_start::{Child, ControlAt, Draft, LogTo, Place, Plan, Ready};
 use oroshi_words::nearest;
 use oroshi_words::units::{parse_count, parse_time};
 use rustix::process::Signal;
@@ -101,16 +102,12 @@ pub(super) fn child(args: ChildArgs) -> Result<Child, String> {
 }
 
 /// A problem with the whole, in the words of the command line.
-fn in_flags(error: &PlanError) -> String {
-    let flag = match error {
-        PlanError::NoCommand | PlanError::Twice { .. } => return error.to_string(),
-        PlanError::Descriptor { .. } => "--port",
-        PlanError::Semicolon { .. } => "--path",
-        PlanError::NoLog => return format!("--daemonize: {error}: expected --log-file FILE"),
-        PlanError::Tls { .. } => "--ready",
-        PlanError::Control { source, .. } => return format!("--control: {error}: {source}"),
-    };
-    format!("{flag}: {error}")
+fn in_flags(mistake: &Mistake) -> String {
+    match mistake.key.as_str() {
+        "" => mistake.text.clone(),
+        "daemonize" => format!("--daemonize: {}: expected --log-file FILE", mistake.text),
+        flag => format!("--{flag}: {}", mistake.text),
+    }
 }
 
 fn ready(text: &str) -> Result<Ready, String> {

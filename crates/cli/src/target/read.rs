@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oroshi_net::{CpuList, available_cpus};
+use oroshi_net::CpuList;
 use oroshi_stats::Shape;
 use oroshi_target::{Place, Plan, Rotation, TlsFiles};
 use oroshi_words::units::{parse_count, parse_time};
@@ -116,14 +116,7 @@ fn at_least_one(text: &str, most: u64) -> Result<u64, String> {
 }
 
 fn cpus(text: &str) -> Result<Option<CpuList>, String> {
-    let list: CpuList = text.parse().map_err(|error| format!("{error}"))?;
-    // Where the kernel does not say which there are, pinning says it.
-    if let Ok(available) = available_cpus()
-        && let Some(cpu) = list.iter().find(|&cpu| !available.contains(cpu))
-    {
-        return Err(format!("`{text}` names CPU {cpu}: expected some of those available here, {available}"));
-    }
-    Ok(Some(list))
+    CpuList::parse_available(text).map(Some).map_err(|error| error.to_string())
 }
 
 fn place(typed: String, has_tls: bool) -> Result<Place, String> {
@@ -155,6 +148,7 @@ fn is_unix(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use oroshi_net::available_cpus;
 
     use super::*;
 

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use async_nats::{Client, ConnectOptions, Event};
 use futures_util::StreamExt as _;
 use futures_util::future::{Either, select};
+use oroshi_config::Secret;
 use oroshi_net::Shutdown;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -29,7 +30,7 @@ use crate::cluster::wire::{self, Body, Head, Request, Wide};
 use crate::cluster::{Order, Others, Progress, Shared, address, count};
 use crate::missed::Missed;
 use crate::node::Node;
-use crate::plan::{Cluster, Secret};
+use crate::plan::Cluster;
 use crate::publish::Targets;
 
 /// How long making a connection may take.

@@ -1,23 +1,24 @@
-//! YAML, as far as a configuration needs it: one document of tables, lists and texts. No tags; aliases are refused, as a few of them
-//! can stand for more than fits into memory.
+//! YAML as a tree, as far as a configuration needs it: one document of tables, lists and texts. Tags are ignored. Aliases are refused,
+//! because a few of them can stand for more than fits into memory.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
-use crate::config::document::{Entry, Mistake, Node, Value};
+use crate::document::{Entry, Node, Value};
+use crate::mistake::Mistake;
 
 /// Deeper than this no configuration is.
 const DEEPEST: usize = 32;
 
-/// Reads a file: what stands in it, and which keys are odd. Of one that stands twice the later counts, as for kuiperbelt; what is no text is
-/// left out.
+/// Reads a file: its tree, and the mistakes in its keys that a lenient caller may overlook. Of two equal keys the later counts. Keys
+/// that are no texts are left out.
 ///
 /// # Errors
 /// Where it is no YAML, or has more in it than a configuration.
-pub(super) fn parse(text: &str) -> Result<(Node, Vec<Mistake>), Mistake> {
+pub fn parse(text: &str) -> Result<(Node, Vec<Mistake>), Mistake> {
     let mut events = Events { parser: Parser::new_from_str(text), odd: Vec::new() };
     loop {
         match events.next()? {
-            (Event::StreamEnd, line) => return Ok((Node { line, value: Value::Nothing }, events.odd)),
+            (Event::StreamEnd, line) => return Ok((Node::new(line, Value::Nothing), events.odd)),
             (Event::DocumentStart(_), _) => break,
             _ => {}
         }
@@ -56,7 +57,7 @@ impl<'t, I: saphyr_parser::Input> Events<'t, I> {
         }
         let value = match event {
             Event::Scalar(text, style, ..) => {
-                // kuiperbelt cannot tell an empty text from none.
+                // An empty text is as good as none: readers in Go, for which these files are written, cannot tell them apart.
                 let is_nothing = text.is_empty()
                     || (style == ScalarStyle::Plain && matches!(&*text, "~" | "null" | "Null" | "NULL"));
                 if is_nothing { Value::Nothing } else { Value::Text(text.into_owned()) }
@@ -74,7 +75,7 @@ impl<'t, I: saphyr_parser::Input> Events<'t, I> {
             Event::Alias(_) => return Err(mistake(line, "an alias stands here: expected the value itself")),
             _ => return Err(mistake(line, "expected a value")),
         };
-        Ok(Node { line, value })
+        Ok(Node::new(line, value))
     }
 
     fn entries(&mut self, depth: usize) -> Result<Vec<Entry>, Mistake> {
@@ -98,8 +99,8 @@ impl<'t, I: saphyr_parser::Input> Events<'t, I> {
             match entries.iter().position(|entry| entry.key == key) {
                 None => entries.push(Entry { key, line, node }),
                 Some(at) => {
-                    let text = "it stands here twice: expected each key once".into();
-                    self.odd.push(Mistake { line, key: key.clone(), text });
+                    let twice = Mistake::new(key.clone(), "it stands here twice: expected each key once");
+                    self.odd.push(twice.at(line));
                     let earlier = entries.remove(at).node;
                     entries.push(Entry { key, line, node: later(earlier, node) });
                 }
@@ -121,14 +122,14 @@ fn later(earlier: Node, later: Node) -> Node {
                     }
                 }
             }
-            Node { line: later.line, value: Value::Table(all) }
+            Node::new(later.line, Value::Table(all))
         }
-        (_, value) => Node { line: later.line, value },
+        (_, value) => Node::new(later.line, value),
     }
 }
 
 fn mistake(line: usize, text: &str) -> Mistake {
-    Mistake { line, key: String::new(), text: text.to_owned() }
+    Mistake::new("", text).at(line)
 }
 
 #[cfg(test)]

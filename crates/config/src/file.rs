@@ -1,20 +1,14 @@
-//! Configurations of servers: a tree of keys (`document`) read from TOML (`toml`), what is made of its texts (`values`), and how a plan is
-//! shown again (`written`). Every mistake is found at once, each with its line.
-
-pub(crate) mod document;
-pub(crate) mod toml;
-pub(crate) mod values;
-pub(crate) mod written;
+//! A configuration's file: its text, and its mistakes as lines of a message.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use document::Mistake;
+use crate::mistake::Mistake;
 
 /// Why a file is no configuration.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigError {
+pub enum ConfigError {
     /// It cannot be read; the cause says why.
     #[error("cannot read `{}`", .file.display())]
     File {
@@ -24,7 +18,7 @@ pub(crate) enum ConfigError {
         source: io::Error,
     },
     /// It does not make sense: each line names a key, its value, and what was expected. Correct them.
-    #[error("{}", told(.file, .mistakes))]
+    #[error("{}", lines(.file, .mistakes))]
     Mistakes {
         /// Which.
         file: PathBuf,
@@ -35,17 +29,21 @@ pub(crate) enum ConfigError {
 
 impl ConfigError {
     /// With these mistakes in it.
-    pub(crate) fn mistakes(file: &Path, mistakes: Vec<Mistake>) -> Self {
+    #[must_use]
+    pub fn mistakes(file: &Path, mistakes: Vec<Mistake>) -> Self {
         ConfigError::Mistakes { file: file.to_owned(), mistakes }
     }
 }
 
 /// The text of a configuration.
-pub(crate) fn text_of(file: &Path) -> Result<String, ConfigError> {
+///
+/// # Errors
+/// When the file cannot be read, or is no UTF-8.
+pub fn text_of(file: &Path) -> Result<String, ConfigError> {
     fs::read_to_string(file).map_err(|source| ConfigError::File { file: file.to_owned(), source })
 }
 
-fn told(file: &Path, mistakes: &[Mistake]) -> String {
+fn lines(file: &Path, mistakes: &[Mistake]) -> String {
     let lines: Vec<String> = mistakes.iter().map(|mistake| format!("{}: {mistake}", file.display())).collect();
     lines.join("\n")
 }

@@ -4,43 +4,44 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 /// TOML that is being written.
-pub(crate) struct Toml(pub(crate) String);
+#[derive(Clone, Debug, Default)]
+pub struct Toml(pub String);
 
 impl Toml {
     /// A line as it is.
-    pub(crate) fn line(&mut self, line: &str) {
+    pub fn line(&mut self, line: &str) {
         self.0.push_str(line);
         self.0.push('\n');
     }
 
     /// Begins a table.
-    pub(crate) fn table(&mut self, name: &str) {
+    pub fn table(&mut self, name: &str) {
         self.line(&format!("\n[{name}]"));
     }
 
     /// A comment.
-    pub(crate) fn comment(&mut self, text: &str) {
+    pub fn comment(&mut self, text: &str) {
         self.line(&format!("# {text}"));
     }
 
     /// A key with a number or a switch.
-    pub(crate) fn bare(&mut self, key: &str, value: impl ToString) {
+    pub fn bare(&mut self, key: &str, value: impl ToString) {
         self.line(&format!("{} = {}", Self::key(key), value.to_string()));
     }
 
     /// A key with a text.
-    pub(crate) fn text(&mut self, key: &str, value: &str) {
+    pub fn text(&mut self, key: &str, value: &str) {
         self.bare(key, Self::quoted(value));
     }
 
     /// A key with a list of texts.
-    pub(crate) fn texts<'t>(&mut self, key: &str, values: impl Iterator<Item = &'t str>) {
+    pub fn texts<'t>(&mut self, key: &str, values: impl Iterator<Item = &'t str>) {
         let values: Vec<String> = values.map(Self::quoted).collect();
         self.bare(key, format!("[{}]", values.join(", ")));
     }
 
     /// Exactly, in the largest unit that divides it.
-    pub(crate) fn time(&mut self, key: &str, time: Duration) {
+    pub fn time(&mut self, key: &str, time: Duration) {
         const UNITS: [(u128, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
         let ns = time.as_nanos();
         let (size, unit) = UNITS.into_iter().find(|(size, _)| ns.is_multiple_of(*size)).unwrap_or((1, "ns"));
@@ -48,13 +49,13 @@ impl Toml {
     }
 
     /// A key, in quotes where it needs them.
-    pub(crate) fn key(text: &str) -> String {
+    pub fn key(text: &str) -> String {
         let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if !text.is_empty() && text.chars().all(is_bare) { text.to_owned() } else { Self::quoted(text) }
     }
 
     /// A text in quotes.
-    pub(crate) fn quoted(text: &str) -> String {
+    pub fn quoted(text: &str) -> String {
         let mut quoted = String::from('"');
         for character in text.chars() {
             match character {
