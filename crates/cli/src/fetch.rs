@@ -44,8 +44,8 @@ use resume::{Known, Ledger, Lock, Opened, ResumeError};
 use summary::{Frame, Tally};
 use work::{Job, WorkError};
 
-use crate::paint::Paint;
 use crate::{interrupt, say};
+use crate::terminal;
 
 /// Batches of items that wait to be taken, and records that wait to be written.
 const WAITING: (usize, usize) = (4, 1024);
@@ -204,7 +204,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         changed: reader.skipped.changed.load(Ordering::Relaxed),
     };
     if !plan.quiet && plan.bodies != Bodies::Printed {
-        let text = tally.text(&frame, Paint::on(&io::stderr()));
+        let text = tally.text(&frame, terminal::paint(&io::stderr()));
         say(text.trim_end());
     }
     let failed = tally.failed() + frame.skipped_failed > 0;

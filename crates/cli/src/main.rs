@@ -4,14 +4,15 @@
 //!
 //! 1. This file: the subcommands, how errors are told, the exit codes.
 //! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the server that answers as told.
-//! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. What both need: [`rules`]: their rules as they are typed,
-//!    [`lab_live`]: the live line, [`lab_text`]: the report, [`verdicts`]: the exit code.
+//! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. What both need: [`lab_live`]: the live line,
+//!    [`verdicts`]: the exit code.
 //! 4. [`mod@report`]: saved results as a page. [`saved`]: how they are read.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs at a time.
 //! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the superdaemon and how it is spoken to.
 //!    What servers tell their operator: [`log`].
 //! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
-//! 8. [`table`], [`paint`]: writing text. [`negative`]: values that the parser would take for flags.
+//! 8. [`problems`]: what is wrong with flags. [`negative`]: values that the parser would take for flags. [`terminal`]: what the
+//!    terminal shows.
 //!
 //! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by Ctrl-C
 //! before there was a result, or by a second one.
@@ -25,18 +26,16 @@ mod interrupt;
 mod keep;
 mod lab;
 mod lab_live;
-mod lab_text;
 mod log;
 mod negative;
 mod output;
-mod paint;
+mod problems;
 mod push;
 mod report;
-mod rules;
 mod saved;
 mod start;
-mod table;
 mod target;
+mod terminal;
 mod verdicts;
 
 use std::error::Error;

@@ -111,18 +111,19 @@ impl Node {
         if let Value::Text(text) = &self.value { Some(text) } else { None }
     }
 
-    /// Calls a function with every text in this value, which may change it, and the line of its key.
-    pub fn each_text(&mut self, change: &mut impl FnMut(usize, &mut String)) {
-        self.each_text_below(self.line, change);
+    /// Calls a function that may change texts with every text below these keys of this table.
+    pub fn each_text_of(&mut self, keys: &[&str], change: &mut impl FnMut(&mut String)) {
+        let Value::Table(entries) = &mut self.value else { return };
+        for entry in entries.iter_mut().filter(|entry| keys.contains(&entry.key.as_str())) {
+            entry.node.each_text(change);
+        }
     }
 
-    fn each_text_below(&mut self, line: usize, change: &mut impl FnMut(usize, &mut String)) {
+    fn each_text(&mut self, change: &mut impl FnMut(&mut String)) {
         match &mut self.value {
-            Value::Text(text) => change(line, text),
+            Value::Text(text) => change(text),
             Value::List(elements) => elements.iter_mut().for_each(|element| element.each_text(change)),
-            Value::Table(entries) => {
-                entries.iter_mut().for_each(|entry| entry.node.each_text_below(entry.line, change));
-            }
+            Value::Table(entries) => entries.iter_mut().for_each(|entry| entry.node.each_text(change)),
             Value::Nothing | Value::Switch(_) | Value::Time(_) => {}
         }
     }
@@ -444,10 +445,10 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_changed_wherever_they_stand() {
+    fn texts_below_a_key_are_changed_wherever_they_stand() {
         let mut tree = tree();
-        tree.each_text(&mut |line, text| *text = format!("{text}@{line}"));
+        tree.each_text_of(&["b", "d"], &mut |text| text.push('!'));
         let texts: Vec<_> = tree.get("b").unwrap().get("c").unwrap().elements().iter().map(Node::as_text).collect();
-        assert_eq!((tree.get("a").unwrap().as_text(), texts), (Some("1@1"), vec![Some("x@5"), Some("y@6")]));
+        assert_eq!((tree.get("a").unwrap().as_text(), texts), (Some("1"), vec![Some("x!"), Some("y!")]));
     }
 }

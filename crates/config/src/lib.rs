@@ -5,10 +5,11 @@
 //!
 //! Read the modules in this order: [`mistake`] says what is wrong with a field. [`document`] is the tree and its reader.
 //! [`mod@toml`] and [`yaml`] make trees of texts. [`values`] reads numbers and switches, [`secret`] reads secrets. [`file`]
-//! opens a configuration and reports its mistakes. [`written`] writes TOML.
+//! opens a configuration and reports its mistakes. [`written`] writes TOML. [`hidden`] repeats command lines without secrets.
 
 pub mod document;
 pub mod file;
+pub mod hidden;
 pub mod mistake;
 pub mod secret;
 pub mod toml;
@@ -18,5 +19,5 @@ pub mod yaml;
 
 pub use document::{Field, Node, Table};
 pub use file::{ConfigError, text_of};
-pub use mistake::{Kind, Mistake, Mistakes};
+pub use mistake::{Kind, Mistake, Mistakes, Naming};
 pub use secret::{Kept, Secret, secret};

@@ -100,25 +100,30 @@ fn is_within(key: &str, outer: &str) -> bool {
     key.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
+/// How messages write the names of fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// As flags: `--connect-rate`.
+    Flags,
+    /// As keys of a file, in backquotes: `` `connect-rate` ``.
+    Keys,
+}
+
+impl Naming {
+    /// A field's name as a message writes it.
+    #[must_use]
+    pub fn of(self, field: &str) -> String {
+        match self {
+            Naming::Flags => format!("--{field}"),
+            Naming::Keys => format!("`{field}`"),
+        }
+    }
+}
+
 /// Adds to the mistakes of the reader those of a later check, without those that follow from the former.
 pub fn add_checked(read: &mut Vec<Mistake>, checked: impl IntoIterator<Item = Mistake>) {
     let new: Vec<Mistake> = checked.into_iter().filter(|mistake| !mistake.follows_from(read)).collect();
     read.extend(new);
-}
-
-/// An error's text with those of its causes, each once.
-#[must_use]
-pub fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let this = error.to_string();
-        if !text.ends_with(&this) {
-            text += &format!(": {this}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// The mistakes found so far, shared by all readers of one file.

@@ -3,8 +3,9 @@
 //! What it knows: text. What it does not know: where the text comes from, and what it is about. [`units`] reads and writes
 //! times, counts and sizes, [`date`] the calendar, [`query`] what stands behind a `?`; [`metrics`] writes numbers for Prometheus;
 //! [`nearest`](mod@nearest) finds the known name that a mistyped one was probably meant to be, [`printable`](mod@printable) shows what would
-//! steer a terminal.
+//! steer a terminal, [`causes`] writes errors with their causes.
 
+pub mod causes;
 pub mod date;
 pub mod metrics;
 pub mod nearest;
@@ -12,6 +13,7 @@ pub mod printable;
 pub mod query;
 pub mod units;
 
+pub use causes::with_causes;
 pub use date::Date;
 pub use nearest::nearest;
 pub use printable::printable;

@@ -8,14 +8,14 @@ use std::time::Duration;
 use oroshi_client::{Builder, Bytes, Client, Deadlines};
 use oroshi_net::tls::Roots;
 use oroshi_net::{ClientTls, ClientTlsOptions, UnixAddress};
-use oroshi_words::units;
+use oroshi_words::{units, with_causes};
 use rustix::fs::{Access, access};
 
 use super::args::{Args, ConnectionArgs, RequestArgs, TimeArgs};
 use super::list::Source;
-use super::record::with_causes;
 use super::retry::Retries;
-use crate::bench::{Problems, parse_header, parse_size};
+use crate::bench::{parse_header, parse_size};
+use crate::problems::Problems;
 
 /// How many requests are under way at a time, if nobody says.
 const CONCURRENCY: usize = 16;
@@ -81,7 +81,7 @@ impl Args {
     /// # Errors
     /// All that is wrong, each with its flag.
     pub(super) fn read(self) -> Result<Plan, Vec<String>> {
-        let mut problems = Problems(Vec::new());
+        let mut problems = Problems::of_flags();
         let sources = sources(&self.url, &self.input, &mut problems);
         if let Some(output) = &self.output.output
             && let Some(list) = sources.iter().find(|source| is_same_file(source, output))
@@ -129,8 +129,8 @@ impl Args {
             Some(_) if prints => Bodies::Printed,
             Some(folder) => Bodies::Folder(folder),
         };
-        if !problems.0.is_empty() {
-            return Err(problems.0.iter().map(ToString::to_string).collect());
+        if !problems.found.is_empty() {
+            return Err(problems.lines());
         }
         Ok(Plan {
             sources,

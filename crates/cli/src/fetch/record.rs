@@ -1,10 +1,10 @@
 //! What came of an item: one line of JSON. The page `docs/fetch.md` has all of its fields.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::time::Duration;
 
 use oroshi_client::{Phase, Timings};
+use oroshi_words::with_causes;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -111,21 +111,6 @@ fn text_or_null<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Er
 
 /// Failures by name.
 pub(super) type Failures = BTreeMap<String, u64>;
-
-/// An error and what is behind it, in one line.
-pub(super) fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let this = error.to_string();
-        // Some errors repeat their cause.
-        if !text.ends_with(&this) {
-            text = format!("{text}: {this}");
-        }
-        cause = error.source();
-    }
-    text
-}
 
 #[cfg(test)]
 mod tests {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use oroshi_stats::{Latency, Quantile};
 use oroshi_words::units;
+use oroshi_report::paint::Paint;
+use oroshi_report::table::{columns, wrap};
 
 use super::record::{Failures, Record, Times};
-use crate::paint::Paint;
-use crate::table::{columns, wrap};
 
 /// No line is longer, but for those that cannot be broken.
 const WIDTH: usize = 110;

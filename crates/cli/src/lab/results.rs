@@ -5,12 +5,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use oroshi_config::hidden;
 use oroshi_lab::{Experiment, LabError, LabResult, Tools};
 use oroshi_net::Shutdown;
 use oroshi_words::Date;
 use serde::Deserialize;
 
-use crate::bench::program_without_secrets;
 use crate::interrupt::{self, Temporary};
 use crate::lab_live::LabLive;
 
@@ -79,7 +79,7 @@ pub(crate) fn measure(experiment: Experiment, output: &Path, shutdown: Shutdown)
     live.finish();
     let mut result = result?;
     for command in result.cells.iter_mut().flat_map(|cell| &mut cell.runs).filter_map(|run| run.command.as_mut()) {
-        command.words = program_without_secrets(std::mem::take(&mut command.words));
+        command.words = hidden::program(std::mem::take(&mut command.words));
     }
     Ok(result)
 }
@@ -216,7 +216,7 @@ fn stamp(unix_s: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab_text::sample;
+    use oroshi_report::sample::lab as sample;
 
     #[test]
     fn a_folder_carries_the_date() {

@@ -18,6 +18,12 @@ pub fn available_cpus() -> io::Result<CpuList> {
 }
 
 impl CpuList {
+    /// A list of one CPU.
+    #[must_use]
+    pub fn one(cpu: usize) -> Self {
+        CpuList(vec![cpu])
+    }
+
     /// Reads a list of CPUs that are available here. Where the kernel does not say which are, pinning will.
     ///
     /// # Errors

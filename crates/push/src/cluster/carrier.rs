@@ -19,6 +19,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::{Either, select};
 use oroshi_config::Secret;
 use oroshi_net::Shutdown;
+use oroshi_words::with_causes;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::{Notify, Semaphore};
@@ -570,18 +571,4 @@ impl Work {
             }
         }
     }
-}
-
-/// An error and what it came from, in one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }

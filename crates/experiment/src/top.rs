@@ -2,30 +2,28 @@
 
 use std::collections::BTreeSet;
 
+use oroshi_config::{Field, Table};
 use oroshi_lab::Metric;
 use oroshi_lab::plan::{Rules, Sweep};
 use oroshi_lab::template;
 use oroshi_net::CpuList;
 use oroshi_words::units;
 
-use super::document::{Table, Value};
-use super::machine::Machine;
-use super::server::timeout;
-use crate::child::only;
+use crate::machine::Machine;
 use crate::rules;
+use crate::server::timeout;
 
 /// CPUs for either side; `None`: wherever the kernel puts it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Cpus {
-    pub(super) server: Option<CpuList>,
-    pub(super) load: Option<CpuList>,
+pub(crate) struct Cpus {
+    pub(crate) server: Option<CpuList>,
+    pub(crate) load: Option<CpuList>,
 }
 
 /// What is compared.
-pub(super) fn metrics(value: &Value<'_, '_>) -> Vec<Metric> {
+pub(crate) fn metrics(value: &Field<'_>) -> Vec<Metric> {
     let mut metrics = Vec::new();
-    let elements = if value.is_array() { value.elements().unwrap_or_default() } else { vec![value.clone()] };
-    for element in elements {
+    for element in value.each() {
         match element.read(str::parse::<Metric>) {
             Some(metric) if metrics.contains(&metric) => element.wrong(format!("`{metric}` stands here twice")),
             metric => metrics.extend(metric),
@@ -35,12 +33,12 @@ pub(super) fn metrics(value: &Value<'_, '_>) -> Vec<Metric> {
 }
 
 /// How often, and when it is enough.
-pub(super) fn rules(root: &Table<'_, '_>) -> Rules {
+pub(crate) fn rules(root: &Table<'_>) -> Rules {
     let usual = Rules::default();
-    let share = |key| root.get(key).and_then(|value| value.read(rules::share));
+    let share = |key| root.read(key, rules::share);
     let (min_blocks, max_blocks) =
-        root.get("blocks").and_then(|value| value.read(rules::blocks)).unwrap_or((usual.min_blocks, usual.max_blocks));
-    let blocks_per_start = root.get("blocks-per-start").and_then(|value| value.read(rules::blocks_per_start));
+        root.read("blocks", rules::blocks).unwrap_or((usual.min_blocks, usual.max_blocks));
+    let blocks_per_start = root.read("blocks-per-start", rules::blocks_per_start);
     let any_answers = root.get("any-answers").and_then(|value| {
         let switch = value.switch();
         if switch.is_none() {
@@ -48,7 +46,6 @@ pub(super) fn rules(root: &Table<'_, '_>) -> Rules {
         }
         switch
     });
-    let processes = root.get("processes").and_then(|value| value.texts()).unwrap_or_default();
     Rules {
         smallest_effect: share("smallest-effect").unwrap_or(usual.smallest_effect),
         precision: share("precision").unwrap_or(usual.precision),
@@ -56,22 +53,22 @@ pub(super) fn rules(root: &Table<'_, '_>) -> Rules {
         max_blocks,
         max_time: root.get("max-time").and_then(|value| timeout(&value)),
         blocks_per_start: blocks_per_start.unwrap_or(usual.blocks_per_start),
-        disturbed: root.get("disturbed").and_then(|value| value.read(rules::disturbed)).unwrap_or(usual.disturbed),
+        disturbed: root.read("disturbed", rules::disturbed).unwrap_or(usual.disturbed),
         any_answers: any_answers.unwrap_or(usual.any_answers),
-        processes,
-        seed: root.get("seed").and_then(|value| value.read(units::parse_count)).unwrap_or(usual.seed),
+        processes: root.texts("processes"),
+        seed: root.read("seed", units::parse_count).unwrap_or(usual.seed),
     }
 }
 
 /// What is swept over.
-pub(super) fn sweep(table: &Table<'_, '_>) -> Option<Sweep> {
+pub(crate) fn sweep(table: &Table<'_>) -> Option<Sweep> {
     let name = table.required("name", "the name that stands for the value: name = \"connections\"");
     let values = table.get("values").map(|value| value.texts());
     if values.is_none() {
         table.wrong("`values` is missing: expected what is swept over, as in values = [10, 100, 1000]");
     }
-    let label = table.get("label").and_then(|value| value.text());
-    table.finish(|_| None);
+    let label = table.text("label");
+    table.finish();
     let (name, values) = (name?, values??);
     let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     let taken = template::is_place(&name) || ["dir", "oroshi", "url"].contains(&name.as_str());
@@ -89,10 +86,11 @@ pub(super) fn sweep(table: &Table<'_, '_>) -> Option<Sweep> {
 }
 
 /// Two CPUs on different cores where there are such, unless the file says otherwise.
-pub(super) fn cpus(root: &Table<'_, '_>, machine: &Machine) -> Cpus {
+pub(crate) fn cpus(root: &Table<'_>, machine: &Machine) -> Cpus {
     let Some(value) = root.get("cpus") else {
-        let apart = machine.apart;
-        return Cpus { load: apart.and_then(|cpus| only(cpus.0)), server: apart.and_then(|cpus| only(cpus.1)) };
+        let apart = machine.apart.map(|(load, server)| (CpuList::one(load), CpuList::one(server)));
+        let (load, server) = apart.unzip();
+        return Cpus { server, load };
     };
     if !value.is_table() {
         if value.text().is_some_and(|text| text != "any") {
@@ -103,7 +101,7 @@ pub(super) fn cpus(root: &Table<'_, '_>, machine: &Machine) -> Cpus {
     let Some(table) = value.table() else { return Cpus::default() };
     let list = |key| {
         let value = table.get(key)?;
-        let text = value.text().filter(|text| text != "any")?;
+        let text = value.text().filter(|text| *text != "any")?;
         let list = value.read(|_| text.parse::<CpuList>())?;
         let missing = list.iter().find(|cpu| machine.cpus.as_ref().is_some_and(|there| !there.contains(*cpu)));
         if let (Some(cpu), Some(there)) = (missing, &machine.cpus) {
@@ -112,6 +110,6 @@ pub(super) fn cpus(root: &Table<'_, '_>, machine: &Machine) -> Cpus {
         Some(list)
     };
     let cpus = Cpus { server: list("server"), load: list("load") };
-    table.finish(|_| None);
+    table.finish();
     cpus
 }

@@ -4,41 +4,47 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use oroshi_config::{Field, Table};
 use oroshi_lab::plan::{Ready, Server, Stop};
 use oroshi_lab::template::{self, Values};
 use oroshi_words::{nearest, units};
 use regex_lite::Regex;
 
-use super::document::{Table, Value};
-use super::machine::{Machine, Program};
+use crate::keys::LoadKeys;
+use crate::machine::{Machine, Program};
+use crate::point::Point;
 use crate::rules;
 
 /// What is known while texts are read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Surroundings<'s> {
-    pub(super) machine: &'s Machine,
+pub(crate) struct Surroundings<'s> {
+    pub(crate) machine: &'s Machine,
     /// Where relative paths begin: the file's folder. `None`: the experiment is built in.
-    pub(super) folder: Option<&'s Path>,
+    pub(crate) folder: Option<&'s Path>,
     /// What stands for itself in every text, so that texts can be tried: `oroshi`, CPUs.
-    pub(super) always: &'s Values,
+    pub(crate) always: &'s Values,
+    /// The point of the sweep that is being read.
+    pub(crate) point: &'s Point,
+    /// The parser of a load's keys.
+    pub(crate) keys: &'s dyn LoadKeys,
 }
 
 /// A server as it was described.
 #[derive(Clone, Debug)]
-pub(super) struct Described {
+pub(crate) struct Described {
     /// With no [`Ready::Answers`] of its own, the variants' URLs are still to be put there.
-    pub(super) server: Server,
+    pub(crate) server: Server,
     /// Why it cannot be started here.
-    pub(super) lacks: Option<String>,
+    pub(crate) lacks: Option<String>,
     /// What else must be there.
-    pub(super) requires: Vec<String>,
+    pub(crate) requires: Vec<String>,
     /// Names that URLs may use, each with a value to try them with; `None`: what it listens at is not understood.
-    pub(super) names: Option<Values>,
+    pub(crate) names: Option<Values>,
 }
 
 impl Described {
     /// One of which nothing is known but its name.
-    pub(super) fn unknown(name: &str) -> Self {
+    pub(crate) fn unknown(name: &str) -> Self {
         let server = Server {
             name: name.to_owned(),
             start: Vec::new(),
@@ -63,9 +69,9 @@ const READY_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The server's keys of a table; `None` if it has none of them. `shared`: files that all servers have, unless they have their own.
-pub(super) fn describe<'d, 't>(
-    table: &Table<'d, 't>,
-    shared: Option<&Value<'d, 't>>,
+pub(crate) fn describe<'d>(
+    table: &Table<'d>,
+    shared: Option<&Field<'d>>,
     name: &str,
     around: Surroundings<'_>,
 ) -> Option<Described> {
@@ -106,7 +112,7 @@ pub(super) fn describe<'d, 't>(
         teardown,
         ready: ready.unwrap_or_else(|| Ready::Answers(Vec::new())),
         ready_timeout: table.get("ready-timeout").and_then(|value| timeout(&value)).unwrap_or(READY_TIMEOUT),
-        stop: table.get("stop").and_then(|value| value.read(read_stop)).unwrap_or_default(),
+        stop: table.read("stop", read_stop).unwrap_or_default(),
         stop_timeout: table.get("stop-timeout").and_then(|value| timeout(&value)).unwrap_or(STOP_TIMEOUT),
     };
     let lacks = find_program(&mut server.start, &server.env, around.machine);
@@ -114,13 +120,13 @@ pub(super) fn describe<'d, 't>(
 }
 
 /// What a table says must be there.
-pub(super) fn requires(table: &Table<'_, '_>) -> Vec<String> {
-    table.get("requires").and_then(|value| value.texts()).unwrap_or_default()
+pub(crate) fn requires(table: &Table<'_>) -> Vec<String> {
+    table.texts("requires")
 }
 
 /// Why a command's program cannot be found, with these variables set for it. Where it is found but not by its name, the path
 /// takes its place.
-pub(super) fn find_program(words: &mut [String], env: &[(String, String)], machine: &Machine) -> Option<String> {
+pub(crate) fn find_program(words: &mut [String], env: &[(String, String)], machine: &Machine) -> Option<String> {
     let program = words.first_mut().filter(|program| !program.contains('/') && !program.contains("{{"))?;
     let path = env.iter().rev().find(|variable| variable.0 == "PATH").map(|variable| variable.1.as_str());
     match machine.program(program, path) {
@@ -134,8 +140,8 @@ pub(super) fn find_program(words: &mut [String], env: &[(String, String)], machi
 }
 
 /// A command: a text that is split as a shell would, or its words.
-pub(super) fn words(value: &Value<'_, '_>) -> Option<Vec<String>> {
-    let words = if value.is_array() { value.texts()? } else { value.read(rules::words)? };
+pub(crate) fn words(value: &Field<'_>) -> Option<Vec<String>> {
+    let words = if value.is_list() { value.texts()? } else { value.read(rules::words)? };
     if words.first().is_none_or(|program| program.trim().is_empty()) {
         value.wrong("the command is empty: expected a program and its arguments");
         return None;
@@ -144,7 +150,7 @@ pub(super) fn words(value: &Value<'_, '_>) -> Option<Vec<String>> {
 }
 
 /// A command for people: quoted where a shell would need it, braces apart.
-pub(super) fn shown(words: &[String]) -> String {
+pub(crate) fn shown(words: &[String]) -> String {
     let quoted = |word: &String| match shell_words::quote(&word.replace(['{', '}'], "")) {
         plain if plain.starts_with('\'') => shell_words::quote(word).into_owned(),
         _ => word.clone(),
@@ -153,24 +159,23 @@ pub(super) fn shown(words: &[String]) -> String {
 }
 
 /// Variables for a process.
-pub(super) fn variables<'d, 't>(value: &Value<'d, 't>, texts: &mut Texts<'d, 't>) -> Vec<(String, String)> {
+pub(crate) fn variables<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<(String, String)> {
     let mut variables = Vec::new();
-    for (name, value) in value.table().map(|table| table.entries()).unwrap_or_default() {
+    for (name, value) in value.table().iter().flat_map(Table::fields) {
         if name.is_empty() || name.contains(['=', '\0']) {
             value.wrong(format!("`{name}` is no name of a variable"));
-        } else if let Some(text) = value.text() {
+        } else if let Some(text) = value.text().map(str::to_owned) {
             texts.add(&value, [&text]);
-            variables.push((name, text));
+            variables.push((name.to_owned(), text));
         }
     }
     variables
 }
 
 /// One or several commands, each of which may stand as a text or as words.
-fn commands<'d, 't>(value: &Value<'d, 't>, texts: &mut Texts<'d, 't>) -> Vec<Vec<String>> {
-    let commands = if value.is_array() { value.elements().unwrap_or_default() } else { vec![value.clone()] };
+fn commands<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<Vec<String>> {
     let mut found = Vec::new();
-    for command in commands {
+    for command in value.each() {
         if let Some(words) = words(&command) {
             texts.add(&command, &words);
             found.push(words);
@@ -180,15 +185,15 @@ fn commands<'d, 't>(value: &Value<'d, 't>, texts: &mut Texts<'d, 't>) -> Vec<Vec
 }
 
 /// Adds the files of a table, but for those that are there already.
-fn files<'d, 't>(
-    value: &Value<'d, 't>,
+fn files<'d>(
+    value: &Field<'d>,
     around: Surroundings<'_>,
-    texts: &mut Texts<'d, 't>,
+    texts: &mut Texts<'d>,
     files: &mut Vec<(String, String)>,
 ) {
     let own = files.len();
-    for (path, value) in value.table().map(|table| table.entries()).unwrap_or_default() {
-        let inside = Path::new(&path).components().all(|part| matches!(part, Component::Normal(_)));
+    for (path, value) in value.table().iter().flat_map(Table::fields) {
+        let inside = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
         if path.is_empty() || !inside {
             value.wrong(format!(
                 "`{path}` leads out of the server's folder: expected a relative path, as in conf/app.conf"
@@ -199,25 +204,25 @@ fn files<'d, 't>(
         }
         let content = match value.is_table() {
             true => value.table().and_then(|table| template_file(&table, around)),
-            false => value.text(),
+            false => value.text().map(str::to_owned),
         };
         if let Some(content) = content {
             texts.add(&value, [&content]);
-            files.push((path, content));
+            files.push((path.to_owned(), content));
         }
     }
 }
 
-fn template_file(table: &Table<'_, '_>, around: Surroundings<'_>) -> Option<String> {
+fn template_file(table: &Table<'_>, around: Surroundings<'_>) -> Option<String> {
     let value = table.get("template");
-    table.finish(|_| None);
+    table.finish();
     let Some(value) = value else {
         table.wrong("`template` is missing: expected the path of a file, or the content as a text");
         return None;
     };
     let path = beside(&value, around)?;
     match std::fs::read_to_string(&path) {
-        Ok(text) => value.fill(&text),
+        Ok(text) => Some(around.point.fill(&text)),
         Err(error) => {
             value.wrong(format!("{} cannot be read: {error}", path.display()));
             None
@@ -226,7 +231,7 @@ fn template_file(table: &Table<'_, '_>, around: Surroundings<'_>) -> Option<Stri
 }
 
 /// A path that begins where the experiment's file is.
-pub(super) fn beside(value: &Value<'_, '_>, around: Surroundings<'_>) -> Option<PathBuf> {
+pub(crate) fn beside(value: &Field<'_>, around: Surroundings<'_>) -> Option<PathBuf> {
     let path = PathBuf::from(value.text()?);
     if path.is_relative() && around.folder.is_none() {
         value.wrong("a built-in experiment has no folder: expected an absolute path");
@@ -235,7 +240,7 @@ pub(super) fn beside(value: &Value<'_, '_>, around: Surroundings<'_>) -> Option<
     Some(around.folder.map(|folder| folder.join(&path)).unwrap_or(path))
 }
 
-fn folder(value: &Value<'_, '_>, around: Surroundings<'_>) -> Option<PathBuf> {
+fn folder(value: &Field<'_>, around: Surroundings<'_>) -> Option<PathBuf> {
     let path = beside(value, around)?;
     match path.canonicalize() {
         Ok(path) if path.is_dir() => Some(path),
@@ -246,7 +251,7 @@ fn folder(value: &Value<'_, '_>, around: Surroundings<'_>) -> Option<PathBuf> {
     }
 }
 
-fn ready<'d, 't>(value: &Value<'d, 't>, texts: &mut Texts<'d, 't>) -> Option<Ready> {
+fn ready<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Option<Ready> {
     if !value.is_table() {
         let urls = value.texts()?;
         texts.add(value, &urls);
@@ -254,7 +259,7 @@ fn ready<'d, 't>(value: &Value<'d, 't>, texts: &mut Texts<'d, 't>) -> Option<Rea
     }
     let table = value.table()?;
     let line = table.get("line");
-    table.finish(|_| None);
+    table.finish();
     if line.is_none() {
         table.wrong("`line` is missing: expected a regular expression for a line that the server writes");
     }
@@ -262,7 +267,7 @@ fn ready<'d, 't>(value: &Value<'d, 't>, texts: &mut Texts<'d, 't>) -> Option<Rea
 }
 
 /// A time that is not zero.
-pub(super) fn timeout(value: &Value<'_, '_>) -> Option<Duration> {
+pub(crate) fn timeout(value: &Field<'_>) -> Option<Duration> {
     value.read(|text| match units::parse_time(text)? {
         Duration::ZERO => Err("it is 0: expected a time such as 10s".to_owned()),
         time => Ok(time),
@@ -290,10 +295,10 @@ fn read_stop(text: &str) -> Result<Stop, String> {
 
 /// Texts with placeholders, collected so that each can be tried once all names are known.
 #[derive(Debug, Default)]
-pub(super) struct Texts<'d, 't>(Vec<(Value<'d, 't>, String)>);
+pub(crate) struct Texts<'d>(Vec<(Field<'d>, String)>);
 
-impl<'d, 't> Texts<'d, 't> {
-    pub(super) fn add<'a>(&mut self, value: &Value<'d, 't>, texts: impl IntoIterator<Item = &'a String>) {
+impl<'d> Texts<'d> {
+    pub(crate) fn add<'a>(&mut self, value: &Field<'d>, texts: impl IntoIterator<Item = &'a String>) {
         self.0.extend(texts.into_iter().map(|text| (value.clone(), text.clone())));
     }
 
@@ -310,7 +315,7 @@ impl<'d, 't> Texts<'d, 't> {
     }
 
     /// Tries them.
-    pub(super) fn check(&self, names: &Values) {
+    pub(crate) fn check(&self, names: &Values) {
         for (value, text) in &self.0 {
             tried(value, text, names);
         }
@@ -318,6 +323,6 @@ impl<'d, 't> Texts<'d, 't> {
 }
 
 /// A text with something in the place of each name; what is wrong with it is said.
-pub(super) fn tried(value: &Value<'_, '_>, text: &str, names: &Values) -> Option<String> {
+pub(crate) fn tried(value: &Field<'_>, text: &str, names: &Values) -> Option<String> {
     template::fill(text, names).map_err(|error| value.wrong(error.to_string())).ok()
 }

@@ -9,11 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use oroshi_net::{CpuList, Shutdown, available_cpus};
+use oroshi_net::{CpuList, Shutdown, available_cpus, two_cpus};
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, Signal, kill_process_group};
-
-use crate::child::two_cpus;
 
 /// Where servers live on systems whose users do not have these folders in their PATH.
 const SERVERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -24,12 +22,12 @@ const MOST_SAID: usize = 16 * 1024;
 
 /// What an experiment may need.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub struct Machine {
     path: Vec<PathBuf>,
     /// CPUs that this process may use; `None`: unknown.
-    pub(super) cpus: Option<CpuList>,
+    pub cpus: Option<CpuList>,
     /// Two of them on different cores: one for the load, one for the servers.
-    pub(super) apart: Option<(usize, usize)>,
+    pub apart: Option<(usize, usize)>,
     /// Required commands are run, until this is requested; `None`: nothing is run.
     tries: Option<Shutdown>,
     /// Commands that are required, and why they failed if they were tried and did.
@@ -38,7 +36,7 @@ pub(super) struct Machine {
 
 /// A program that was looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Program {
+pub(crate) enum Program {
     /// It is found by its name.
     Named,
     /// It is here, where a search by name does not look.
@@ -49,7 +47,8 @@ pub(super) enum Program {
 
 impl Machine {
     /// This one, of which is known what can be found without running anything.
-    pub(super) fn this() -> Self {
+    #[must_use]
+    pub fn this() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Self {
             path: std::env::split_paths(&path).collect(),
@@ -61,17 +60,19 @@ impl Machine {
     }
 
     /// This one, on which commands that are required are run, until `shutdown` is requested.
-    pub(super) fn tried_out(shutdown: Shutdown) -> Self {
+    #[must_use]
+    pub fn tried_out(shutdown: Shutdown) -> Self {
         Self { tries: Some(shutdown), ..Self::this() }
     }
 
     /// Commands that are required and were not run.
-    pub(super) fn untried(&self) -> Vec<String> {
+    #[must_use]
+    pub fn untried(&self) -> Vec<String> {
         if self.tries.is_some() { Vec::new() } else { self.commands.borrow().keys().cloned().collect() }
     }
 
     /// Looks for a program by its name. `path`: the variable PATH that its process is given, if not that of this one.
-    pub(super) fn program(&self, name: &str, path: Option<&str>) -> Program {
+    pub(crate) fn program(&self, name: &str, path: Option<&str>) -> Program {
         let own = path.map(|path| std::env::split_paths(path).collect::<Vec<_>>());
         let folders = own.as_ref().unwrap_or(&self.path);
         // Where folders with placeholders, and relative ones, will be is not known yet.
@@ -85,7 +86,7 @@ impl Machine {
 
     /// Why something that is required is not there: `nginx is not installed`. Several words are a command that must succeed, which
     /// is only known where it is tried.
-    pub(super) fn lacks(&self, requirement: &str) -> Option<String> {
+    pub(crate) fn lacks(&self, requirement: &str) -> Option<String> {
         let words = shell_words::split(requirement).unwrap_or_default();
         let program = words.first()?;
         let found = program.contains('/') && is_program(Path::new(program));

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use oroshi_lab::plan::{Cell, Experiment, Ready, Variant};
 use oroshi_net::CpuList;
+use oroshi_report::paint::Paint;
+use oroshi_report::table::wrap;
 use oroshi_words::units::{self, plural};
 
-use super::Error;
-use super::experiment::Reading;
-use super::find::Found;
-use super::server::shown;
-use crate::paint::Paint;
-use crate::table::wrap;
+use crate::experiment::{Reading, Unreadable};
+use crate::find::Found;
+use crate::server::shown;
 
 /// No line is longer, but for those that cannot be broken.
 const WIDTH: usize = 100;
@@ -19,7 +18,8 @@ const WIDTH: usize = 100;
 const NAME: usize = 10;
 
 /// What an experiment would do. `untried`: commands that must succeed for it.
-pub(super) fn check(file: &str, reading: &Reading, untried: &[String], paint: Paint) -> String {
+#[must_use]
+pub fn check(file: &str, reading: &Reading, untried: &[String], paint: Paint) -> String {
     let experiment = &reading.experiment;
     let mut text = paint.bold(&experiment.title) + "\n";
     if !experiment.question.is_empty() {
@@ -73,7 +73,8 @@ pub(super) fn check(file: &str, reading: &Reading, untried: &[String], paint: Pa
 }
 
 /// Experiments, each with what it is about, or how much is wrong with it.
-pub(super) fn list(entries: impl Iterator<Item = (Found, Result<Reading, Error>)>, paint: Paint) -> String {
+#[must_use]
+pub fn list(entries: impl Iterator<Item = (Found, Result<Reading, Unreadable>)>, paint: Paint) -> String {
     let mut rows = Vec::new();
     for (found, reading) in entries {
         let place = found.path.as_ref().map_or_else(|| "built in".into(), |path| path.display().to_string());
@@ -82,12 +83,12 @@ pub(super) fn list(entries: impl Iterator<Item = (Found, Result<Reading, Error>)
                 paint.yellow(&format!("{} (nothing of it is installed)", experiment.title))
             }
             Ok(Reading { experiment, .. }) => experiment.title,
-            Err(Error::File { mistakes, .. }) => paint.red(&format!(
+            Err(Unreadable::File(mistakes)) => paint.red(&format!(
                 "{}: `oroshi lab check {}`",
                 plural(mistakes.len() as u64, "mistake"),
                 found.asked()
             )),
-            Err(error) => paint.red(&error.to_string()),
+            Err(Unreadable::Only(problem)) => paint.red(&problem),
         };
         rows.push(vec![found.name, place, about]);
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use oroshi_bench::{Draft, Load as Rhythm, subscribe};
+use oroshi_config::{Field, Table, hidden};
 use oroshi_lab::Metric;
 use oroshi_lab::metric::Unit;
 use oroshi_lab::plan::{Command, Figure, Load, Subscribe};
@@ -12,11 +13,10 @@ use oroshi_net::{ClientTlsOptions, Endpoint};
 use oroshi_words::units;
 use regex_lite::Regex;
 
-use super::document::{Table, Value};
-use super::flags::{self, Flags};
-use super::server::{Surroundings, Texts, find_program, shown, timeout, variables, words};
-use crate::bench::{load_words, program_without_secrets, subscribe_words};
+use crate::keys::{self, LoadKeys, Typed};
 use crate::rules;
+use crate::server::{Surroundings, Texts, find_program, shown, timeout, variables, words};
+use crate::words::{load_words, subscribe_words};
 
 /// Warm-up of a quick look.
 const QUICK_WARMUP: Duration = Duration::from_millis(100);
@@ -29,47 +29,47 @@ const SHARED_KEYS: [&str; 3] = ["connections", "duration", "warmup"];
 
 /// A load as it was described.
 #[derive(Clone, Debug)]
-pub(super) struct Described {
-    pub(super) load: Load,
+pub(crate) struct Described {
+    pub(crate) load: Load,
     /// What it is, for reports.
-    pub(super) words: String,
+    pub(crate) words: String,
     /// The rate, as a share of what the slowest variant can do.
-    pub(super) share: Option<f64>,
+    pub(crate) share: Option<f64>,
     /// Requests are due by a timetable.
-    pub(super) open: bool,
+    pub(crate) open: bool,
     /// How long a run takes, warm-up included, as far as that is known.
-    pub(super) run: Duration,
+    pub(crate) run: Duration,
     /// Why it cannot be made here.
-    pub(super) lacks: Option<String>,
+    pub(crate) lacks: Option<String>,
 }
 
 /// A key of a load.
 #[derive(Clone, Debug)]
-pub(super) struct Entry<'d, 't> {
-    pub(super) key: String,
-    pub(super) value: Value<'d, 't>,
+pub(crate) struct Entry<'d> {
+    pub(crate) key: String,
+    pub(crate) value: Field<'d>,
     /// It stands in the variant, and not in `[load]`.
     own: bool,
 }
 
 /// The load of a variant.
 #[derive(Debug)]
-pub(super) struct Keys<'d, 't>(Vec<Entry<'d, 't>>);
+pub(crate) struct Keys<'d>(Vec<Entry<'d>>);
 
-impl<'d, 't> Keys<'d, 't> {
+impl<'d> Keys<'d> {
     /// What all share, except where the variant says otherwise, or something that goes not with it.
-    pub(super) fn merge(shared: Option<&Table<'d, 't>>, own: Option<&Table<'d, 't>>) -> Self {
-        let entries = |table: Option<&Table<'d, 't>>, own| {
-            let entries = table.map(Table::entries).unwrap_or_default();
-            entries.into_iter().map(move |(key, value)| Entry { key, value, own }).collect::<Vec<_>>()
+    pub(crate) fn merge(shared: Option<&Table<'d>>, own: Option<&Table<'d>>, keys: &dyn LoadKeys) -> Self {
+        let entries = |table: Option<&Table<'d>>, own| {
+            let fields = table.into_iter().flat_map(Table::fields);
+            fields.map(|(key, value)| Entry { key: key.to_owned(), value, own }).collect::<Vec<_>>()
         };
         let (shared, own) = (entries(shared, false), entries(own, true));
-        let has = |entries: &[Entry<'_, '_>], keys: &[&str]| entries.iter().any(|e| keys.contains(&e.key.as_str()));
+        let has = |entries: &[Entry<'_>], keys: &[&str]| entries.iter().any(|e| keys.contains(&e.key.as_str()));
         // What all share may be about programs of which each variant has its own.
         let other_kind = has(&own, &["command"]) && !has(&shared, &["command"]) && !has(&shared, &COMMAND_ONLY);
-        let gives_way = |inherited: &Entry<'_, '_>| {
+        let gives_way = |inherited: &Entry<'_>| {
             let replaced =
-                own.iter().any(|o| o.key == inherited.key || flags::exclude_each_other(&o.key, &inherited.key));
+                own.iter().any(|o| o.key == inherited.key || keys.exclude_each_other(&o.key, &inherited.key));
             // There it is about our own requests, and not about how long a program takes.
             let other_timeout = inherited.key == "timeout" && other_kind;
             replaced || other_timeout
@@ -77,15 +77,15 @@ impl<'d, 't> Keys<'d, 't> {
         Self(shared.into_iter().filter(|entry| !gives_way(entry)).chain(own.iter().cloned()).collect())
     }
 
-    fn get(&self, key: &str) -> Option<&Value<'d, 't>> {
+    fn get(&self, key: &str) -> Option<&Field<'d>> {
         self.0.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
     /// Reads it. `names` are those that a program's words may hold, `urls` where requests go. `longest`: a quick look, whose runs
     /// take no longer.
-    pub(super) fn read(
+    pub(crate) fn read(
         &self,
-        variant: &Table<'d, 't>,
+        variant: &Table<'d>,
         urls: &[Endpoint],
         names: Option<&Values>,
         around: Surroundings<'_>,
@@ -100,7 +100,7 @@ impl<'d, 't> Keys<'d, 't> {
     /// Our own load.
     fn bench(
         &self,
-        variant: &Table<'d, 't>,
+        variant: &Table<'d>,
         urls: &[Endpoint],
         names: Option<&Values>,
         around: Surroundings<'_>,
@@ -110,12 +110,12 @@ impl<'d, 't> Keys<'d, 't> {
         for entry in foreign {
             entry.value.wrong(format!("`{}` is for a load that is a program: give its `command` as well", entry.key));
         }
-        let Flags { draft, share, subscribe } = flags::draft(&flags, names, around)?;
+        let Typed { draft, share, subscribe } = keys::draft(&flags, names, around)?;
         let draft = self.timed(draft, longest);
         if let Some(subscribe) = subscribe {
             let draft = subscribe::Draft { base: draft, ..subscribe };
-            flags::check_subscribe(&draft, urls, &flags, variant);
-            let url = |key| self.get(key).and_then(Value::text);
+            keys::check_subscribe(&draft, urls, &flags, variant);
+            let url = |key| self.get(key).and_then(Field::text).map(str::to_owned);
             return Some(Described {
                 words: subscribe_words(&draft),
                 share: None,
@@ -129,7 +129,7 @@ impl<'d, 't> Keys<'d, 't> {
                 lacks: None,
             });
         }
-        flags::check(&draft, urls, &flags, variant);
+        keys::check(&draft, urls, &flags, variant);
         Some(Described {
             words: load_words(&draft, share),
             share,
@@ -162,8 +162,8 @@ impl<'d, 't> Keys<'d, 't> {
     /// A program.
     fn command(
         &self,
-        command: &Value<'d, 't>,
-        variant: &Table<'d, 't>,
+        command: &Field<'d>,
+        variant: &Table<'d>,
         urls: &[Endpoint],
         names: Option<&Values>,
         around: Surroundings<'_>,
@@ -174,18 +174,18 @@ impl<'d, 't> Keys<'d, 't> {
             if COMMAND_KEYS.contains(&key) || SHARED_KEYS.contains(&key) {
                 continue;
             }
-            if flags::is_known(key) {
+            if around.keys.form(key).is_some() {
                 let place = if entry.own { "" } else { ", and this key into the loads of the other variants" };
                 entry.value.wrong(format!("the program in `command` does not follow it: put it into its words{place}"));
             } else {
-                flags::unknown(entry, &COMMAND_KEYS);
+                keys::unknown(entry, &COMMAND_KEYS, around.keys);
             }
         }
-        let shared: Vec<&Entry<'_, '_>> = self.0.iter().filter(|e| SHARED_KEYS.contains(&e.key.as_str())).collect();
-        let draft = self.timed(flags::draft(&shared, names, around)?.draft, longest);
+        let shared: Vec<&Entry<'_>> = self.0.iter().filter(|e| SHARED_KEYS.contains(&e.key.as_str())).collect();
+        let draft = self.timed(keys::draft(&shared, names, around)?.draft, longest);
         let warmup = warmup(&draft);
         if let Some(warmup) = &warmup {
-            flags::check(warmup, urls, &shared, variant);
+            keys::check(warmup, urls, &shared, variant);
         }
         let seconds = draft.duration.unwrap_or_default().as_secs_f64().ceil();
         let mut numbers = Values::default();
@@ -208,7 +208,7 @@ impl<'d, 't> Keys<'d, 't> {
         }
         let timeout = self.get("timeout").and_then(timeout);
         let lacks = find_program(&mut words, &env, around.machine);
-        let mut in_words = shown(&program_without_secrets(words.clone()));
+        let mut in_words = shown(&hidden::program(words.clone()));
         if let Some(time) = warmup.as_ref().and_then(|warmup| warmup.duration) {
             in_words += &format!(", after {} of warm-up", units::length(time.as_secs_f64()));
         }
@@ -243,12 +243,12 @@ impl<'d, 't> Keys<'d, 't> {
     }
 
     /// Says so if a program's output does not tell what is compared first.
-    pub(super) fn must_tell(&self, metric: Metric) {
+    pub(crate) fn must_tell(&self, metric: Metric) {
         let Some(command) = self.get("command") else { return };
         // One that is there and wrong has been told of.
         let has = |metric: Metric| {
-            let figures = self.get("figures").filter(|value| value.is_table()).and_then(Value::table);
-            figures.is_some_and(|table| table.entries().iter().any(|(name, _)| name == metric.name()))
+            let figures = self.get("figures").filter(|value| value.is_table()).and_then(Field::table);
+            figures.is_some_and(|table| table.fields().any(|(name, _)| name == metric.name()))
         };
         let wanted = match metric {
             Metric::Memory => return,
@@ -268,9 +268,9 @@ fn warmup(draft: &Draft) -> Option<Draft> {
     (!draft.warmup.is_zero()).then_some(warmup)
 }
 
-fn figures(value: &Value<'_, '_>) -> Vec<Figure> {
+fn figures(value: &Field<'_>) -> Vec<Figure> {
     let mut figures = Vec::new();
-    for (name, value) in value.table().map(|table| table.entries()).unwrap_or_default() {
+    for (name, value) in value.table().iter().flat_map(Table::fields) {
         let metric = name.parse::<Metric>().map_err(|error| value.wrong(error.to_string())).ok();
         if !value.is_table() {
             let usual = metric.map_or(1.0, |metric| usual_scale(metric.unit()));
@@ -283,7 +283,7 @@ fn figures(value: &Value<'_, '_>) -> Vec<Figure> {
         }
         let Some(table) = value.table() else { continue };
         let (found, unit) = (table.get("pattern"), table.get("unit"));
-        table.finish(|_| None);
+        table.finish();
         if found.is_none() {
             table.wrong("`pattern` is missing: expected a regular expression whose first group is the number");
         }
@@ -299,7 +299,7 @@ fn figures(value: &Value<'_, '_>) -> Vec<Figure> {
 }
 
 /// A regular expression with a group for the number.
-fn pattern(value: &Value<'_, '_>) -> Option<Regex> {
+fn pattern(value: &Field<'_>) -> Option<Regex> {
     value.read(|text| {
         let pattern = Regex::new(text).map_err(|error| format!("`{text}` is no regular expression: {error}"))?;
         match pattern.captures_len() {

@@ -1,12 +1,8 @@
 //! Text in columns and in lines.
 
-use std::io::IsTerminal;
-use std::os::fd::AsFd;
-
-use rustix::termios::tcgetwinsize;
-
 /// Rows of cells, the first column to the left and the others to the right, `indent` spaces before and two between.
-pub(crate) fn columns(indent: usize, rows: &[Vec<String>]) -> String {
+#[must_use]
+pub fn columns(indent: usize, rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width =
         |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max().unwrap_or(0);
@@ -29,23 +25,11 @@ pub(crate) fn columns(indent: usize, rows: &[Vec<String>]) -> String {
 }
 
 /// No line of a report is longer, but for those that cannot be broken.
-pub(crate) const WIDTH: usize = 110;
-/// In less there is no room for anything.
-const NARROWEST: usize = 40;
-
-/// How many characters a line of a report may have: as many as the terminal shows, where it is one, and as `COLUMNS` says elsewhere,
-/// but no more than [`WIDTH`].
-pub(crate) fn width(output: &(impl IsTerminal + AsFd)) -> usize {
-    let terminal =
-        if output.is_terminal() { tcgetwinsize(output).ok().map(|size| usize::from(size.ws_col)) } else { None };
-    let told = || std::env::var("COLUMNS").ok()?.parse().ok();
-    let width = terminal.filter(|columns| *columns > 0).or_else(told);
-    width.unwrap_or(WIDTH).clamp(NARROWEST, WIDTH)
-}
-
+pub const WIDTH: usize = 110;
 /// The same rows in at most `width` characters: as columns if they fit, else with rows and columns exchanged, else one value below the
 /// other. The first row is the head, the first column the names.
-pub(crate) fn fitted(rows: &[Vec<String>], width: usize) -> String {
+#[must_use]
+pub fn fitted(rows: &[Vec<String>], width: usize) -> String {
     let fits = |text: &str| text.lines().all(|line| line.chars().count() <= width);
     let straight = columns(0, rows);
     if fits(&straight) {
@@ -75,7 +59,8 @@ pub(crate) fn fitted(rows: &[Vec<String>], width: usize) -> String {
 }
 
 /// Lines of at most `width`, broken between words.
-pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+#[must_use]
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let last = lines.len() - 1;

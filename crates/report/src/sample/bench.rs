@@ -12,7 +12,8 @@ use oroshi_bench::{Bottleneck, Failure, Grade, Load, Record, Spacing};
 use oroshi_stats::Latency;
 
 /// Closed loop, 10 s, 100,000 requests whose times lie evenly between 50 us and 1.05 ms, a few errors.
-pub(crate) fn closed() -> Record {
+#[must_use]
+pub fn closed() -> Record {
     let even = |low: u64, step: u64| latency((0..100_000).map(|i| low + i * step));
     let points = (0..100).map(|i| PointRecord {
         at_s: i as f64 / 10.0,
@@ -95,7 +96,8 @@ pub(crate) fn closed() -> Record {
 }
 
 /// That of [`closed`] with what ab's report needs: a hundred of the requests were the first ones of their connections.
-pub(crate) fn ab() -> Record {
+#[must_use]
+pub fn ab() -> Record {
     let first = |i: u64| if i.is_multiple_of(1000) { 20_000 + i / 10 } else { 0 };
     let mut record = closed();
     record.answers = Answers {
@@ -114,7 +116,8 @@ pub(crate) fn ab() -> Record {
 }
 
 /// Open loop with a warm-up and idle connections, over a unix socket, that fell behind and was cut short.
-pub(crate) fn open() -> Record {
+#[must_use]
+pub fn open() -> Record {
     let stages = vec![oroshi_bench::Stage { duration: std::time::Duration::ZERO, rate: 1000.0 }];
     let mut record = closed();
     record.plan = PlanRecord {
@@ -146,7 +149,8 @@ pub(crate) fn open() -> Record {
 }
 
 /// A run in which nothing was ever answered.
-pub(crate) fn nothing() -> Record {
+#[must_use]
+pub fn nothing() -> Record {
     let empty = || ClockRecord::from(Latency::new());
     let mut record = closed();
     record.plan = plan(Load::Closed, 1, 2, 1.0);

@@ -8,38 +8,38 @@ use oroshi_words::nearest;
 
 /// The project's own questions.
 const BUILT_IN: [(&str, &str); 14] = [
-    ("concurrency", include_str!("../../../../experiments/concurrency.toml")),
-    ("gate-bodies", include_str!("../../../../experiments/gate-bodies.toml")),
-    ("gate-static", include_str!("../../../../experiments/gate-static.toml")),
-    ("generators", include_str!("../../../../experiments/generators.toml")),
-    ("http-clients", include_str!("../../../../experiments/http-clients.toml")),
-    ("keepalive", include_str!("../../../../experiments/keepalive.toml")),
-    ("push-fanout", include_str!("../../../../experiments/push-fanout.toml")),
-    ("push-rates", include_str!("../../../../experiments/push-rates.toml")),
-    ("push-send", include_str!("../../../../experiments/push-send.toml")),
-    ("rack-behind-nginx", include_str!("../../../../experiments/rack-behind-nginx.toml")),
-    ("rack-requests", include_str!("../../../../experiments/rack-requests.toml")),
-    ("rack-servers", include_str!("../../../../experiments/rack-servers.toml")),
-    ("route-reuse", include_str!("../../../../experiments/route-reuse.toml")),
-    ("unix-or-tcp", include_str!("../../../../experiments/unix-or-tcp.toml")),
+    ("concurrency", include_str!("../../../experiments/concurrency.toml")),
+    ("gate-bodies", include_str!("../../../experiments/gate-bodies.toml")),
+    ("gate-static", include_str!("../../../experiments/gate-static.toml")),
+    ("generators", include_str!("../../../experiments/generators.toml")),
+    ("http-clients", include_str!("../../../experiments/http-clients.toml")),
+    ("keepalive", include_str!("../../../experiments/keepalive.toml")),
+    ("push-fanout", include_str!("../../../experiments/push-fanout.toml")),
+    ("push-rates", include_str!("../../../experiments/push-rates.toml")),
+    ("push-send", include_str!("../../../experiments/push-send.toml")),
+    ("rack-behind-nginx", include_str!("../../../experiments/rack-behind-nginx.toml")),
+    ("rack-requests", include_str!("../../../experiments/rack-requests.toml")),
+    ("rack-servers", include_str!("../../../experiments/rack-servers.toml")),
+    ("route-reuse", include_str!("../../../experiments/route-reuse.toml")),
+    ("unix-or-tcp", include_str!("../../../experiments/unix-or-tcp.toml")),
 ];
 /// Where an experiment is looked for by its name.
 const FOLDER: &str = "experiments";
 
 /// An experiment that was found.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub struct Found {
     /// Its short name.
-    pub(super) name: String,
+    pub name: String,
     /// Its file; `None`: it is built in.
-    pub(super) path: Option<PathBuf>,
+    pub path: Option<PathBuf>,
     /// What is in it.
-    pub(super) text: String,
+    pub text: String,
 }
 
 /// Why there is no such experiment.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FindError {
+pub enum FindError {
     /// Correct the name, or write the file.
     #[error("no experiment is called `{name}`: {hint}")]
     Unknown {
@@ -60,17 +60,20 @@ pub(crate) enum FindError {
 
 impl Found {
     /// The file as it is called in messages.
-    pub(super) fn shown(&self) -> String {
+    #[must_use]
+    pub fn shown(&self) -> String {
         self.path.as_ref().map_or_else(|| format!("{} (built in)", self.name), |path| path.display().to_string())
     }
 
     /// What finds it again.
-    pub(super) fn asked(&self) -> String {
+    #[must_use]
+    pub fn asked(&self) -> String {
         self.path.as_ref().map_or_else(|| self.name.clone(), |path| path.display().to_string())
     }
 
     /// The folder that relative paths begin at.
-    pub(super) fn folder(&self) -> Option<PathBuf> {
+    #[must_use]
+    pub fn folder(&self) -> Option<PathBuf> {
         let folder = self.path.as_ref()?.parent()?;
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         // A server's working folder is another one than ours.
@@ -86,7 +89,10 @@ impl Found {
 }
 
 /// The experiment of a file, or of a name.
-pub(super) fn find(asked: &str) -> Result<Found, FindError> {
+///
+/// # Errors
+/// When there is no such experiment, or its file cannot be read.
+pub fn find(asked: &str) -> Result<Found, FindError> {
     if asked.contains('/') || Path::new(asked).extension().is_some_and(|ending| ending == "toml") {
         return Found::at(asked.into());
     }
@@ -106,7 +112,10 @@ pub(super) fn find(asked: &str) -> Result<Found, FindError> {
 }
 
 /// The experiments of a folder, by name. Without one: those of ./experiments, if there is such a folder, and those built in.
-pub(super) fn all(folder: Option<&Path>) -> Result<Vec<Found>, FindError> {
+///
+/// # Errors
+/// When the folder, or a file in it, cannot be read.
+pub fn all(folder: Option<&Path>) -> Result<Vec<Found>, FindError> {
     let mut found = match folder {
         Some(folder) => within(folder)?,
         None if Path::new(FOLDER).is_dir() => within(Path::new(FOLDER))?,

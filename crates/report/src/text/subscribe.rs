@@ -2,14 +2,15 @@
 
 use oroshi_bench::subscribe::Record;
 use oroshi_bench::watch::ServerUsage;
-use oroshi_report::words::{machine, processes, push as words, quantile};
 use oroshi_words::units;
 
-use crate::bench::text::{NAME, Page, SHOWN};
+use super::bench::{NAME, Page, SHOWN};
 use crate::paint::Paint;
+use crate::words::{machine, processes, push as words, quantile};
 
 /// Writes the report, in lines of at most `width` characters.
-pub(super) fn report(record: &Record, paint: Paint, width: usize) -> String {
+#[must_use]
+pub fn subscribe(record: &Record, paint: Paint, width: usize) -> String {
     let mut page = Page { text: String::new(), paint, width };
     let alarm = words::alarm(record);
     if let Some(alarm) = &alarm {

@@ -5,18 +5,15 @@
 
 mod tables;
 
-#[cfg(test)]
-pub(crate) mod sample;
-
 use oroshi_lab::LabResult;
 use oroshi_lab::result::{CellResult, Comparison, Ended, VariantResult};
 use oroshi_stats::compare::Verdict;
 use oroshi_words::units::{self, plural};
 
-use crate::bench::machine;
 use crate::paint::Paint;
 use crate::table::wrap;
-pub(crate) use tables::{Table, grouped_reasons};
+use crate::words::machine;
+pub(super) use tables::{Table, grouped_reasons};
 
 /// No line is longer, but for those that cannot be broken.
 const WIDTH: usize = 100;
@@ -26,7 +23,8 @@ const NAME: usize = 10;
 const OUTPUT_LINES: usize = 8;
 
 /// Writes the report.
-pub(crate) fn report(result: &LabResult, paint: Paint) -> String {
+#[must_use]
+pub fn lab(result: &LabResult, paint: Paint) -> String {
     let mut page = Page { text: String::new(), result, paint };
     page.head();
     if let (None, [only]) = (&result.sweep, result.cells.as_slice()) {
@@ -54,12 +52,13 @@ pub(crate) fn report(result: &LabResult, paint: Paint) -> String {
 }
 
 /// A share as it was asked for: `2 %`, `2.5 %`.
-pub(crate) fn asked(share: f64) -> String {
+#[must_use]
+pub fn asked(share: f64) -> String {
     units::percent(share).replace(".0 %", " %")
 }
 
 /// A verdict in the colour it has for `variant`.
-pub(crate) fn in_colour(paint: Paint, verdict: Verdict, text: &str) -> String {
+pub(super) fn in_colour(paint: Paint, verdict: Verdict, text: &str) -> String {
     match verdict {
         Verdict::Faster => paint.green(text),
         Verdict::Slower => paint.red(text),
@@ -317,24 +316,25 @@ fn pair(cell: &CellResult, comparison: &Comparison) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::lab as sample;
 
     #[test]
     fn two_commands() {
-        let text = report(&sample::two(), Paint::PLAIN);
-        assert_eq!(text, include_str!("lab_text/golden/two.txt"), "\n{text}");
+        let text = lab(&sample::two(), Paint::PLAIN);
+        assert_eq!(text, include_str!("golden/two.txt"), "\n{text}");
     }
 
     #[test]
     fn groups_begin_with_a_summary() {
-        let text = report(&sample::groups(), Paint::PLAIN);
-        assert_eq!(text, include_str!("lab_text/golden/groups.txt"), "\n{text}");
+        let text = lab(&sample::groups(), Paint::PLAIN);
+        assert_eq!(text, include_str!("golden/groups.txt"), "\n{text}");
     }
 
     #[test]
     fn a_sweep_is_a_table_per_metric() {
-        let text = report(&sample::sweep(2), Paint::PLAIN);
-        assert_eq!(text, include_str!("lab_text/golden/sweep.txt"), "\n{text}");
-        let text = report(&sample::sweep(4), Paint::PLAIN);
+        let text = lab(&sample::sweep(2), Paint::PLAIN);
+        assert_eq!(text, include_str!("golden/sweep.txt"), "\n{text}");
+        let text = lab(&sample::sweep(4), Paint::PLAIN);
         for name in ["unix / tcp", "abstract / tcp", "tls / tcp", "x 1.333 ±2.0 %  equivalent"] {
             assert!(text.contains(name), "{name}: {text}");
         }
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn what_failed_is_said_with_its_last_words_and_so_is_what_was_left_out() {
-        let text = report(&sample::many(), Paint::PLAIN);
+        let text = lab(&sample::many(), Paint::PLAIN);
         for words in [
             "Failed    hey, in block 3: it ended by signal SEGV",
             "          | goroutine 12 [running]: main.main()",
@@ -363,9 +363,9 @@ mod tests {
         let samples =
             [sample::two(), sample::many(), sample::groups(), sample::sweep(1), sample::sweep(2), sample::sweep(4)];
         for result in samples {
-            let plain = report(&result, Paint::PLAIN);
+            let plain = lab(&result, Paint::PLAIN);
             assert!(plain.lines().all(|line| line.chars().count() <= WIDTH), "{plain}");
-            let mut coloured = report(&result, Paint::COLOURED);
+            let mut coloured = lab(&result, Paint::COLOURED);
             assert_ne!(coloured, plain);
             for code in ["\x1b[1m", "\x1b[2m", "\x1b[1;31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"] {
                 coloured = coloured.replace(code, "");
@@ -381,7 +381,7 @@ mod tests {
         cell.repeated = 2;
         cell.comparisons[0].verdict = Verdict::Disturbed;
         cell.comparisons[0].words = "disturbed: no verdict on requests/s".into();
-        let text = report(&result, Paint::COLOURED);
+        let text = lab(&result, Paint::COLOURED);
         assert!(text.contains("\x1b[33mdisturbed: no verdict on requests/s"), "{text}");
         assert!(text.contains("\x1b[33mdisturbed\x1b[0m") && text.contains("x 1.171"), "{text}");
         assert!(text.contains("2 made anew, as the machine was disturbed"), "{text}");
@@ -390,9 +390,9 @@ mod tests {
     #[test]
     fn what_ended_early_or_was_a_quick_look_says_so() {
         let result = LabResult { cut_short: true, quick: true, ..sample::two() };
-        let text = report(&result, Paint::PLAIN);
+        let text = lab(&result, Paint::PLAIN);
         assert!(text.contains("Ended early") && text.contains("A quick look"), "{text}");
         let nothing = LabResult { cells: Vec::new(), ..sample::two() };
-        assert!(!report(&nothing, Paint::PLAIN).contains("18446744073709551615"));
+        assert!(!lab(&nothing, Paint::PLAIN).contains("18446744073709551615"));
     }
 }

@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// When it is none, in words.
-pub(crate) fn share(text: &str) -> Result<f64, String> {
+pub fn share(text: &str) -> Result<f64, String> {
     match units::parse_percent(text)? {
         share if share > 0.0 && share < 1.0 => Ok(share),
         _ => Err(format!("`{text}`: expected more than 0 % and less than 100 %")),
@@ -27,7 +27,7 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// When it is none, in words.
-pub(crate) fn disturbed(text: &str) -> Result<f64, String> {
+pub fn disturbed(text: &str) -> Result<f64, String> {
     match units::parse_percent(text)? {
         share if (0.0..=1.0).contains(&share) => Ok(share),
         _ => Err(format!("`{text}`: expected a share of the runs, from 0% (none may be disturbed) to 100% (all may)")),
@@ -38,7 +38,7 @@ pub(crate) fn disturbed(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// When it is neither, or so few that nothing could be said, in words.
-pub(crate) fn blocks(text: &str) -> Result<(usize, usize), String> {
+pub fn blocks(text: &str) -> Result<(usize, usize), String> {
     let expected =
         || format!("`{text}`: expected a least and a greatest number of blocks, as in 10-50, or one number for both");
     let number = |text: &str| text.trim().parse::<usize>().map_err(|_| expected());
@@ -56,7 +56,7 @@ pub(crate) fn blocks(text: &str) -> Result<(usize, usize), String> {
 ///
 /// # Errors
 /// When it is neither, in words.
-pub(crate) fn blocks_per_start(text: &str) -> Result<Option<usize>, String> {
+pub fn blocks_per_start(text: &str) -> Result<Option<usize>, String> {
     match text.parse::<usize>() {
         Ok(n) if n > 0 => Ok(Some(n)),
         _ if text == "all" => Ok(None),
@@ -68,7 +68,7 @@ pub(crate) fn blocks_per_start(text: &str) -> Result<Option<usize>, String> {
 ///
 /// # Errors
 /// When a quote is not closed, in words.
-pub(crate) fn words(text: &str) -> Result<Vec<String>, String> {
+pub fn words(text: &str) -> Result<Vec<String>, String> {
     let mut joined = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, (name, after))) =
@@ -80,8 +80,9 @@ pub(crate) fn words(text: &str) -> Result<Vec<String>, String> {
     shell_words::split(&(joined + rest)).map_err(|error| format!("`{text}` cannot be split into words: {error}"))
 }
 
-/// A draft of an experiment's run, whose length is decided. `warmup`: that was given.
-pub(crate) fn timed(mut draft: Draft, warmup: bool) -> Draft {
+/// A draft of an experiment's run, whose length is decided. `warmup`: the draft's warm-up was given.
+#[must_use]
+pub fn timed(mut draft: Draft, warmup: bool) -> Draft {
     let staged: Duration = match &draft.load {
         Load::Open { stages, .. } => stages.iter().map(|stage| stage.duration).sum(),
         Load::Closed => Duration::ZERO,

@@ -12,7 +12,8 @@ use oroshi_lab::result::{
 use oroshi_stats::compare::{Interval, Verdict};
 
 /// Two commands, compared once.
-pub(crate) fn two() -> LabResult {
+#[must_use]
+pub fn two() -> LabResult {
     let old = variant("old", Some("puma -p 3000"), 81_234.0, 1.0);
     let new = variant("new", Some("puma -p {{port}} --workers 2"), 95_100.0, 0.86);
     let mut comparisons = vec![
@@ -28,7 +29,8 @@ pub(crate) fn two() -> LabResult {
 }
 
 /// Six commands, of which one crashed, one was not installed, and one could not be told from the first.
-pub(crate) fn many() -> LabResult {
+#[must_use]
+pub fn many() -> LabResult {
     let names = ["oroshi", "wrk", "ab", "h2load", "hey"];
     let mut variants: Vec<VariantResult> =
         names.iter().enumerate().map(|(i, name)| variant(name, None, 90e3 / (i + 1) as f64, 1.0)).collect();
@@ -58,7 +60,8 @@ pub(crate) fn many() -> LabResult {
 }
 
 /// Two groups without a sweep.
-pub(crate) fn groups() -> LabResult {
+#[must_use]
+pub fn groups() -> LabResult {
     let cells = ["kept connections", "one connection per request"].into_iter().enumerate().map(|(i, group)| {
         let factor = 1.2 + i as f64;
         let variants =
@@ -73,7 +76,8 @@ pub(crate) fn groups() -> LabResult {
 }
 
 /// So many variants over four numbers of connections.
-pub(crate) fn sweep(variants: usize) -> LabResult {
+#[must_use]
+pub fn sweep(variants: usize) -> LabResult {
     let values = ["10", "100", "1000", "5000"];
     let names = ["tcp", "unix", "abstract", "tls"];
     let cells = values.iter().enumerate().map(|(point, value)| {
@@ -101,7 +105,7 @@ pub(crate) fn sweep(variants: usize) -> LabResult {
     result
 }
 
-pub(crate) fn result(metrics: &[Metric], cells: Vec<CellResult>) -> LabResult {
+fn result(metrics: &[Metric], cells: Vec<CellResult>) -> LabResult {
     let rules = Rules::default();
     let environment = Environment {
         kernel: "6.18.0".into(),
@@ -146,7 +150,7 @@ pub(crate) fn result(metrics: &[Metric], cells: Vec<CellResult>) -> LabResult {
     }
 }
 
-pub(crate) fn cell(
+fn cell(
     group: &str,
     point: Option<usize>,
     variants: Vec<VariantResult>,
@@ -182,7 +186,7 @@ pub(crate) fn cell(
     }
 }
 
-pub(crate) fn variant(name: &str, start: Option<&str>, rps: f64, slowness: f64) -> VariantResult {
+fn variant(name: &str, start: Option<&str>, rps: f64, slowness: f64) -> VariantResult {
     let around = |estimate: f64, share: f64| Interval {
         estimate,
         low: estimate / (1.0 + share),
@@ -210,13 +214,13 @@ pub(crate) fn variant(name: &str, start: Option<&str>, rps: f64, slowness: f64) 
 }
 
 /// Takes the ratio away.
-pub(crate) fn not_compared(comparison: &mut Comparison, why: &str) {
+pub fn not_compared(comparison: &mut Comparison, why: &str) {
     comparison.verdict = Verdict::NotCompared;
     (comparison.ratio, comparison.p) = (None, None);
     comparison.words = format!("{} of this and that is not compared: {why}", comparison.metric.label());
 }
 
-pub(crate) fn comparison(
+fn comparison(
     metric: Metric,
     (base, variant): (usize, usize),
     estimate: f64,

@@ -3,6 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use oroshi_config::document::did_you_mean;
+use oroshi_config::toml::{self, Broken};
+use oroshi_config::{Field, Mistake, Mistakes, Node, Table};
 use oroshi_lab::Metric;
 use oroshi_lab::plan::{Cell, Experiment, Load, Ready, Sweep, Variant};
 use oroshi_lab::result::Skipped;
@@ -10,47 +13,52 @@ use oroshi_lab::template::Values;
 use oroshi_net::Endpoint;
 use oroshi_words::nearest;
 
-use super::document::{Document, Mistake, Table, Value};
-use super::flags;
-use super::load::{self, Keys};
-use super::machine::Machine;
-use super::secrets::without_secrets;
-use super::server::{self, Surroundings, requires, tried};
-use super::top::{self, Cpus};
+use crate::keys::LoadKeys;
+use crate::load::{self, Keys};
+use crate::machine::Machine;
+use crate::point::Point;
+use crate::secrets::without_secrets;
+use crate::server::{self, Surroundings, requires, tried};
+use crate::top::{self, Cpus};
 
 /// An experiment's file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source<'s> {
+pub struct Source<'s> {
     /// Its short name, as in the file's name.
-    pub(super) name: &'s str,
+    pub name: &'s str,
     /// What is in it.
-    pub(super) text: &'s str,
+    pub text: &'s str,
     /// The folder it is in; `None`: it is built in.
-    pub(super) folder: Option<&'s Path>,
+    pub folder: Option<&'s Path>,
 }
 
 /// What was asked for beside the file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wishes {
-    pub(super) quick: bool,
-    pub(super) only: Vec<String>,
-    pub(super) max_time: Option<Duration>,
-    pub(super) seed: Option<u64>,
-    pub(super) rerun: Vec<String>,
+pub struct Wishes {
+    /// A look in under a minute: short runs, few blocks, servers started once.
+    pub quick: bool,
+    /// Only these variants: names, groups, or GROUP/NAME. Empty: all.
+    pub only: Vec<String>,
+    /// It ends after about this time, whatever the file says.
+    pub max_time: Option<Duration>,
+    /// Decides the order of the runs, whatever the file says.
+    pub seed: Option<u64>,
+    /// The command that runs it again.
+    pub rerun: Vec<String>,
 }
 
 /// What a file came to.
 #[derive(Clone, Debug)]
-pub(super) struct Reading {
+pub struct Reading {
     /// Without a cell if every variant is skipped.
-    pub(super) experiment: Experiment,
+    pub experiment: Experiment,
     /// How long a block of each cell takes at least.
-    pub(super) blocks: Vec<Duration>,
+    pub blocks: Vec<Duration>,
 }
 
 /// Why there is no experiment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unreadable {
+pub enum Unreadable {
     /// What is wrong with the file.
     File(Vec<Mistake>),
     /// What is wrong with `--only`.
@@ -67,20 +75,27 @@ const QUICK_RUN: Duration = Duration::from_millis(300);
 const QUICK_STEP: Duration = Duration::from_millis(100);
 const QUICK_REST: Duration = Duration::from_millis(150);
 
-/// Reads a file.
+/// Reads a file. `keys` is the parser of a load's keys.
 ///
 /// # Errors
 /// All that is wrong with it.
-pub(super) fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Result<Reading, Unreadable> {
-    let (document, root) = Document::parse(source.text);
-    let file = File::new(&document, document.root(&root), source, machine);
+pub fn read(
+    source: Source<'_>,
+    wishes: &Wishes,
+    machine: &Machine,
+    keys: &dyn LoadKeys,
+) -> Result<Reading, Unreadable> {
+    let document = Document::parse(source.text);
+    let file = File::new(&document, source, machine, keys);
     let title = file.root.required("title", "what it is about, in a line").unwrap_or_default();
-    let question = file.root.get("question").and_then(|value| value.text()).unwrap_or_default();
+    let question = file.root.text("question").unwrap_or_default();
     let metrics = file.root.get("metrics").map(|value| top::metrics(&value));
     let mut rules = top::rules(&file.root);
-    let mut parts = file.parts(None);
-    file.finish();
-    if !parts.variants.is_empty() && document.is_sound() {
+    let points = Point::all(&document.root, file.sweep.as_ref());
+    let mut parts = file.parts(&points, None);
+    file.finish(&points);
+    let is_sound = || document.is_sound() && points.iter().all(|point| point.mistakes.is_empty());
+    if !parts.variants.is_empty() && is_sound() {
         unknown_only(&wishes.only, &parts)?;
     }
     parts.keep(&wishes.only);
@@ -89,7 +104,7 @@ pub(super) fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Re
     let metrics = metrics.filter(|metrics| !metrics.is_empty()).unwrap_or(usual);
     parts.variants.iter().for_each(|variant| variant.keys.must_tell(metrics[0]));
     // What is required may be a command: none is run for a file that is not, and none that is not asked for.
-    if document.is_sound() {
+    if is_sound() {
         parts.look(machine);
     }
     if wishes.quick {
@@ -97,9 +112,9 @@ pub(super) fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Re
         let longest = (QUICK_RUNS / runs as u32).saturating_sub(QUICK_REST).max(QUICK_RUN);
         // A round length: servers whose answers take some tenths of a second are seen for a whole number of them.
         let longest = longest - Duration::from_nanos((longest.as_nanos() % QUICK_STEP.as_nanos()) as u64);
-        parts = file.parts(Some(longest));
+        parts = file.parts(&points, Some(longest));
         parts.keep(&wishes.only);
-        if document.is_sound() {
+        if is_sound() {
             parts.look(machine);
         }
         rules.min_blocks = rules.min_blocks.min(QUICK_BLOCKS.0);
@@ -114,7 +129,7 @@ pub(super) fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Re
         name: short(source.name),
         title,
         question,
-        source: Some(without_secrets(source.text)),
+        source: Some(without_secrets(source.text, &document.root)),
         rerun: wishes.rerun.clone(),
         quick: wishes.quick,
         metrics,
@@ -126,9 +141,39 @@ pub(super) fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Re
         skipped,
     };
     drop(file);
-    match document.mistakes() {
+    match document.mistakes(points) {
         mistakes if mistakes.is_empty() => Ok(Reading { experiment, blocks }),
         mistakes => Err(Unreadable::File(mistakes)),
+    }
+}
+
+/// A file's tree, and what is wrong with the keys that are read once.
+struct Document {
+    root: Node,
+    broken: Broken,
+    found: Mistakes,
+}
+
+impl Document {
+    fn parse(text: &str) -> Self {
+        let (root, broken) = toml::parse_recoverable(text);
+        Self { root, broken, found: Mistakes::typed() }
+    }
+
+    fn is_sound(&self) -> bool {
+        self.broken.is_empty() && self.found.is_empty()
+    }
+
+    /// All that is wrong, in the order of lines. Each place is read once for each point, and reported for the first at which it is
+    /// wrong.
+    fn mistakes(self, points: Vec<Point>) -> Vec<Mistake> {
+        let mut all = self.found.into_vec();
+        for point in points {
+            let place = |mistake: &Mistake| (mistake.line, mistake.key.clone());
+            let known: Vec<_> = all.iter().map(place).collect();
+            all.extend(point.mistakes.into_vec().into_iter().filter(|mistake| !known.contains(&place(mistake))));
+        }
+        self.broken.and(all)
     }
 }
 
@@ -138,26 +183,41 @@ fn short(name: &str) -> String {
     name.chars().map(fit).collect()
 }
 
-/// The file's parts that are read once for each point of the sweep.
-struct File<'d, 't> {
-    document: &'d Document<'t>,
-    root: Table<'d, 't>,
+/// What is read once for all points of the sweep.
+struct File<'d> {
+    root: Table<'d>,
     machine: &'d Machine,
+    keys: &'d dyn LoadKeys,
     folder: Option<&'d Path>,
     cpus: Cpus,
     always: Values,
     sweep: Option<Sweep>,
-    sweep_name: Option<Value<'d, 't>>,
-    load: Option<Table<'d, 't>>,
-    /// What every server finds in its folder.
-    files: Option<Value<'d, 't>>,
-    servers: Vec<Table<'d, 't>>,
-    variants: Vec<Table<'d, 't>>,
+    sweep_name: Option<Field<'d>>,
 }
 
-impl<'d, 't> File<'d, 't> {
-    fn new(document: &'d Document<'t>, root: Table<'d, 't>, source: Source<'d>, machine: &'d Machine) -> Self {
-        let sweep_table = root.get("sweep").and_then(|value| value.table());
+/// The tables that are read once for each point of the sweep.
+struct Tables<'d> {
+    /// The place of the point in the sweep.
+    at: Option<usize>,
+    load: Option<Table<'d>>,
+    /// What every server finds in its folder.
+    files: Option<Field<'d>>,
+    servers: Vec<Table<'d>>,
+    variants: Vec<Table<'d>>,
+}
+
+impl<'d> Tables<'d> {
+    fn of(point: &'d Point, at: Option<usize>) -> Self {
+        let root = Table::root(&point.root, &point.mistakes);
+        let tables = |key| root.get(key).map(|value| value.tables()).unwrap_or_default();
+        Self { at, load: root.table("load"), files: root.get("files"), servers: tables("server"), variants: tables("variant") }
+    }
+}
+
+impl<'d> File<'d> {
+    fn new(document: &'d Document, source: Source<'d>, machine: &'d Machine, keys: &'d dyn LoadKeys) -> Self {
+        let root = Table::root(&document.root, &document.found);
+        let sweep_table = root.table("sweep");
         let (sweep, sweep_name) = match &sweep_table {
             Some(table) => (top::sweep(table), table.get("name")),
             None => (None, None),
@@ -170,57 +230,47 @@ impl<'d, 't> File<'d, 't> {
                 always.set(name, cpus.to_string());
             }
         }
-        let tables = |key| root.get(key).map(|value| value.tables()).unwrap_or_default();
-        let (servers, variants) = (tables("server"), tables("variant"));
-        if root.get("variant").is_none() {
+        // These are read at each point.
+        let [_, _, _, is_missing] = ["load", "files", "server", "variant"].map(|key| root.get(key).is_none());
+        if is_missing {
             root.wrong("there is no [[variant]]: expected at least one set-up to measure");
         }
-        let load = root.get("load").and_then(|value| value.table());
-        Self {
-            document,
-            machine,
-            folder: source.folder,
-            cpus,
-            always,
-            sweep,
-            sweep_name,
-            load,
-            files: root.get("files"),
-            servers,
-            variants,
-            root,
-        }
+        Self { machine, keys, folder: source.folder, cpus, always, sweep, sweep_name, root }
     }
 
     /// Servers and variants at every point of the sweep. `longest`: runs are no longer.
-    fn parts(&self, longest: Option<Duration>) -> Parts<'d, 't> {
+    fn parts<'p>(&self, points: &'p [Point], longest: Option<Duration>) -> Parts<'p> {
         let mut parts = Parts::default();
-        match &self.sweep {
-            None => {
-                self.document.begin(None);
-                self.read(None, longest, &mut parts);
-            }
-            Some(sweep) => {
-                for (point, value) in sweep.values.iter().enumerate() {
-                    self.document.begin(Some((&sweep.name, value)));
-                    self.read(Some(point), longest, &mut parts);
-                }
-            }
+        for (at, point) in points.iter().enumerate() {
+            let tables = Tables::of(point, self.sweep.is_some().then_some(at));
+            let around = Surroundings {
+                machine: self.machine,
+                folder: self.folder,
+                always: &self.always,
+                point,
+                keys: self.keys,
+            };
+            self.read(&tables, around, longest, &mut parts);
         }
         parts
     }
 
-    fn read(&self, point: Option<usize>, longest: Option<Duration>, parts: &mut Parts<'d, 't>) {
-        let around = Surroundings { machine: self.machine, folder: self.folder, always: &self.always };
+    fn read<'p>(
+        &self,
+        tables: &Tables<'p>,
+        around: Surroundings<'_>,
+        longest: Option<Duration>,
+        parts: &mut Parts<'p>,
+    ) {
         let first = parts.servers.len();
-        for table in &self.servers {
+        for table in &tables.servers {
             let name = name(table);
             let requires = requires(table);
-            let described = server::describe(table, self.files.as_ref(), &name, around);
+            let described = server::describe(table, tables.files.as_ref(), &name, around);
             if described.is_none() {
                 table.wrong("`start` is missing: expected the command that starts the server");
             }
-            table.finish(|key| (key == "url" || key == "load").then(|| "it belongs into a [[variant]]".into()));
+            table.finish_with(|key| (key == "url" || key == "load").then(|| "it belongs into a [[variant]]".into()));
             if parts.servers[first..].iter().any(|server| server.server.name == name) {
                 table.wrong(format!("there is another [[server]] named `{name}`: give each its own name"));
             }
@@ -229,27 +279,28 @@ impl<'d, 't> File<'d, 't> {
             described.requires = requires;
             parts.servers.push(described);
         }
-        for table in &self.variants {
-            self.variant(table, point, first, around, longest, parts);
+        for table in &tables.variants {
+            self.variant(table, tables, first, around, longest, parts);
         }
     }
 
     /// `first`: where this point's servers begin.
-    fn variant(
+    fn variant<'p>(
         &self,
-        table: &Table<'d, 't>,
-        point: Option<usize>,
+        table: &Table<'p>,
+        Tables { at: point, load: shared_load, files: shared_files, .. }: &Tables<'p>,
         first: usize,
         around: Surroundings<'_>,
         longest: Option<Duration>,
-        parts: &mut Parts<'d, 't>,
+        parts: &mut Parts<'p>,
     ) {
+        let point = *point;
         let name = name(table);
-        let group = table.get("group").and_then(|value| value.text()).unwrap_or_default();
+        let group = table.text("group").unwrap_or_default();
         let full_name = if group.is_empty() { name.clone() } else { format!("{group} / {name}") };
         let requires = requires(table);
         let shared = table.get("server");
-        let inline = server::describe(table, self.files.as_ref(), &full_name, around);
+        let inline = server::describe(table, shared_files.as_ref(), &full_name, around);
         let server = match (&shared, inline) {
             (Some(value), Some(_)) => {
                 value.wrong("a server is named, and one is described: leave one out");
@@ -259,7 +310,7 @@ impl<'d, 't> File<'d, 't> {
                 let servers = &parts.servers[first..];
                 let found = servers.iter().position(|server| server.server.name == wanted);
                 if found.is_none() {
-                    let near = nearest(&wanted, servers.iter().map(|server| server.server.name.as_str()));
+                    let near = nearest(wanted, servers.iter().map(|server| server.server.name.as_str()));
                     let near = near.map(|near| format!("did you mean `{near}`?"));
                     let hint = near.unwrap_or_else(|| "describe it in a [[server]]".into());
                     value.wrong(format!("there is no [[server]] named `{wanted}`: {hint}"));
@@ -282,18 +333,18 @@ impl<'d, 't> File<'d, 't> {
         if url.is_none() {
             table.wrong("`url` is missing: expected where requests go, as in \"http://127.0.0.1:{{port}}/\"");
         }
-        let urls = url.as_ref().and_then(Value::texts).unwrap_or_default();
+        let urls = url.as_ref().and_then(Field::texts).unwrap_or_default();
         let endpoints = url.as_ref().zip(names.as_ref()).map(|(value, names)| endpoints(value, &urls, names));
-        let own = table.get("load").and_then(|value| value.table());
-        let keys = Keys::merge(self.load.as_ref(), own.as_ref());
-        table.finish(|key| flags::is_known(key).then(|| format!("it belongs into the load: load.{key}")));
+        let own = table.table("load");
+        let keys = Keys::merge(shared_load.as_ref(), own.as_ref(), self.keys);
+        table.finish_with(|key| self.is_of_load(key).then(|| format!("it belongs into the load: load.{key}")));
         if parts.variants.iter().any(|v| (v.point, &v.group, &v.name) == (point, &group, &name)) {
             table.wrong(format!("there is another variant named `{full_name}`: give each its own name, or group"));
         }
         let Some(load) = keys.read(table, &endpoints.unwrap_or_default(), names.as_ref(), around, longest) else {
             return;
         };
-        let same_cell = |v: &&Candidate<'_, '_>| v.point == point && v.group == group;
+        let same_cell = |v: &&Candidate<'_>| v.point == point && v.group == group;
         if let Some(other) = parts.variants.iter().find(same_cell)
             && other.load.share != load.share
         {
@@ -306,16 +357,21 @@ impl<'d, 't> File<'d, 't> {
         parts.variants.push(Candidate { point, group, name, full_name, server, urls, load, keys, requires, lacks });
     }
 
+    /// Whether a key may stand in a load.
+    fn is_of_load(&self, key: &str) -> bool {
+        self.keys.form(key).is_some()
+    }
+
     /// What is wrong with the file as a whole.
-    fn finish(&self) {
+    fn finish(&self, points: &[Point]) {
         let elsewhere = |key: &str| match key {
-            _ if flags::is_known(key) => Some("it belongs into [load]".to_owned()),
+            _ if self.is_of_load(key) => Some("it belongs into [load]".to_owned()),
             "start" | "url" | "ready" | "stop" => Some("it belongs into a [[server]] or a [[variant]]".to_owned()),
             _ => None,
         };
-        self.root.finish(elsewhere);
+        self.root.finish_with(elsewhere);
         if let (Some(name), Some(sweep)) = (&self.sweep_name, &self.sweep)
-            && !self.document.swept()
+            && !points.iter().any(Point::is_met)
         {
             let name_ = &sweep.name;
             name.wrong(format!("`{{{{{name_}}}}}` stands nowhere: expected it where the value belongs, as in connections = \"{{{{{name_}}}}}\""));
@@ -325,14 +381,14 @@ impl<'d, 't> File<'d, 't> {
 
 /// What may become of cells.
 #[derive(Debug, Default)]
-struct Parts<'d, 't> {
+struct Parts<'d> {
     servers: Vec<server::Described>,
-    variants: Vec<Candidate<'d, 't>>,
+    variants: Vec<Candidate<'d>>,
 }
 
 /// A variant at one point of the sweep.
 #[derive(Debug)]
-struct Candidate<'d, 't> {
+struct Candidate<'d> {
     point: Option<usize>,
     group: String,
     name: String,
@@ -340,13 +396,13 @@ struct Candidate<'d, 't> {
     server: Option<usize>,
     urls: Vec<String>,
     load: load::Described,
-    keys: Keys<'d, 't>,
+    keys: Keys<'d>,
     requires: Vec<String>,
     /// Known once somebody has [looked](Parts::look).
     lacks: Option<String>,
 }
 
-impl Candidate<'_, '_> {
+impl Candidate<'_> {
     /// `nginx / TCP` goes by its name, its group, and both.
     fn is_called(&self, wanted: &str) -> bool {
         let both = wanted.split_once('/').map(|(group, name)| (group.trim(), name.trim()));
@@ -354,7 +410,7 @@ impl Candidate<'_, '_> {
     }
 }
 
-impl Parts<'_, '_> {
+impl Parts<'_> {
     /// Leaves out what was not asked for.
     fn keep(&mut self, only: &[String]) {
         if !only.is_empty() {
@@ -404,7 +460,7 @@ impl Parts<'_, '_> {
         &self,
         group: &str,
         point: Option<usize>,
-        members: impl Iterator<Item = &'v Candidate<'v, 'v>>,
+        members: impl Iterator<Item = &'v Candidate<'v>>,
     ) -> Cell {
         let mut cell =
             Cell { group: group.to_owned(), point, servers: Vec::new(), variants: Vec::new(), rate_share: None };
@@ -453,7 +509,7 @@ fn asked(variant: &Variant) -> &[String] {
 }
 
 /// Says which name was not found.
-fn unknown_only(only: &[String], parts: &Parts<'_, '_>) -> Result<(), Unreadable> {
+fn unknown_only(only: &[String], parts: &Parts<'_>) -> Result<(), Unreadable> {
     let unknown = only.iter().find(|wanted| !parts.variants.iter().any(|variant| variant.is_called(wanted)));
     let Some(wanted) = unknown else { return Ok(()) };
     let mut names: Vec<&str> = Vec::new();
@@ -464,14 +520,11 @@ fn unknown_only(only: &[String], parts: &Parts<'_, '_>) -> Result<(), Unreadable
             }
         }
     }
-    let hint = match nearest(wanted, names.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("expected one of {}", names.join(", ")),
-    };
+    let hint = did_you_mean(wanted, &names);
     Err(Unreadable::Only(format!("--only: no variant and no group is called `{wanted}`: {hint}")))
 }
 
-fn name(table: &Table<'_, '_>) -> String {
+fn name(table: &Table<'_>) -> String {
     let name = table.required("name", "a name for it").unwrap_or_default();
     if let (true, Some(value)) = (name.trim().is_empty() || name.contains(char::is_control), table.get("name")) {
         value.wrong("expected a name of letters that can be seen");
@@ -480,7 +533,7 @@ fn name(table: &Table<'_, '_>) -> String {
 }
 
 /// The URLs with something in the place of each name.
-fn endpoints(value: &Value<'_, '_>, urls: &[String], names: &Values) -> Vec<Endpoint> {
+fn endpoints(value: &Field<'_>, urls: &[String], names: &Values) -> Vec<Endpoint> {
     if urls.is_empty() {
         value.wrong("there is no URL here: expected at least one");
     }

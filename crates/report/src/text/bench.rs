@@ -5,14 +5,15 @@
 
 use oroshi_bench::watch::{Precision, ServerUsage};
 use oroshi_bench::{Failure, Record};
-use oroshi_report::words::{
-    alarm, connections, generator, headline, is_open, machine, meaning, measured_clocks, processes, quantile, requests,
-    throughput, unreadable,
-};
 use oroshi_words::units;
 
 use crate::paint::Paint;
 use crate::table::{fitted, wrap};
+use crate::words::{
+    alarm, connections, generator, headline, is_open, machine, meaning, measured_clocks, processes, quantile, requests,
+    throughput, unreadable,
+};
+
 
 /// Characters that are wanted beside a name and its count; with fewer a text stands below them.
 const LEAST_BESIDE: usize = 30;
@@ -24,7 +25,8 @@ pub(super) const SHOWN: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 
 const SPECTRUM: [&str; 12] = ["10", "25", "50", "75", "90", "95", "99", "99.5", "99.9", "99.99", "99.999", "99.9999"];
 
 /// Writes the report, in lines of at most `width` characters.
-pub(crate) fn report(record: &Record, spectrum: bool, paint: Paint, width: usize) -> String {
+#[must_use]
+pub fn bench(record: &Record, spectrum: bool, paint: Paint, width: usize) -> String {
     let mut page = Page { text: String::new(), paint, width };
     let alarm = alarm(record);
     if let Some(alarm) = &alarm {
@@ -239,26 +241,26 @@ mod tests {
     use oroshi_bench::record::{Gone, ParseRecord};
 
     use super::*;
-    use crate::bench::sample;
+    use crate::sample::bench as sample;
     use crate::table::WIDTH;
 
     #[test]
     fn a_plain_run() {
-        let text = report(&sample::closed(), false, Paint::PLAIN, WIDTH);
+        let text = bench(&sample::closed(), false, Paint::PLAIN, WIDTH);
         assert_eq!(text, include_str!("golden/closed.txt"), "\n{text}");
         assert!(text.lines().count() <= 25);
     }
 
     #[test]
     fn an_open_loop_with_a_server_that_stalled() {
-        let text = report(&sample::open(), true, Paint::PLAIN, WIDTH);
+        let text = bench(&sample::open(), true, Paint::PLAIN, WIDTH);
         assert!(text.contains(">= "), "{text}");
         assert_eq!(text, include_str!("golden/open.txt"), "\n{text}");
     }
 
     #[test]
     fn nothing_measured_breaks_nothing() {
-        let text = report(&sample::nothing(), true, Paint::PLAIN, WIDTH);
+        let text = bench(&sample::nothing(), true, Paint::PLAIN, WIDTH);
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         assert!(text.contains("connect-refused"), "{text}");
     }
@@ -267,17 +269,17 @@ mod tests {
     fn a_generator_at_its_limit_is_said_first_and_in_colour() {
         let mut record = sample::closed();
         record.grade.bottleneck = Bottleneck::GeneratorBound;
-        let text = report(&record, false, Paint::PLAIN, WIDTH);
+        let text = bench(&record, false, Paint::PLAIN, WIDTH);
         assert!(text.starts_with("GENERATOR-BOUND"), "{text}");
         assert_eq!(text.matches(&record.grade.because).count(), 1);
-        assert!(report(&record, false, Paint::COLOURED, WIDTH).starts_with("\x1b[1;31mGENERATOR-BOUND"));
+        assert!(bench(&record, false, Paint::COLOURED, WIDTH).starts_with("\x1b[1;31mGENERATOR-BOUND"));
     }
 
     #[test]
     fn a_server_that_has_gone_is_the_first_line() {
         let mut record = sample::closed();
         record.gone = Some(Gone { silent_s: 4.0, failed_attempts: 7, why: "it left".into(), servers: Vec::new() });
-        let text = report(&record, false, Paint::PLAIN, WIDTH);
+        let text = bench(&record, false, Paint::PLAIN, WIDTH);
         assert!(text.starts_with("SERVER GONE: ") && text.lines().next().unwrap().contains("it left"), "{text}");
     }
 
@@ -294,7 +296,7 @@ mod tests {
         }];
         for record in [record, sample::open(), sample::nothing()] {
             for width in [40, 60, 80] {
-                let text = report(&record, true, Paint::PLAIN, width);
+                let text = bench(&record, true, Paint::PLAIN, width);
                 let long: Vec<_> = text.lines().filter(|line| line.chars().count() > width).collect();
                 assert!(long.is_empty(), "{width}: {long:#?}");
             }
@@ -311,7 +313,7 @@ mod tests {
             count: 3,
             first_bytes: r"HTTP/1.1 200 OK\n".into(),
         }];
-        let text = report(&record, false, Paint::PLAIN, WIDTH);
+        let text = bench(&record, false, Paint::PLAIN, WIDTH);
         let expected = "    bare-lf                3  line feed without carriage return; the first begins with \"HTTP/1.1 200 OK\\n\"\n";
         assert!(text.contains(expected), "{text}");
     }

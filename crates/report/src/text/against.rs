@@ -6,7 +6,7 @@ use oroshi_lab::LabResult;
 use oroshi_lab::baseline::Against;
 use oroshi_lab::result::Comparison;
 
-use crate::lab_text::{Table, grouped_reasons, in_colour};
+use super::lab::{Table, grouped_reasons, in_colour};
 use crate::paint::Paint;
 use crate::table::wrap;
 
@@ -16,7 +16,8 @@ const WIDTH: usize = 100;
 const NAME: usize = 10;
 
 /// What follows the report.
-pub(super) fn report(against: &Against, result: &LabResult, file: &Path, paint: Paint) -> String {
+#[must_use]
+pub fn against(against: &Against, result: &LabResult, file: &Path, paint: Paint) -> String {
     let primary = result.metrics.first().map(|m| m.metric);
     let mut text = format!("\n{}\n", paint.bold(&format!("Against {}", file.display())));
     let (first, others): (Vec<_>, Vec<_>) = against.comparisons.iter().partition(|row| Some(row.metric) == primary);
@@ -74,7 +75,7 @@ mod tests {
     use oroshi_stats::compare::{Interval, Verdict};
 
     use super::*;
-    use crate::lab_text::sample;
+    use crate::sample::lab as sample;
 
     #[test]
     fn the_primary_verdict_comes_first_and_the_caveats_last() {
@@ -96,7 +97,7 @@ mod tests {
             ],
             caveats: vec!["another machine".into(), "another day".into()],
         };
-        let text = report(&against, &sample::two(), Path::new("saved.json"), Paint::PLAIN);
+        let text = super::against(&against, &sample::two(), Path::new("saved.json"), Paint::PLAIN);
         let expected = "
 Against saved.json
 app is faster
