@@ -1,14 +1,15 @@
 //! Where a body goes: nowhere, to standard output, into a file.
 
-use std::io::{self, Write};
+use std::io;
 
-use super::body_files::{BodyFile, Folder};
-use super::read::Bodies;
+use crate::body_files::{BodyFile, Folder};
+use crate::plan::Bodies;
+use crate::out::Out;
 
 /// A body on its way.
-pub(super) enum Sink<'h> {
+pub(crate) enum Sink<'h> {
     Counted,
-    Printed,
+    Printed(&'h Out),
     /// To be printed once it is known that no further attempt brings another one.
     Held(&'h mut Vec<u8>),
     Kept(BodyFile, String),
@@ -16,14 +17,15 @@ pub(super) enum Sink<'h> {
 
 impl<'h> Sink<'h> {
     /// For one body. One that is to be printed is held in `held`, if that is given; `name` is asked for where it becomes a file.
-    pub(super) fn of(
+    pub(crate) fn of(
         bodies: &Bodies,
         folder: Option<&Folder>,
+        out: &'h Out,
         held: Option<&'h mut Vec<u8>>,
         name: impl FnOnce() -> String,
     ) -> io::Result<Self> {
         Ok(match (bodies, folder) {
-            (Bodies::Printed, _) => held.map_or(Sink::Printed, Sink::Held),
+            (Bodies::Printed, _) => held.map_or(Sink::Printed(out), Sink::Held),
             (Bodies::Folder(_), Some(folder)) => {
                 let name = name();
                 Sink::Kept(folder.begin(&name)?, name)
@@ -32,10 +34,10 @@ impl<'h> Sink<'h> {
         })
     }
 
-    pub(super) fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&mut self, piece: &[u8]) -> io::Result<()> {
         match self {
             Sink::Counted => Ok(()),
-            Sink::Printed => io::stdout().lock().write_all(piece),
+            Sink::Printed(out) => out.write(piece),
             Sink::Held(held) => {
                 held.extend_from_slice(piece);
                 Ok(())
@@ -45,17 +47,16 @@ impl<'h> Sink<'h> {
     }
 
     /// The body is whole. Gives the file's name.
-    pub(super) fn finish(self) -> io::Result<Option<String>> {
+    pub(crate) fn finish(self) -> io::Result<Option<String>> {
         match self {
             Sink::Counted | Sink::Held(_) => Ok(None),
-            Sink::Printed => io::stdout().lock().flush().map(|()| None),
+            Sink::Printed(out) => out.flush().map(|()| None),
             Sink::Kept(file, name) => file.finish().map(|()| Some(name)),
         }
     }
 }
 
 /// Prints a body that was held.
-pub(super) fn print(body: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(body).and_then(|()| out.flush())
+pub(crate) fn print(out: &Out, body: &[u8]) -> io::Result<()> {
+    out.write(body).and_then(|()| out.flush())
 }

@@ -27,9 +27,12 @@ const BATCH: (usize, usize) = (256, 64 * 1024);
 
 /// Where items come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub enum Source {
+    /// A URL.
     Url(String),
+    /// A file with a list.
     File(PathBuf),
+    /// A list on standard input.
     Stdin,
 }
 
@@ -45,32 +48,32 @@ impl fmt::Display for Source {
 
 /// One line of the list.
 #[derive(Debug, PartialEq)]
-pub(super) struct Item {
+pub(crate) struct Item {
     /// From 1.
-    pub(super) n: u64,
+    pub(crate) n: u64,
     /// What it asks for, or why that cannot be read.
-    pub(super) asked: Result<Asked, String>,
+    pub(crate) asked: Result<Asked, String>,
 }
 
 /// What a line asks for; what it does not say, the flags do.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {
-    pub(super) url: String,
-    pub(super) method: Option<String>,
+pub(crate) struct Asked {
+    pub(crate) url: String,
+    pub(crate) method: Option<String>,
     #[serde(default)]
-    pub(super) headers: Fields,
-    pub(super) body: Option<String>,
+    pub(crate) headers: Fields,
+    pub(crate) body: Option<String>,
     /// Whatever the user knows it by; it comes back in the record.
     #[serde(default, deserialize_with = "id")]
-    pub(super) id: Option<Value>,
+    pub(crate) id: Option<Value>,
 }
 
 /// Header fields: an object of texts, or a list of pairs, which can hold a name twice. One without a value is not sent, nor is that of
 /// the flags.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "EitherForm")]
-pub(super) struct Fields(pub(super) Vec<(String, Option<String>)>);
+pub(crate) struct Fields(pub(crate) Vec<(String, Option<String>)>);
 
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -117,18 +120,18 @@ fn is_rounded(value: &Value) -> bool {
 /// A list cannot be read on.
 #[derive(Debug, thiserror::Error)]
 #[error("the list {name} cannot be read")]
-pub(crate) struct ListError {
+pub struct ListError {
     name: String,
     source: io::Error,
 }
 
 /// What has been read so far, for whoever shows it.
 #[derive(Debug, Default)]
-pub(super) struct Reading {
+pub(crate) struct Reading {
     /// Bytes of the sources.
-    pub(super) bytes: AtomicU64,
+    pub(crate) bytes: AtomicU64,
     /// Lines that hold an item.
-    pub(super) items: AtomicU64,
+    pub(crate) items: AtomicU64,
 }
 
 impl Item {
@@ -152,7 +155,7 @@ impl Item {
 ///
 /// # Errors
 /// A source cannot be opened or read; what came before it has been handed over.
-pub(super) fn read_all(
+pub(crate) fn read_all(
     sources: &[Source],
     reading: &Reading,
     mut take: impl FnMut(Vec<Item>) -> bool,

@@ -1,6 +1,5 @@
 //! What came of an item: one line of JSON. The page `docs/fetch.md` has all of its fields.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use oroshi_client::{Phase, Timings};
@@ -10,55 +9,66 @@ use serde_json::Value;
 
 /// The line. What is not known, or does not apply, is null.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Record {
-    pub(super) n: u64,
-    pub(super) id: Option<Value>,
+pub struct Record {
+    /// The number of its line, from 1.
+    pub n: u64,
+    /// What the line is known by, if it says so.
+    pub id: Option<Value>,
     /// Answered whole, with a status below 400.
-    pub(super) ok: bool,
+    pub ok: bool,
     /// Empty, and null in the line of JSON, where the line of the list cannot be read.
     #[serde(serialize_with = "text_or_null")]
-    pub(super) method: String,
+    pub method: String,
     /// As it stands in the list; empty as the method is.
     #[serde(serialize_with = "text_or_null")]
-    pub(super) url: String,
+    pub url: String,
     /// Where the answer came from, if that is elsewhere.
-    pub(super) final_url: Option<String>,
-    pub(super) redirects: u32,
-    pub(super) status: Option<u16>,
+    pub final_url: Option<String>,
+    /// Redirects that were followed.
+    pub redirects: u32,
+    /// Of the answer.
+    pub status: Option<u16>,
     /// `1.1`.
-    pub(super) http: Option<&'static str>,
-    pub(super) remote: Option<String>,
-    pub(super) headers: Option<Vec<(String, String)>>,
+    pub http: Option<&'static str>,
+    /// The server's address.
+    pub remote: Option<String>,
+    /// The answer's header fields, where they are wanted.
+    pub headers: Option<Vec<(String, String)>>,
     /// Unpacked.
-    pub(super) body_bytes: u64,
+    pub body_bytes: u64,
     /// What it was unpacked from.
-    pub(super) coding: Option<&'static str>,
+    pub coding: Option<&'static str>,
     /// Within the folder of bodies.
-    pub(super) body_file: Option<String>,
-    pub(super) attempts: u32,
+    pub body_file: Option<String>,
+    /// How often it was tried.
+    pub attempts: u32,
     /// When the last attempt began; null, as the times are, if there was none.
-    pub(super) started_unix_s: Option<f64>,
-    pub(super) timings: Option<Times>,
-    pub(super) error: Option<Failure>,
+    pub started_unix_s: Option<f64>,
+    /// Of the last attempt.
+    pub timings: Option<Times>,
+    /// Why there is no whole answer.
+    pub error: Option<Failure>,
     /// From the beginning of the burst to the end.
     #[serde(skip)]
-    pub(super) since_burst: Option<Duration>,
+    pub since_burst: Option<Duration>,
 }
 
 /// Why there is no whole answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Failure {
-    pub(super) phase: &'static str,
+pub struct Failure {
+    /// The phase of the request: `connect`, `first-byte`.
+    pub phase: &'static str,
     /// A stable name: `connect-refused`, `first-byte-timeout`.
-    pub(super) kind: &'static str,
-    pub(super) message: String,
+    pub kind: &'static str,
+    /// In words.
+    pub message: String,
     /// Whether the same request can be sent again without harm.
-    pub(super) retry_safe: bool,
+    pub retry_safe: bool,
 }
 
 /// How long each phase of the last attempt took; the total includes its redirects.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Times(pub(super) Timings);
+pub struct Times(pub Timings);
 
 impl Serialize for Times {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -79,12 +89,12 @@ impl Serialize for Times {
 
 impl Failure {
     /// A line of the list that asks for nothing.
-    pub(super) fn of_line(message: String) -> Self {
+    pub(crate) fn of_line(message: String) -> Self {
         Failure { phase: Phase::Request.name(), kind: "line", message, retry_safe: true }
     }
 
     /// A request that failed; one of an idempotent method can be sent again whatever became of it.
-    pub(super) fn of(error: &oroshi_client::Error, idempotent: bool) -> Self {
+    pub(crate) fn of(error: &oroshi_client::Error, idempotent: bool) -> Self {
         Failure {
             phase: error.phase().name(),
             kind: error.name(),
@@ -96,7 +106,8 @@ impl Failure {
 
 impl Record {
     /// Under which name it counts among the failures; `None` if it is none. A status is told by its number.
-    pub(super) fn failure(&self) -> Option<String> {
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
         match (&self.error, self.status) {
             (Some(error), _) => Some(format!("{} ({})", error.kind, error.phase)),
             (None, Some(status)) if !self.ok => Some(format!("status {status}")),
@@ -108,9 +119,6 @@ impl Record {
 fn text_or_null<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
     (!text.is_empty()).then_some(text).serialize(serializer)
 }
-
-/// Failures by name.
-pub(super) type Failures = BTreeMap<String, u64>;
 
 #[cfg(test)]
 mod tests {

@@ -12,11 +12,11 @@ const UNFINISHED: &str = ".part";
 
 /// The folder that bodies go to.
 #[derive(Clone, Debug)]
-pub(super) struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 /// A body on its way into its file. Dropped before its end, it leaves nothing.
 #[derive(Debug)]
-pub(super) struct BodyFile {
+pub(crate) struct BodyFile {
     file: File,
     unfinished: PathBuf,
     path: PathBuf,
@@ -27,7 +27,7 @@ impl Folder {
     ///
     /// # Errors
     /// It cannot be made, or is no folder.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
         Ok(Folder(path.to_owned()))
     }
@@ -36,7 +36,7 @@ impl Folder {
     ///
     /// # Errors
     /// It cannot be made.
-    pub(super) fn begin(&self, name: &str) -> io::Result<BodyFile> {
+    pub(crate) fn begin(&self, name: &str) -> io::Result<BodyFile> {
         let path = self.0.join(name);
         let unfinished = self.0.join(format!("{name}{UNFINISHED}"));
         // A file of its own, whatever stands in its place: a link would lead elsewhere.
@@ -53,12 +53,12 @@ impl Folder {
 }
 
 impl BodyFile {
-    pub(super) fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&mut self, piece: &[u8]) -> io::Result<()> {
         self.file.write_all(piece)
     }
 
     /// The body is complete: it gets its name, in the place of any file that had it.
-    pub(super) fn finish(self) -> io::Result<()> {
+    pub(crate) fn finish(self) -> io::Result<()> {
         fs::rename(&self.unfinished, &self.path)
     }
 }
@@ -72,7 +72,7 @@ impl Drop for BodyFile {
 
 /// The name for the body of a line: `00000042-example.org_a_b.html`. The number makes it unlike all others, and puts it in the list's
 /// order; of the URL only letters, digits, `.`, `-` and `_` are taken over, so no URL leads out of the folder.
-pub(super) fn name(n: u64, url: &str) -> String {
+pub(crate) fn name(n: u64, url: &str) -> String {
     let shown = url.split_once("://").map_or(url, |(_, rest)| rest);
     let shown = shown.split('#').next().unwrap_or_default().trim_end_matches('/');
     let mut name = format!("{n:08}-");

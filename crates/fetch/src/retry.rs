@@ -7,14 +7,16 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// How often, and how long the first wait is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Retries {
-    pub(super) most: u32,
-    pub(super) wait: Duration,
+pub struct Retries {
+    /// How often at most, beside the first time.
+    pub most: u32,
+    /// The first wait; each is twice the one before.
+    pub wait: Duration,
 }
 
 /// What an attempt came to, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Outcome<'a> {
+pub(crate) enum Outcome<'a> {
     /// Answered, with what `Retry-After` says, if it is there.
     Status(u16, Option<&'a str>),
     /// Not answered, or not whole.
@@ -27,7 +29,7 @@ pub(super) enum Outcome<'a> {
 
 impl Retries {
     /// How long to wait before the next attempt; `None`: there is none.
-    pub(super) fn after(self, attempts: u32, outcome: Outcome<'_>, idempotent: bool) -> Option<Duration> {
+    pub(crate) fn after(self, attempts: u32, outcome: Outcome<'_>, idempotent: bool) -> Option<Duration> {
         if attempts > self.most {
             return None;
         }
@@ -45,7 +47,7 @@ impl Retries {
 }
 
 /// Whether a status says that it may be another one later.
-pub(super) fn is_passing(status: u16) -> bool {
+pub(crate) fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
 }
 

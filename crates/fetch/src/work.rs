@@ -22,12 +22,13 @@ use oroshi_http1::{DecodeError, Version};
 use oroshi_net::{Address, Endpoint, Scheme, Shutdown, monotonic_ns};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::body_files::{Folder, name};
-use super::list::{Asked, Item};
-use super::read::{Bodies, LARGEST_BURST, Pace, Plan};
-use super::record::{Failure, Record, Times};
-use super::retry::Outcome;
-use super::sink::{Sink, print};
+use crate::body_files::{Folder, name};
+use crate::list::{Asked, Item};
+use crate::plan::{Bodies, LARGEST_BURST, Pace, Plan};
+use crate::record::{Failure, Record, Times};
+use crate::retry::Outcome;
+use crate::out::Out;
+use crate::sink::{Sink, print};
 
 /// Places beside the slots, per slot and at least, where requests may wait for other reasons.
 const AHEAD: (usize, usize) = (10, 1000);
@@ -38,27 +39,37 @@ const TURN: usize = 32;
 
 /// What the thread is given.
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) plan: Plan,
+pub(crate) struct Job {
+    pub(crate) plan: Plan,
     /// The most connections that there may be.
-    pub(super) connections: usize,
-    pub(super) items: mpsc::Receiver<Vec<Item>>,
-    pub(super) records: mpsc::Sender<Record>,
-    pub(super) folder: Option<Folder>,
+    pub(crate) connections: usize,
+    pub(crate) items: mpsc::Receiver<Vec<Item>>,
+    pub(crate) records: mpsc::Sender<Record>,
+    pub(crate) folder: Option<Folder>,
+    /// Standard output, for bodies that are printed.
+    pub(crate) out: Out,
     /// Begin nothing more when it is asked for.
-    pub(super) stop: Shutdown,
-    pub(super) under_way: Arc<AtomicUsize>,
+    pub(crate) stop: Shutdown,
+    pub(crate) under_way: Arc<AtomicUsize>,
 }
 
 /// Why the work cannot go on.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WorkError {
+pub enum WorkError {
     /// A body could not be kept: no room, no right. What has no record is fetched by the next run with --resume.
     #[error("the body of {url} cannot be written")]
-    Body { url: String, source: io::Error },
+    Body {
+        /// Of the request.
+        url: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A list is too long for one burst.
     #[error("the list has more than the {most} requests of the burst")]
-    Burst { most: usize },
+    Burst {
+        /// How many requests it may have.
+        most: usize,
+    },
     /// A defect: the settings were checked.
     #[error(transparent)]
     Client(#[from] BuildError),
@@ -69,8 +80,8 @@ pub(crate) enum WorkError {
 ///
 /// # Errors
 /// [`WorkError`]: it ended before its end.
-pub(super) async fn work(job: Job) -> Result<Counts, WorkError> {
-    let Job { plan, connections, items, records, folder, stop, under_way } = job;
+pub(crate) async fn work(job: Job) -> Result<Counts, WorkError> {
+    let Job { plan, connections, items, records, folder, out, stop, under_way } = job;
     let (slots, per_host) = match plan.pace {
         Pace::Steady { concurrency, per_host } => (concurrency.min(connections), per_host),
         Pace::Burst(_) => (LARGEST_BURST, None),
@@ -87,6 +98,7 @@ pub(super) async fn work(job: Job) -> Result<Counts, WorkError> {
         client,
         records: records.clone(),
         folder,
+        out,
         stop: stop.clone(),
         under_way,
         slots: Semaphore::new(slots),
@@ -135,6 +147,7 @@ struct Worker {
     client: Client,
     records: mpsc::Sender<Record>,
     folder: Option<Folder>,
+    out: Out,
     stop: Shutdown,
     under_way: Arc<AtomicUsize>,
     slots: Semaphore,
@@ -328,7 +341,7 @@ impl Worker {
             (record.attempts, record.started_unix_s, record.timings) = (record.attempts - 1, None, None);
         }
         if again.is_none()
-            && let Err(source) = print(&held)
+            && let Err(source) = print(&self.out, &held)
         {
             return self.fail(WorkError::Body { url: record.url.clone(), source });
         }
@@ -361,7 +374,7 @@ impl Worker {
             response.headers().iter().map(|(name, value)| (name.to_owned(), text(value))).collect()
         });
         let held = (record.attempts <= self.plan.retries.most).then_some(held);
-        let mut sink = Sink::of(&self.plan.bodies, self.folder.as_ref(), held, || name(record.n, &record.url))?;
+        let mut sink = Sink::of(&self.plan.bodies, self.folder.as_ref(), &self.out, held, || name(record.n, &record.url))?;
         let mut chunks = response.chunks();
         loop {
             match chunks.next().await {

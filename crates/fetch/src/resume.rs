@@ -20,21 +20,21 @@ use rustix::io::Errno;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::retry::is_passing;
+use crate::retry::is_passing;
 
 /// Lines per page of the ledger.
 const PAGE: u64 = 65_536;
 
 /// What the output says of the lines of a list.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     /// By a line's number in its page: 0, or the fingerprint of the request with the state in the lowest two bits.
     pages: HashMap<u64, Box<[u32]>>,
 }
 
 /// What is known of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(crate) enum Known {
     Nothing,
     /// Its record is of another request.
     Changed,
@@ -60,7 +60,8 @@ struct Past {
 
 /// An output cannot be gone on with.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ResumeError {
+pub enum ResumeError {
+    /// See what the system said.
     #[error("it cannot be read or written")]
     Io(#[from] io::Error),
     /// A pipe or a device keeps nothing that could be read.
@@ -68,12 +69,17 @@ pub(crate) enum ResumeError {
     NoFile,
     /// It is some other file: name another.
     #[error("line {line} is no record of oroshi fetch, so this is not the output of an earlier run")]
-    NoRecord { line: u64, source: serde_json::Error },
+    NoRecord {
+        /// The line, from 1.
+        line: u64,
+        /// Why it is none.
+        source: serde_json::Error,
+    },
 }
 
 impl Ledger {
     /// What is known of a line that asks for this.
-    pub(super) fn known(&self, n: u64, method: &str, url: &str, id: Option<&Value>) -> Known {
+    pub(crate) fn known(&self, n: u64, method: &str, url: &str, id: Option<&Value>) -> Known {
         let entry = self.pages.get(&(n / PAGE)).map_or(0, |page| page[(n % PAGE) as usize]);
         match entry & 3 {
             0 => Known::Nothing,
@@ -106,14 +112,14 @@ fn fingerprint(method: &str, url: &str, id: Option<&Value>) -> u32 {
 
 /// An output, open for writing behind what it holds.
 #[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) file: File,
+pub(crate) struct Opened {
+    pub(crate) file: File,
     /// No other run can write it until it is closed. A pipe or a device is not locked, and may well have several writers.
-    pub(super) lock: Lock,
+    pub(crate) lock: Lock,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lock {
+pub(crate) enum Lock {
     Held,
     /// It is no file.
     Needless,
@@ -126,7 +132,7 @@ pub(super) enum Lock {
 ///
 /// # Errors
 /// [`ResumeError`]: the file cannot be used; it is then as it was. Another run writes it: [`io::ErrorKind::WouldBlock`].
-pub(super) fn open(path: &Path, bodies: Option<&Path>) -> Result<(Opened, Ledger), ResumeError> {
+pub(crate) fn open(path: &Path, bodies: Option<&Path>) -> Result<(Opened, Ledger), ResumeError> {
     let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(ResumeError::NoFile);
@@ -187,7 +193,7 @@ fn may_begin_a_record(line: &[u8]) -> bool {
 ///
 /// # Errors
 /// It cannot be made, holds something ([`io::ErrorKind::AlreadyExists`]), or another run writes it ([`io::ErrorKind::WouldBlock`]).
-pub(super) fn open_new(path: &Path) -> io::Result<Opened> {
+pub(crate) fn open_new(path: &Path) -> io::Result<Opened> {
     let file = OpenOptions::new().append(true).create(true).open(path)?;
     // A pipe or a device has no length.
     if !file.metadata()?.is_file() {
