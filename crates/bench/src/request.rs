@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use oroshi_config::Naming;
 use oroshi_http1::encode::{self, EncodeError};
 use oroshi_http1::{Expect, Version};
 use oroshi_net::Endpoint;
+use oroshi_words::Naming;
 use oroshi_words::with_causes;
 
 use crate::batch::{Batch, BatchError};

@@ -26,10 +26,10 @@ use std::process::ExitCode;
 use oroshi_bench::plan::Problem;
 use oroshi_bench::record::{Condition, ConditionOutcome};
 use oroshi_bench::{Plan, Record, RunError, ScriptError};
-use oroshi_config::Naming;
 use oroshi_net::ConnectError;
 use oroshi_report::paint::Paint;
 use oroshi_report::{Named, table};
+use oroshi_words::Naming;
 use oroshi_words::units;
 
 use ab::RequestLog;

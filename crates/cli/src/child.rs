@@ -8,8 +8,8 @@ use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use oroshi_net::endpoint::EndpointError;
 use oroshi_net::Endpoint;
+use oroshi_net::endpoint::EndpointError;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 /// Tells the child whose child it is.

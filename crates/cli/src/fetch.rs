@@ -1,7 +1,7 @@
 //! `oroshi fetch`: many URLs at a time, a record for each.
 //!
-//! `args` is what can be typed, `read` makes a plan of it. `oroshi-fetch` does the work. Meanwhile `live` shows how far it is; at the end
-//! `summary` tells what came of it.
+//! `args` is what can be typed, `read` makes a plan of it. `oroshi-fetch` does the work. Meanwhile `live` shows how far
+//! it is; at the end `summary` tells what came of it.
 
 mod args;
 mod live;
@@ -85,14 +85,16 @@ fn next_step(error: &oroshi_fetch::Error) -> Option<&'static str> {
         Error::Work(WorkError::Burst { .. }) => {
             Some("raise -c, leave it out to send the whole list, or leave --burst out")
         }
-        Error::Halfway(_) => Some("what has a record is done: with --output and --resume the next run goes on from there"),
+        Error::Halfway(_) => {
+            Some("what has a record is done: with --output and --resume the next run goes on from there")
+        }
         Error::Output { .. } | Error::Work(WorkError::Body { .. }) => Some("name another place, or make room there"),
         _ => None,
     }
 }
 
-/// The first variable that names a proxy, which curl would use. `HTTP_PROXY` in capitals is left alone, as curl does: in CGI it is a header
-/// of a request.
+/// The first variable that names a proxy, which curl would use. `HTTP_PROXY` in capitals is left alone, as curl does:
+/// in CGI it is a header of a request.
 fn proxy_variable(value: impl Fn(&str) -> Option<OsString>) -> Option<&'static str> {
     let names = ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
     names.into_iter().find(|name| value(name).is_some_and(|value| !value.is_empty()))

@@ -14,8 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use oroshi_config::mistake::add_checked;
-use oroshi_config::{ConfigError, Mistake, Mistakes, Node, Table, text_of, toml};
+use oroshi_config::{ConfigError, Mistakes, Node, Table, text_of, toml};
 use oroshi_gate::{Bound, Door, Draft, Gate, Plan, RunError, Serves};
 use oroshi_lookup::{StoreKind, StoreSettings};
 use oroshi_net::inherit::{InheritError, Inherited, inherited};
@@ -23,6 +22,8 @@ use oroshi_net::limits::{open_descriptors, room_for};
 use oroshi_net::listen::ListenError;
 use oroshi_net::notify::Manager;
 use oroshi_net::{Peer, Shutdown, UnixAddress};
+use oroshi_words::Mistake;
+use oroshi_words::mistake::add_checked;
 use rustix::process::{Resource, getrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -1,7 +1,7 @@
 //! `oroshi lab`: experiments that stand in files.
 //!
-//! `oroshi-experiment` finds and reads them; `flags` lends it the parser of load flags. `results` carries an experiment out and keeps
-//! what came of it. `calibrate` tries the whole on servers whose truth is known.
+//! `oroshi-experiment` finds and reads them; `flags` lends it the parser of load flags. `results` carries an experiment
+//! out and keeps what came of it. `calibrate` tries the whole on servers whose truth is known.
 
 mod calibrate;
 mod flags;
@@ -15,12 +15,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueHint;
-use oroshi_config::Mistake;
 use oroshi_experiment::find::{FindError, Found};
 use oroshi_experiment::{Machine, Reading, Source, Unreadable, Wishes, find, text};
 use oroshi_lab::baseline::Saved;
 use oroshi_lab::result::Skipped;
 use oroshi_lab::{LabError, LabResult};
+use oroshi_words::Mistake;
 use oroshi_words::units;
 
 use self::flags::Flags;
@@ -61,7 +61,8 @@ Exit codes: 0 done; 1 something failed, or there is no verdict (disturbed, not c
 usage, or mistakes in the file; 3 a --fail-if verdict came out, and all was compared; 130 ended by Ctrl-C before there was
 enough to compare, or by a second one (the first ends an experiment early, and still reports).";
 
-/// Run an experiment from a file: start set-ups, let them take turns under load, say which is faster and how sure that is
+/// Run an experiment from a file: start set-ups, let them take turns under load, say which is faster and how sure that
+/// is
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -93,7 +94,8 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
     },
-    /// Shrink a kept result for an archive: every figure, one histogram per variant; reports and --against read it as before
+    /// Shrink a kept result for an archive: every figure, one histogram per variant; reports and --against read it as
+    /// before
     #[command(display_name = "oroshi")]
     Compact {
         /// A result.json, or the folder it is in
@@ -139,8 +141,8 @@ struct RunArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Exit with code 3 if the primary metric of any variant comes out so against the first of its group: slower, faster,
-    /// different, undecided; repeatable
+    /// Exit with code 3 if the primary metric of any variant comes out so against the first of its group: slower,
+    /// faster, different, undecided; repeatable
     #[arg(long, value_name = "VERDICT")]
     fail_if: Vec<String>,
 }

@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use oroshi_config::{Mistake, Naming};
+use oroshi_words::{Mistake, Naming};
 
 /// All that is wrong so far.
 #[derive(Debug)]
 pub(crate) struct Problems {
     naming: Naming,
-    /// Each with its flag, `--connections`, or with the file and line: `urls.txt line 5`. Where flags stand in a file, with their key.
+    /// Each with its flag, `--connections`, or with the file and line: `urls.txt line 5`. Where flags stand in a file,
+    /// with their key.
     pub(crate) found: Vec<Mistake>,
 }
 

@@ -108,7 +108,6 @@ mod tests {
     use super::*;
     use oroshi_report::sample;
 
-
     #[test]
     fn saved_results_are_told_apart_by_their_schema() {
         let lab = serde_json::to_string(&sample::lab::two()).unwrap();

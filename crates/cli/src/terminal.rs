@@ -17,8 +17,8 @@ pub(crate) fn paint(output: &impl IsTerminal) -> Paint {
     if output.is_terminal() && !unwanted && !dumb { Paint::COLOURED } else { Paint::PLAIN }
 }
 
-/// How many characters a line of a report may have: as many as the terminal shows, where it is one, and as `COLUMNS` says elsewhere,
-/// but no more than [`WIDTH`].
+/// How many characters a line of a report may have: as many as the terminal shows, where it is one, and as `COLUMNS`
+/// says elsewhere, but no more than [`WIDTH`].
 pub(crate) fn width(output: &(impl IsTerminal + AsFd)) -> usize {
     let terminal =
         if output.is_terminal() { tcgetwinsize(output).ok().map(|size| usize::from(size.ws_col)) } else { None };

@@ -8,8 +8,8 @@ use oroshi_lab::baseline::Against;
 use oroshi_stats::compare::Verdict;
 use oroshi_words::nearest;
 
-use crate::{interrupt, say};
 use crate::terminal;
+use crate::{interrupt, say};
 
 /// A --fail-if condition held.
 const EXIT_CONDITION: u8 = 3;

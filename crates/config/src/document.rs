@@ -1,4 +1,5 @@
-//! A configuration as a tree of keys and values, whatever its language, and a reader that finds every mistake in one pass.
+//! A configuration as a tree of keys and values, whatever its language, and a reader that finds every mistake in one
+//! pass.
 //!
 //! A [`Table`] remembers the keys that a reader asked for. All other keys are unknown.
 
@@ -6,9 +7,9 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 
-use oroshi_words::nearest;
+use oroshi_words::{Kind, Mistake, nearest};
 
-use crate::mistake::{Kind, Mistake, Mistakes, Style};
+use crate::mistakes::{Mistakes, Style};
 
 /// A value, and where it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -438,10 +439,7 @@ mod tests {
         table.finish_with(|key| (key == "a").then(|| unreachable!("it was asked for")));
         let told: Vec<(String, Kind)> = mistakes.into_vec().iter().map(|m| (m.to_string(), m.kind)).collect();
         let table = "line 3: a[2]: expected a table of keys and values, true or false stands here".to_owned();
-        assert_eq!(
-            told,
-            [("line 1: `b` is missing: expected a name".to_owned(), Kind::Missing), (table, Kind::Wrong)]
-        );
+        assert_eq!(told, [("line 1: `b` is missing: expected a name".to_owned(), Kind::Missing), (table, Kind::Wrong)]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::mistake::Mistake;
+use oroshi_words::Mistake;
 
 /// Why a file is no configuration.
 #[derive(Debug, thiserror::Error)]

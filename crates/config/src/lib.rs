@@ -1,16 +1,15 @@
 //! Configurations: a file becomes a tree, a reader asks the tree for its keys, and every mistake is found in one pass.
 //!
-//! What it knows: TOML and YAML, the line of each key, unknown keys and their nearest known names, secrets in files and in the
-//! environment. What it does not know: what a key means, flags, terminals.
+//! What it knows: TOML and YAML, the line of each key, unknown keys and their nearest known names, secrets in files and
+//! in the environment. What it does not know: what a key means, flags, terminals.
 //!
-//! Read the modules in this order: [`mistake`] says what is wrong with a field. [`document`] is the tree and its reader.
-//! [`mod@toml`] and [`yaml`] make trees of texts. [`values`] reads numbers and switches, [`secret`] reads secrets. [`file`]
-//! opens a configuration and reports its mistakes. [`written`] writes TOML. [`hidden`] repeats command lines without secrets.
+//! Read the modules in this order: [`document`] is the tree and its reader, which collects [`mistakes`]. [`mod@toml`]
+//! and [`yaml`] make trees of texts. [`values`] reads numbers and switches, [`mod@secret`] reads secrets. [`file`]
+//! opens a configuration and reports its mistakes. [`written`] writes TOML.
 
 pub mod document;
 pub mod file;
-pub mod hidden;
-pub mod mistake;
+pub mod mistakes;
 pub mod secret;
 pub mod toml;
 pub mod values;
@@ -19,5 +18,5 @@ pub mod yaml;
 
 pub use document::{Field, Node, Table};
 pub use file::{ConfigError, text_of};
-pub use mistake::{Kind, Mistake, Mistakes, Naming};
-pub use secret::{Kept, Secret, secret};
+pub use mistakes::Mistakes;
+pub use secret::{Kept, secret};

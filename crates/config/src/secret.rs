@@ -1,32 +1,10 @@
-//! Secrets: texts that are never shown, and where they are kept.
+//! Where secrets are kept, and how they are read.
 
-use std::fmt;
 use std::fs;
 
+use oroshi_words::Secret;
+
 use crate::document::Table;
-
-/// A text that is never shown: its `Debug` is `***`, and it has no `Display`.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Keeps a text.
-    pub fn new(text: impl Into<String>) -> Self {
-        Secret(text.into())
-    }
-
-    /// The text, for whoever sends or compares it. It belongs into no message.
-    #[must_use]
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
 
 /// Where a secret is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +17,8 @@ pub enum Kept {
     Variable,
 }
 
-/// Reads a secret from the only one of these keys that is given. White space at its end is cut off, as editors end a file with a line
-/// break. Mistakes never repeat it.
+/// Reads a secret from the only one of these keys that is given. White space at its end is cut off, as editors end a
+/// file with a line break. Mistakes never repeat it.
 #[must_use]
 pub fn secret(table: &Table<'_>, places: &[(&'static str, Kept)]) -> Option<Secret> {
     let mut found = None;
@@ -69,7 +47,7 @@ pub fn secret(table: &Table<'_>, places: &[(&'static str, Kept)]) -> Option<Secr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mistake::Mistakes;
+    use crate::mistakes::Mistakes;
     use crate::toml;
 
     #[test]

@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use crate::document::{Entry, Node, Value};
-use crate::mistake::{Kind, Mistake};
+use oroshi_words::{Kind, Mistake};
 
 /// Reads a file.
 ///

@@ -48,6 +48,22 @@ impl Toml {
         self.text(key, &format!("{}{unit}", ns / size));
     }
 
+    /// A key with a number; without one, `off`.
+    pub fn or_off(&mut self, key: &str, value: Option<impl ToString>) {
+        match value {
+            Some(value) => self.bare(key, value),
+            None => self.text(key, "off"),
+        }
+    }
+
+    /// A key with a time; if it is [`Duration::MAX`], `off`.
+    pub fn time_or_off(&mut self, key: &str, time: Duration) {
+        match time {
+            Duration::MAX => self.text(key, "off"),
+            time => self.time(key, time),
+        }
+    }
+
     /// A key, in quotes where it needs them.
     pub fn key(text: &str) -> String {
         let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';

@@ -1,16 +1,16 @@
-//! YAML as a tree, as far as a configuration needs it: one document of tables, lists and texts. Tags are ignored. Aliases are refused,
-//! because a few of them can stand for more than fits into memory.
+//! YAML as a tree, as far as a configuration needs it: one document of tables, lists and texts. Tags are ignored.
+//! Aliases are refused, because a few of them can stand for more than fits into memory.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use crate::document::{Entry, Node, Value};
-use crate::mistake::Mistake;
+use oroshi_words::Mistake;
 
 /// Deeper than this no configuration is.
 const DEEPEST: usize = 32;
 
-/// Reads a file: its tree, and the mistakes in its keys that a lenient caller may overlook. Of two equal keys the later counts. Keys
-/// that are no texts are left out.
+/// Reads a file: its tree, and the mistakes in its keys that a lenient caller may overlook. Of two equal keys the later
+/// counts. Keys that are no texts are left out.
 ///
 /// # Errors
 /// Where it is no YAML, or has more in it than a configuration.
@@ -57,7 +57,8 @@ impl<'t, I: saphyr_parser::Input> Events<'t, I> {
         }
         let value = match event {
             Event::Scalar(text, style, ..) => {
-                // An empty text is as good as none: readers in Go, for which these files are written, cannot tell them apart.
+                // An empty text is as good as none: readers in Go, for which these files are written, cannot tell them
+                // apart.
                 let is_nothing = text.is_empty()
                     || (style == ScalarStyle::Plain && matches!(&*text, "~" | "null" | "Null" | "NULL"));
                 if is_nothing { Value::Nothing } else { Value::Text(text.into_owned()) }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use oroshi_config::document::did_you_mean;
 use oroshi_config::toml::{self, Broken};
-use oroshi_config::{Field, Mistake, Mistakes, Node, Table};
+use oroshi_config::{Field, Mistakes, Node, Table};
 use oroshi_lab::Metric;
 use oroshi_lab::plan::{Cell, Experiment, Load, Ready, Sweep, Variant};
 use oroshi_lab::result::Skipped;
 use oroshi_lab::template::Values;
 use oroshi_net::Endpoint;
+use oroshi_words::Mistake;
 use oroshi_words::nearest;
 
 use crate::keys::LoadKeys;
@@ -164,8 +165,8 @@ impl Document {
         self.broken.is_empty() && self.found.is_empty()
     }
 
-    /// All that is wrong, in the order of lines. Each place is read once for each point, and reported for the first at which it is
-    /// wrong.
+    /// All that is wrong, in the order of lines. Each place is read once for each point, and reported for the first at
+    /// which it is wrong.
     fn mistakes(self, points: Vec<Point>) -> Vec<Mistake> {
         let mut all = self.found.into_vec();
         for point in points {
@@ -210,7 +211,13 @@ impl<'d> Tables<'d> {
     fn of(point: &'d Point, at: Option<usize>) -> Self {
         let root = Table::root(&point.root, &point.mistakes);
         let tables = |key| root.get(key).map(|value| value.tables()).unwrap_or_default();
-        Self { at, load: root.table("load"), files: root.get("files"), servers: tables("server"), variants: tables("variant") }
+        Self {
+            at,
+            load: root.table("load"),
+            files: root.get("files"),
+            servers: tables("server"),
+            variants: tables("variant"),
+        }
     }
 }
 
@@ -456,12 +463,7 @@ impl Parts<'_> {
         (cells, blocks, skipped)
     }
 
-    fn cell<'v>(
-        &self,
-        group: &str,
-        point: Option<usize>,
-        members: impl Iterator<Item = &'v Candidate<'v>>,
-    ) -> Cell {
+    fn cell<'v>(&self, group: &str, point: Option<usize>, members: impl Iterator<Item = &'v Candidate<'v>>) -> Cell {
         let mut cell =
             Cell { group: group.to_owned(), point, servers: Vec::new(), variants: Vec::new(), rate_share: None };
         let mut known: Vec<usize> = Vec::new();
@@ -499,8 +501,8 @@ impl Parts<'_> {
     }
 }
 
-/// The URLs by which a variant's server shows that it is there. Whoever is asked for a subscription need not answer before there is a
-/// message; where messages are posted, something is said at once.
+/// The URLs by which a variant's server shows that it is there. Whoever is asked for a subscription need not answer
+/// before there is a message; where messages are posted, something is said at once.
 fn asked(variant: &Variant) -> &[String] {
     match &variant.load {
         Load::Subscribe(load) => load.publish.as_ref().map_or(&variant.urls, std::slice::from_ref),

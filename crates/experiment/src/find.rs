@@ -111,7 +111,8 @@ pub fn find(asked: &str) -> Result<Found, FindError> {
     Err(FindError::Unknown { name: asked.to_owned(), hint })
 }
 
-/// The experiments of a folder, by name. Without one: those of ./experiments, if there is such a folder, and those built in.
+/// The experiments of a folder, by name. Without one: those of ./experiments, if there is such a folder, and those
+/// built in.
 ///
 /// # Errors
 /// When the folder, or a file in it, cannot be read.

@@ -1,13 +1,14 @@
-//! Keys of a load that are flags of `oroshi bench`. The parser of the command line knows which flags there are, and what their values
-//! mean; it is lent for these keys.
+//! Keys of a load that are flags of `oroshi bench`. The parser of the command line knows which flags there are, and
+//! what their values mean; it is lent for these keys.
 
 use std::fmt;
 
 use oroshi_bench::{Draft, subscribe};
-use oroshi_config::{Field, Mistake, Naming, Table};
+use oroshi_config::{Field, Table};
 use oroshi_lab::template::Values;
 use oroshi_net::Endpoint;
 use oroshi_words::nearest;
+use oroshi_words::{Mistake, Naming};
 
 use crate::load::Entry;
 use crate::server::{Surroundings, beside, tried};
@@ -80,7 +81,8 @@ pub(crate) fn unknown(entry: &Entry<'_>, others: &[&str], keys: &dyn LoadKeys) {
     });
 }
 
-/// What the keys say; `None` if something is wrong with them. `names` are those that URLs may hold, where they are known.
+/// What the keys say; `None` if something is wrong with them. `names` are those that URLs may hold, where they are
+/// known.
 pub(crate) fn draft(entries: &[&Entry<'_>], names: Option<&Values>, around: Surroundings<'_>) -> Option<Typed> {
     let keys = around.keys;
     let mut given = Vec::new();
@@ -131,12 +133,7 @@ pub(crate) fn check_subscribe(
     }
 }
 
-fn blame(
-    urls: &[Endpoint],
-    mistakes: impl Iterator<Item = Mistake>,
-    entries: &[&Entry<'_>],
-    variant: &Table<'_>,
-) {
+fn blame(urls: &[Endpoint], mistakes: impl Iterator<Item = Mistake>, entries: &[&Entry<'_>], variant: &Table<'_>) {
     // Without URLs their own mistakes have been reported.
     for mistake in mistakes.filter(|_| !urls.is_empty()) {
         match to_blame(&mistake, entries) {

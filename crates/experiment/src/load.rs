@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use oroshi_bench::{Draft, Load as Rhythm, subscribe};
-use oroshi_config::{Field, Table, hidden};
+use oroshi_config::{Field, Table};
 use oroshi_lab::Metric;
 use oroshi_lab::metric::Unit;
 use oroshi_lab::plan::{Command, Figure, Load, Subscribe};
 use oroshi_lab::template::{self, Values};
 use oroshi_net::tls::Roots;
 use oroshi_net::{ClientTlsOptions, Endpoint};
+use oroshi_words::hidden;
 use oroshi_words::units;
 use regex_lite::Regex;
 
@@ -24,7 +25,8 @@ const QUICK_WARMUP: Duration = Duration::from_millis(100);
 const COMMAND_KEYS: [&str; 6] = ["command", "figures", "requests", "burst", "timeout", "env"];
 /// Those of them that mean nothing to our own load.
 const COMMAND_ONLY: [&str; 3] = ["figures", "burst", "env"];
-/// Flags that a program may follow, as `{{connections}}` and `{{duration}}`; they also tell our own load that warms the server up.
+/// Flags that a program may follow, as `{{connections}}` and `{{duration}}`; they also tell our own load that warms the
+/// server up.
 const SHARED_KEYS: [&str; 3] = ["connections", "duration", "warmup"];
 
 /// A load as it was described.
@@ -81,8 +83,8 @@ impl<'d> Keys<'d> {
         self.0.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
-    /// Reads it. `names` are those that a program's words may hold, `urls` where requests go. `longest`: a quick look, whose runs
-    /// take no longer.
+    /// Reads it. `names` are those that a program's words may hold, `urls` where requests go. `longest`: a quick look,
+    /// whose runs take no longer.
     pub(crate) fn read(
         &self,
         variant: &Table<'d>,

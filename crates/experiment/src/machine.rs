@@ -84,8 +84,8 @@ impl Machine {
         elsewhere.map_or(Program::Missing, Program::At)
     }
 
-    /// Why something that is required is not there: `nginx is not installed`. Several words are a command that must succeed, which
-    /// is only known where it is tried.
+    /// Why something that is required is not there: `nginx is not installed`. Several words are a command that must
+    /// succeed, which is only known where it is tried.
     pub(crate) fn lacks(&self, requirement: &str) -> Option<String> {
         let words = shell_words::split(requirement).unwrap_or_default();
         let program = words.first()?;

@@ -1,12 +1,13 @@
-//! An experiment's file as a result repeats it: without what may be secret in it, as reports of `bench` repeat its flags.
+//! An experiment's file as a result repeats it: without what may be secret in it, as reports of `bench` repeat its
+//! flags.
 //!
-//! Hidden are header values and bodies of loads, headers and bodies in the words of a load program, and the values of variables.
-//! Everything else, comments and the commands that start servers included, stays as it was written.
+//! Hidden are header values and bodies of loads, headers and bodies in the words of a load program, and the values of
+//! variables. Everything else, comments and the commands that start servers included, stays as it was written.
 
 use std::ops::Range;
 
 use oroshi_config::Node;
-use oroshi_config::hidden::{self, HIDDEN};
+use oroshi_words::hidden::{self, HIDDEN};
 
 use crate::rules;
 

@@ -68,7 +68,8 @@ const KEYS: [&str; 10] =
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The server's keys of a table; `None` if it has none of them. `shared`: files that all servers have, unless they have their own.
+/// The server's keys of a table; `None` if it has none of them. `shared`: files that all servers have, unless they have
+/// their own.
 pub(crate) fn describe<'d>(
     table: &Table<'d>,
     shared: Option<&Field<'d>>,
@@ -124,8 +125,8 @@ pub(crate) fn requires(table: &Table<'_>) -> Vec<String> {
     table.texts("requires")
 }
 
-/// Why a command's program cannot be found, with these variables set for it. Where it is found but not by its name, the path
-/// takes its place.
+/// Why a command's program cannot be found, with these variables set for it. Where it is found but not by its name, the
+/// path takes its place.
 pub(crate) fn find_program(words: &mut [String], env: &[(String, String)], machine: &Machine) -> Option<String> {
     let program = words.first_mut().filter(|program| !program.contains('/') && !program.contains("{{"))?;
     let path = env.iter().rev().find(|variable| variable.0 == "PATH").map(|variable| variable.1.as_str());
@@ -185,12 +186,7 @@ fn commands<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<Vec<String>> {
 }
 
 /// Adds the files of a table, but for those that are there already.
-fn files<'d>(
-    value: &Field<'d>,
-    around: Surroundings<'_>,
-    texts: &mut Texts<'d>,
-    files: &mut Vec<(String, String)>,
-) {
+fn files<'d>(value: &Field<'d>, around: Surroundings<'_>, texts: &mut Texts<'d>, files: &mut Vec<(String, String)>) {
     let own = files.len();
     for (path, value) in value.table().iter().flat_map(Table::fields) {
         let inside = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));

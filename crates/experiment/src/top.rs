@@ -36,8 +36,7 @@ pub(crate) fn metrics(value: &Field<'_>) -> Vec<Metric> {
 pub(crate) fn rules(root: &Table<'_>) -> Rules {
     let usual = Rules::default();
     let share = |key| root.read(key, rules::share);
-    let (min_blocks, max_blocks) =
-        root.read("blocks", rules::blocks).unwrap_or((usual.min_blocks, usual.max_blocks));
+    let (min_blocks, max_blocks) = root.read("blocks", rules::blocks).unwrap_or((usual.min_blocks, usual.max_blocks));
     let blocks_per_start = root.read("blocks-per-start", rules::blocks_per_start);
     let any_answers = root.get("any-answers").and_then(|value| {
         let switch = value.switch();

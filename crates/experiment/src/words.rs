@@ -5,8 +5,8 @@ use oroshi_report::words::push::with_article;
 use oroshi_report::words::rhythm;
 use oroshi_words::units;
 
-/// A load in words: `10 connections, closed loop, 1s after 250ms of warm-up`. `share`: its rate will be that of what the slowest
-/// of several set-ups can do. Header values and bodies are not shown: they may be secret.
+/// A load in words: `10 connections, closed loop, 1s after 250ms of warm-up`. `share`: its rate will be that of what
+/// the slowest of several set-ups can do. Header values and bodies are not shown: they may be secret.
 #[must_use]
 pub fn load_words(draft: &Draft, share: Option<f64>) -> String {
     let mut parts = vec![units::plural(draft.connections as u64, "connection")];

@@ -70,8 +70,9 @@ impl Drop for BodyFile {
     }
 }
 
-/// The name for the body of a line: `00000042-example.org_a_b.html`. The number makes it unlike all others, and puts it in the list's
-/// order; of the URL only letters, digits, `.`, `-` and `_` are taken over, so no URL leads out of the folder.
+/// The name for the body of a line: `00000042-example.org_a_b.html`. The number makes it unlike all others, and puts it
+/// in the list's order; of the URL only letters, digits, `.`, `-` and `_` are taken over, so no URL leads out of the
+/// folder.
 pub(crate) fn name(n: u64, url: &str) -> String {
     let shown = url.split_once("://").map_or(url, |(_, rest)| rest);
     let shown = shown.split('#').next().unwrap_or_default().trim_end_matches('/');

@@ -1,7 +1,8 @@
 //! The list of what to fetch: read line by line, however long it is.
 //!
-//! A line is a URL, or a request in JSON when it begins with `{`. Blank lines and those that begin with `#` are skipped, but counted: the
-//! number of an item is that of its line, over all sources one behind the other; a URL on the command line counts as a line.
+//! A line is a URL, or a request in JSON when it begins with `{`. Blank lines and those that begin with `#` are
+//! skipped, but counted: the number of an item is that of its line, over all sources one behind the other; a URL on the
+//! command line counts as a line.
 
 use std::fmt;
 use std::fs::File;
@@ -69,8 +70,8 @@ pub(crate) struct Asked {
     pub(crate) id: Option<Value>,
 }
 
-/// Header fields: an object of texts, or a list of pairs, which can hold a name twice. One without a value is not sent, nor is that of
-/// the flags.
+/// Header fields: an object of texts, or a list of pairs, which can hold a name twice. One without a value is not sent,
+/// nor is that of the flags.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "EitherForm")]
 pub(crate) struct Fields(pub(crate) Vec<(String, Option<String>)>);
@@ -96,7 +97,8 @@ impl From<EitherForm> for Fields {
     }
 }
 
-/// An id, which has to come back as it is: JSON's numbers are read as 64 bits, and what is beyond them would be rounded.
+/// An id, which has to come back as it is: JSON's numbers are read as 64 bits, and what is beyond them would be
+/// rounded.
 fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     let id = Option::<Value>::deserialize(deserializer)?;
     match id.as_ref().is_some_and(is_rounded) {
@@ -150,8 +152,8 @@ impl Item {
     }
 }
 
-/// Reads all the sources, and hands the items over in their order, some at a time, until nobody takes them any more. What a pipe
-/// has given so far is handed over before more is waited for.
+/// Reads all the sources, and hands the items over in their order, some at a time, until nobody takes them any more.
+/// What a pipe has given so far is handed over before more is waited for.
 ///
 /// # Errors
 /// A source cannot be opened or read; what came before it has been handed over.

@@ -1,12 +1,12 @@
 //! Going on with an interrupted list: which of its lines the output knows the end of.
 //!
-//! A line is done if the output has a record for its number and its request (method, URL, id), and that record is final: answered
-//! whole, with a status that would be the same again. An error or a passing status (429, 503 ...) is no end: the line is
-//! fetched anew. So is one whose body is wanted as a file that is not there. A line whose request is another one than it was, because
-//! the list was changed, is fetched too, and counted.
+//! A line is done if the output has a record for its number and its request (method, URL, id), and that record is
+//! final: answered whole, with a status that would be the same again. An error or a passing status (429, 503 ...) is no
+//! end: the line is fetched anew. So is one whose body is wanted as a file that is not there. A line whose request is
+//! another one than it was, because the list was changed, is fetched too, and counted.
 //!
-//! An output is locked while it is written: a second run would fetch the same lines, and cut off what the first one is writing. Where
-//! the file system has no locks, whoever starts the runs has to see to that.
+//! An output is locked while it is written: a second run would fetch the same lines, and cut off what the first one is
+//! writing. Where the file system has no locks, whoever starts the runs has to see to that.
 //!
 //! What is kept of a record is four bytes, so that a list of ten million lines takes 40 MB.
 
@@ -114,7 +114,8 @@ fn fingerprint(method: &str, url: &str, id: Option<&Value>) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) file: File,
-    /// No other run can write it until it is closed. A pipe or a device is not locked, and may well have several writers.
+    /// No other run can write it until it is closed. A pipe or a device is not locked, and may well have several
+    /// writers.
     pub(crate) lock: Lock,
 }
 
@@ -127,8 +128,9 @@ pub(crate) enum Lock {
     Missing,
 }
 
-/// Opens the output of an earlier run, to write behind what it holds, and reads what that is. A last line that was cut off when the
-/// run was ended is taken out. A file that is not there is made. With a folder for bodies, what has no file there is not done.
+/// Opens the output of an earlier run, to write behind what it holds, and reads what that is. A last line that was cut
+/// off when the run was ended is taken out. A file that is not there is made. With a folder for bodies, what has no
+/// file there is not done.
 ///
 /// # Errors
 /// [`ResumeError`]: the file cannot be used; it is then as it was. Another run writes it: [`io::ErrorKind::WouldBlock`].
@@ -183,7 +185,8 @@ fn read(mut input: impl BufRead, bodies: Option<&Path>) -> Result<(Ledger, u64),
     }
 }
 
-/// Whether these bytes, of a line without an end, are the beginning of a record. Anything else is somebody's file, and is not cut off.
+/// Whether these bytes, of a line without an end, are the beginning of a record. Anything else is somebody's file, and
+/// is not cut off.
 fn may_begin_a_record(line: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"{\"n\":";
     line.starts_with(BEGINNING) || BEGINNING.starts_with(line)
@@ -277,8 +280,8 @@ mod tests {
         }
     }
 
-    /// What comes of opening a file that was closed just now. Another test may start a process at the same moment: until that has become its
-    /// program, it has a copy of the descriptor, and with it the lock.
+    /// What comes of opening a file that was closed just now. Another test may start a process at the same moment:
+    /// until that has become its program, it has a copy of the descriptor, and with it the lock.
     fn patiently<T>(attempt: impl Fn() -> Result<T, ResumeError>) -> Result<T, ResumeError> {
         let over = Instant::now() + Duration::from_secs(30);
         loop {

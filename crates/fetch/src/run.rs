@@ -103,11 +103,9 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |n: &usize| units::count(*n as u64);
         match self {
-            Warning::NoLocks(path) => write!(
-                f,
-                "{} is on a file system without locks: see to it that no other run writes it",
-                path.display()
-            ),
+            Warning::NoLocks(path) => {
+                write!(f, "{} is on a file system without locks: see to it that no other run writes it", path.display())
+            }
             Warning::Descriptors { fit, wanted } => write!(
                 f,
                 "{} connections fit within the limit of file descriptors (`ulimit -Hn`); of {} requests at a time the others wait",
@@ -209,8 +207,8 @@ impl Fetch {
         Ok(Self { plan, output, ledger, folder })
     }
 
-    /// Does the work. Records, or bodies that are printed, go to `out` where they have no file. `stop` asked for once lets the requests
-    /// under way end.
+    /// Does the work. Records, or bodies that are printed, go to `out` where they have no file. `stop` asked for once
+    /// lets the requests under way end.
     ///
     /// # Errors
     /// The work could not be done. That some requests failed is none.

@@ -3,8 +3,8 @@
 use std::io;
 
 use crate::body_files::{BodyFile, Folder};
-use crate::plan::Bodies;
 use crate::out::Out;
+use crate::plan::Bodies;
 
 /// A body on its way.
 pub(crate) enum Sink<'h> {
@@ -16,7 +16,8 @@ pub(crate) enum Sink<'h> {
 }
 
 impl<'h> Sink<'h> {
-    /// For one body. One that is to be printed is held in `held`, if that is given; `name` is asked for where it becomes a file.
+    /// For one body. One that is to be printed is held in `held`, if that is given; `name` is asked for where it
+    /// becomes a file.
     pub(crate) fn of(
         bodies: &Bodies,
         folder: Option<&Folder>,

@@ -1,8 +1,8 @@
 //! The work: items in, records out, so many at a time. It is done by one thread with a client of its own.
 //!
-//! A place is held from the moment that an item is taken until its record is handed over, so nothing here grows with the list. A slot
-//! is held while a request is under way. There are more places than slots where a request may have to wait (for its host, or before
-//! it is tried again): others then go ahead.
+//! A place is held from the moment that an item is taken until its record is handed over, so nothing here grows with
+//! the list. A slot is held while a request is under way. There are more places than slots where a request may have to
+//! wait (for its host, or before it is tried again): others then go ahead.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,17 +24,17 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::body_files::{Folder, name};
 use crate::list::{Asked, Item};
+use crate::out::Out;
 use crate::plan::{Bodies, LARGEST_BURST, Pace, Plan};
 use crate::record::{Failure, Record, Times};
 use crate::retry::Outcome;
-use crate::out::Out;
 use crate::sink::{Sink, print};
 
 /// Places beside the slots, per slot and at least, where requests may wait for other reasons.
 const AHEAD: (usize, usize) = (10, 1000);
 
-/// After how many requests of a burst the sockets are looked at. tokio runs tasks in the order in which they became ready: with all
-/// of them ready at first, the first answer would be looked at after the last request had been begun.
+/// After how many requests of a burst the sockets are looked at. tokio runs tasks in the order in which they became
+/// ready: with all of them ready at first, the first answer would be looked at after the last request had been begun.
 const TURN: usize = 32;
 
 /// What the thread is given.
@@ -75,8 +75,8 @@ pub enum WorkError {
     Client(#[from] BuildError),
 }
 
-/// Does the work. Ends when all items are done, when it is told to stop and nothing is under way any more, or at once when nobody
-/// takes the records.
+/// Does the work. Ends when all items are done, when it is told to stop and nothing is under way any more, or at once
+/// when nobody takes the records.
 ///
 /// # Errors
 /// [`WorkError`]: it ended before its end.
@@ -292,8 +292,8 @@ impl Worker {
         }
     }
 
-    /// Sends a request and receives what it is answered with. Tells after how long it is to be tried again, if it is; `None` when the
-    /// work has failed.
+    /// Sends a request and receives what it is answered with. Tells after how long it is to be tried again, if it is;
+    /// `None` when the work has failed.
     async fn attempt(
         &self,
         request: RequestBuilder<Client>,
@@ -348,8 +348,8 @@ impl Worker {
         Some(again)
     }
 
-    /// Receives the body; one that is to be printed into `held`, if another attempt may follow. Gives what `Retry-After` says, or the
-    /// request's failure.
+    /// Receives the body; one that is to be printed into `held`, if another attempt may follow. Gives what
+    /// `Retry-After` says, or the request's failure.
     ///
     /// # Errors
     /// The body cannot be written.
@@ -374,7 +374,8 @@ impl Worker {
             response.headers().iter().map(|(name, value)| (name.to_owned(), text(value))).collect()
         });
         let held = (record.attempts <= self.plan.retries.most).then_some(held);
-        let mut sink = Sink::of(&self.plan.bodies, self.folder.as_ref(), &self.out, held, || name(record.n, &record.url))?;
+        let mut sink =
+            Sink::of(&self.plan.bodies, self.folder.as_ref(), &self.out, held, || name(record.n, &record.url))?;
         let mut chunks = response.chunks();
         loop {
             match chunks.next().await {

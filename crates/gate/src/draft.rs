@@ -7,10 +7,10 @@ mod parts;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use oroshi_config::Mistake;
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
 use oroshi_net::{CpuList, Peer, available_cpus, listen};
 use oroshi_server::page::names_this_machine;
+use oroshi_words::Mistake;
 
 use crate::access;
 use crate::forward::{self, Rules};

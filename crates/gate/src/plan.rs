@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oroshi_config::Mistake;
 use oroshi_lookup::{Allow, LookupSettings, StoreSettings};
 use oroshi_net::CpuList;
+use oroshi_words::Mistake;
 
 use crate::access;
 use crate::forward::Rules;

@@ -54,7 +54,6 @@ pub use explain::{Explanation, Held};
 pub use lookup::{Get, Later, Lookup};
 pub use memcached::{ServerState, wire};
 pub use memory::Kept;
-pub use oroshi_config::Secret;
 pub use settings::{
     LookupSettings, MemcachedSettings, MemcachedTier, MemoryTier, SqlSettings, SqlTier, StoreKind, StoreSettings,
 };

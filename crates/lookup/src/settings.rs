@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oroshi_config::{Mistake, Secret};
+use oroshi_words::{Mistake, Secret};
 
 use crate::allow::Allow;
 use crate::breaker::Breaking;

@@ -2,12 +2,10 @@
 
 mod check;
 
-use oroshi_config::{Mistake, Secret};
 use oroshi_net::{CpuList, available_cpus};
+use oroshi_words::{Mistake, Secret};
 
-use crate::plan::{
-    Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Send, Serves, Transports,
-};
+use crate::plan::{Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Send, Serves, Transports};
 
 /// A hub as somebody described it. `Default` is a hub that listens nowhere.
 #[derive(Clone, Debug, Default)]

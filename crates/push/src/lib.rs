@@ -51,7 +51,6 @@ mod sweep;
 mod tally;
 
 pub use draft::Draft;
-pub use oroshi_config::Secret;
 pub use plan::{
     Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Send, Serves, Slow, Transports,
 };

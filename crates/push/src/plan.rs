@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use oroshi_config::Secret;
 use oroshi_net::CpuList;
+use oroshi_words::Secret;
 
 /// A hub, as it is to run.
 #[derive(Clone, Debug)]

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 
 use hub::{Answer, Hub, WebSocket, connect, head, key_of};
-use oroshi_push::{Cluster, GroupRule, Origins, Plan, Secret, Slow};
+use oroshi_push::{Cluster, GroupRule, Origins, Plan, Slow};
+use oroshi_words::Secret;
 use serde_json::{Value, json};
 
 /// The description, and which answers of it were seen.

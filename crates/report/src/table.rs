@@ -26,8 +26,8 @@ pub fn columns(indent: usize, rows: &[Vec<String>]) -> String {
 
 /// No line of a report is longer, but for those that cannot be broken.
 pub const WIDTH: usize = 110;
-/// The same rows in at most `width` characters: as columns if they fit, else with rows and columns exchanged, else one value below the
-/// other. The first row is the head, the first column the names.
+/// The same rows in at most `width` characters: as columns if they fit, else with rows and columns exchanged, else one
+/// value below the other. The first row is the head, the first column the names.
 #[must_use]
 pub fn fitted(rows: &[Vec<String>], width: usize) -> String {
     let fits = |text: &str| text.lines().all(|line| line.chars().count() <= width);

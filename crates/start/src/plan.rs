@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use oroshi_config::Mistake;
 use oroshi_net::{Endpoint, Scheme, UnixAddress};
+use oroshi_words::Mistake;
 use rustix::process::Signal;
 
 use crate::machine::{Policy, Readiness};
@@ -134,7 +134,9 @@ impl Draft {
                 let second = &place.name;
                 problems.push(Mistake::new(
                     "port",
-                    format!("descriptor {descriptor} is asked for by {first} and by {second}: expected a number for each"),
+                    format!(
+                        "descriptor {descriptor} is asked for by {first} and by {second}: expected a number for each"
+                    ),
                 ));
             }
             // Port 0 is another one each time.

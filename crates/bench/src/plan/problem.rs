@@ -1,8 +1,8 @@
 //! What is wrong with a draft: a value for each kind of mistake, with the fields that it is about.
 
-use oroshi_config::{Mistake, Naming};
 use oroshi_net::tls::TlsConfigError;
 use oroshi_words::with_causes;
+use oroshi_words::{Mistake, Naming};
 
 use crate::request::RequestError;
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use oroshi_config::{Mistake, Naming};
 use oroshi_http1::{Version, encode};
 use oroshi_net::Endpoint;
 use oroshi_websocket::handshake;
+use oroshi_words::{Mistake, Naming};
 use serde::{Deserialize, Serialize};
 
 use super::stamp::{Template, TemplateError};

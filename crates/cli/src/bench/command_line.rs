@@ -1,7 +1,7 @@
 //! The command line as a report repeats it: without what may be secret in it.
 
 use clap::{Arg, Command};
-use oroshi_config::hidden::{self, Flag, Holds};
+use oroshi_words::hidden::{self, Flag, Holds};
 
 /// Bodies and header values often are secret, so neither is shown. `words` are the program, the subcommand and flags that
 /// the parser has accepted; they are taken apart by `flags`, the parser's own list.

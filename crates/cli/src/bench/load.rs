@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use oroshi_bench::{ConnectTo, Draft, Load, Spacing, Stage, Watching};
-use oroshi_config::Naming;
 use oroshi_net::tls::Roots;
 use oroshi_net::{ClientTlsOptions, UnixAddress};
+use oroshi_words::Naming;
 use oroshi_words::units;
 
 use super::args::LoadArgs;
@@ -31,7 +31,8 @@ impl LoadArgs {
             // The text may be a secret, unless it is a file's name.
             let name = if Path::new(file).exists() { file } else { "FILE" };
             let body_file = problems.name("body-file");
-            let text = format!("it begins with @, which is sent as it stands: {body_file} {name} sends what is in a file");
+            let text =
+                format!("it begins with @, which is sent as it stands: {body_file} {name} sends what is in a file");
             problems.add("--body", text);
         }
         Draft {
@@ -102,7 +103,8 @@ impl LoadArgs {
         }
         if spacing == Some(Spacing::Poisson) && matches!(rate, Some(Rate::Share(_))) {
             let rate = problems.name("rate");
-            let text = format!("poisson arrivals want a rate in requests per second, and {rate} is a share: leave one out");
+            let text =
+                format!("poisson arrivals want a rate in requests per second, and {rate} is a share: leave one out");
             problems.add("--arrivals", text);
         }
         let (spacing, seed) = (spacing.unwrap_or(Spacing::Constant), seed.unwrap_or(0));
@@ -194,8 +196,8 @@ fn parse_watch(text: &str) -> Result<Watching, String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use oroshi_config::Mistake;
     use oroshi_experiment::words::load_words;
+    use oroshi_words::Mistake;
 
     use super::*;
 

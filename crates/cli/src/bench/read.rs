@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use oroshi_bench::Draft;
-use oroshi_config::Naming;
 use oroshi_net::{Endpoint, Scheme};
+use oroshi_words::Naming;
 
 use super::ab;
 use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs, ScriptArgs};

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use oroshi_bench::subscribe::{Draft, Mode, Plan, Publishing, PublishingTo, Record, SubscribeProblem};
-use oroshi_config::Naming;
 use oroshi_net::Endpoint;
-use oroshi_report::words::push as words;
-use oroshi_words::units;
 use oroshi_report::paint::Paint;
 use oroshi_report::table;
+use oroshi_report::words::push as words;
+use oroshi_words::Naming;
+use oroshi_words::units;
 
 use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs, ScriptArgs};
 use super::command_line::without_secrets;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use oroshi_bench::plan::Problem;
 use oroshi_bench::{Draft, Load as Rhythm, Spacing};
-use oroshi_config::Naming;
 use oroshi_experiment::rules;
 use oroshi_experiment::words::load_words;
 use oroshi_lab::plan::{Cell, Load, Ready, Rules, Server, Stop, Variant};
 use oroshi_lab::template::Values;
 use oroshi_lab::{Experiment, Metric};
 use oroshi_net::{CpuList, Endpoint};
+use oroshi_words::Naming;
 use oroshi_words::units;
 
 use super::args::{Args, Format, OutputArgs, RuleArgs};

@@ -9,7 +9,6 @@ use oroshi_experiment::rules;
 use oroshi_lab::template::{self, Values};
 use oroshi_net::{Address, Endpoint};
 
-
 /// How the texts of URLs begin.
 const SCHEMES: [&str; 5] = ["http://", "https://", "unix:", "http+unix://", "https+unix://"];
 

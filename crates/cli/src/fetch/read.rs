@@ -151,7 +151,8 @@ impl RequestArgs {
         self.body.clone().or_else(|| self.json.clone()).map(Bytes::from)
     }
 
-    /// Fields are sent with each request and are not the client's own: only then it knows which of them stay behind at a redirect.
+    /// Fields are sent with each request and are not the client's own: only then it knows which of them stay behind at
+    /// a redirect.
     fn headers(&self, problems: &mut Problems) -> Vec<(String, String)> {
         let mut headers = problems.all("--header", &self.header, parse_header);
         // Only to hear what it says of them; of Host it knows that it is each URL's own.

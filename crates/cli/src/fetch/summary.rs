@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use oroshi_fetch::{Done, Record};
 use oroshi_fetch::record::Times;
-use oroshi_stats::{Latency, Quantile};
-use oroshi_words::units;
+use oroshi_fetch::{Done, Record};
 use oroshi_report::paint::Paint;
 use oroshi_report::table::{columns, wrap};
-
+use oroshi_stats::{Latency, Quantile};
+use oroshi_words::units;
 
 /// No line is longer, but for those that cannot be broken.
 const WIDTH: usize = 110;
@@ -127,8 +126,8 @@ impl Tally {
 mod tests {
     use oroshi_client::Timings;
 
-    use oroshi_fetch::record::Failure;
     use super::*;
+    use oroshi_fetch::record::Failure;
 
     fn answered(status: u16, ms: u64) -> Record {
         let time = Duration::from_millis(ms);

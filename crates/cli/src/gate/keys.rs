@@ -19,7 +19,6 @@ use oroshi_lookup::{
 use oroshi_net::CpuList;
 use oroshi_words::units::{parse_number, parse_time};
 
-
 /// Reads a configuration. Scripts are looked for in `folder`, where the configuration stands.
 pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     let (threads, cpus) = (root.read("threads", number), root.read("cpus", CpuList::parse_available));

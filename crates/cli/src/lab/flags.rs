@@ -1,11 +1,11 @@
-//! The keys of an experiment's load are long flags of `oroshi bench`. Which there are, and what their values mean, is asked of the
-//! parser that reads them on the command line.
+//! The keys of an experiment's load are long flags of `oroshi bench`. Which there are, and what their values mean, is
+//! asked of the parser that reads them on the command line.
 
 use clap::builder::ValueHint;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args as _, Command, FromArgMatches};
-use oroshi_config::{Mistake, Naming};
 use oroshi_experiment::{Form, LoadKeys, Typed};
+use oroshi_words::{Mistake, Naming};
 
 use crate::bench::{LoadArgs, SubscribeArgs, meaningless, read_load};
 
@@ -81,13 +81,16 @@ fn refused(error: &clap::Error, given: &[(&str, Vec<String>)]) -> Mistake {
     let without = |i: usize| [&given[..i], &given[i + 1..]].concat();
     let to_blame = (0..given.len()).find(|&i| parse(&without(i)).is_ok());
     let key = to_blame.and_then(|i| given.get(i)).map_or("", |given| given.0);
-    Mistake::new(key, match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) => {
-            let missing: Vec<String> = missing.iter().map(|missing| Naming::Keys.of(&name_of(missing))).collect();
-            format!("it wants {} as well", missing.join(" and "))
-        }
-        (kind, _) => kind.as_str().unwrap_or("it is not understood").to_owned(),
-    })
+    Mistake::new(
+        key,
+        match (error.kind(), error.get(ContextKind::InvalidArg)) {
+            (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) => {
+                let missing: Vec<String> = missing.iter().map(|missing| Naming::Keys.of(&name_of(missing))).collect();
+                format!("it wants {} as well", missing.join(" and "))
+            }
+            (kind, _) => kind.as_str().unwrap_or("it is not understood").to_owned(),
+        },
+    )
 }
 
 /// The name of a flag that the parser shows with its value: `--key <FILE>`.

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use oroshi_config::hidden;
 use oroshi_lab::{Experiment, LabError, LabResult, Tools};
 use oroshi_net::Shutdown;
 use oroshi_words::Date;
+use oroshi_words::hidden;
 use serde::Deserialize;
 
 use crate::interrupt::{self, Temporary};
@@ -93,8 +93,8 @@ pub(super) struct Kept {
     pub(super) page: PathBuf,
 }
 
-/// A folder for a result. An earlier result that is in it stays as it is until [`Place::store`]; what was made for the new one is
-/// gone if it does not come to that.
+/// A folder for a result. An earlier result that is in it stays as it is until [`Place::store`]; what was made for the
+/// new one is gone if it does not come to that.
 #[derive(Debug)]
 pub(super) struct Place {
     folder: PathBuf,

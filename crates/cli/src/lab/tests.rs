@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use oroshi_bench::Load as Rhythm;
-use oroshi_lab::Metric;
-use oroshi_config::Mistake;
 use oroshi_experiment::{Machine, Reading, Source, Unreadable, Wishes, find};
+use oroshi_lab::Metric;
 use oroshi_lab::plan::{Command, Load, Ready, Stop};
 use oroshi_net::Shutdown;
+use oroshi_words::Mistake;
 
 use super::flags::Flags;
 

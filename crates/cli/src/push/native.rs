@@ -8,7 +8,6 @@ use oroshi_net::CpuList;
 use oroshi_push::{Cluster, Door, Draft, GroupRule, Origins, Serves, Slow, Transports};
 use oroshi_words::units::parse_time;
 
-
 /// How long a publish waits for the receipts of other nodes, unless the file says otherwise.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
 

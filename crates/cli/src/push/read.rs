@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use oroshi_config::mistake::add_checked;
-use oroshi_config::{ConfigError, Kind, Mistake, Mistakes, Node, Table, text_of, toml, yaml};
+use oroshi_config::{ConfigError, Mistakes, Node, Table, text_of, toml, yaml};
 use oroshi_push::{Door, Draft, Plan, Serves};
+use oroshi_words::mistake::add_checked;
+use oroshi_words::{Kind, Mistake};
 
 use super::{Args, Error, kuiperbelt, native, template};
 use crate::log::Level;

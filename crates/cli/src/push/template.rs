@@ -1,7 +1,7 @@
 //! The template step of kuiperbelt's configuration (kayac/go-config's, on Go's text/template): `{{ env "NAME" "default" }}` and
 //! `{{ must_env "NAME" }}`.
 
-use oroshi_config::Mistake;
+use oroshi_words::Mistake;
 
 /// Fills the templates in. `variable` gives a variable of the environment.
 ///

@@ -118,10 +118,7 @@ fn limits(out: &mut Toml, plan: &Plan) {
     let limits = &plan.limits;
     out.table("limits");
     out.bare("sessions", limits.sessions);
-    match limits.connects_per_second {
-        Some(most) => out.bare("connects-per-second", most),
-        None => out.text("connects-per-second", "off"),
-    }
+    out.or_off("connects-per-second", limits.connects_per_second);
     out.bare("message-bytes", limits.message_bytes);
     out.bare("publish-bytes", limits.publish_bytes);
     out.bare("session-queue-bytes", limits.session_queue_bytes);

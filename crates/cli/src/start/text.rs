@@ -7,7 +7,6 @@ use oroshi_start::Status;
 use oroshi_start::status::{GenerationState, GenerationStatus, LogCommandStatus, SocketStatus};
 use oroshi_words::units::{length, plural, time};
 
-
 /// Several lines.
 pub(super) fn status(status: &Status) -> String {
     let mut text = String::new();

@@ -1,7 +1,5 @@
 //! From flags to a plan: checks every value, reports every problem at once.
 
-use std::time::Duration;
-
 use oroshi_net::CpuList;
 use oroshi_stats::Shape;
 use oroshi_target::{Place, Plan, Rotation, TlsFiles};
@@ -133,6 +131,8 @@ fn is_unix(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::Parser;
     use oroshi_net::available_cpus;
 

@@ -1,7 +1,7 @@
 //! Where NATS is: addresses as they are configured, and the name and password in them.
 
 use async_nats::ServerAddr;
-use oroshi_config::Secret;
+use oroshi_words::Secret;
 
 use crate::http::query;
 

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use oroshi_config::{Mistake, Secret};
 use oroshi_http1::{is_field_value, is_token};
 use oroshi_net::Endpoint;
+use oroshi_words::{Mistake, Secret};
 
 use super::{Draft, is_unix};
 use crate::cluster::address;
@@ -59,7 +59,12 @@ pub(super) fn all(draft: &Draft) -> Vec<Mistake> {
     callbacks(draft, &mut problems);
     origins(draft.origins.as_ref(), &mut problems);
     if draft.transports == Some(Transports::NONE) {
-        problems.push(Mistake::value("transports", "[]", "lets nobody connect", "some of websocket, sse, stream and poll"));
+        problems.push(Mistake::value(
+            "transports",
+            "[]",
+            "lets nobody connect",
+            "some of websocket, sse, stream and poll",
+        ));
     }
     subprotocols(&draft.subprotocols, &mut problems);
     limits(&draft.limits, &mut problems);
@@ -185,7 +190,12 @@ fn subprotocols(names: &[String], problems: &mut Vec<Mistake>) {
     for (at, name) in names.iter().enumerate() {
         if !is_token(name.as_bytes()) {
             let expected = "letters, digits and signs such as . and -, as in chat.v1";
-            problems.push(Mistake::value("subprotocols", name.escape_default(), "is no name of a subprotocol", expected));
+            problems.push(Mistake::value(
+                "subprotocols",
+                name.escape_default(),
+                "is no name of a subprotocol",
+                expected,
+            ));
         } else if names[..at].contains(name) {
             problems.push(twice("subprotocols", name));
         }
@@ -251,7 +261,12 @@ fn limits(limits: &Limits, problems: &mut Vec<Mistake>) {
     if limits.session_queue_bytes > limits.total_queue_bytes {
         let expected = format!("at most limits.total-queue-bytes, {}", limits.total_queue_bytes);
         let given = limits.session_queue_bytes;
-        problems.push(Mistake::value("limits.session-queue-bytes", given, "is more than all queues together hold", expected));
+        problems.push(Mistake::value(
+            "limits.session-queue-bytes",
+            given,
+            "is more than all queues together hold",
+            expected,
+        ));
     }
 }
 

@@ -6,7 +6,8 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use oroshi_push::{Cluster, Plan, Secret};
+use oroshi_push::{Cluster, Plan};
+use oroshi_words::Secret;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;

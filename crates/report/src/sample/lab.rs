@@ -150,12 +150,7 @@ fn result(metrics: &[Metric], cells: Vec<CellResult>) -> LabResult {
     }
 }
 
-fn cell(
-    group: &str,
-    point: Option<usize>,
-    variants: Vec<VariantResult>,
-    comparisons: Vec<Comparison>,
-) -> CellResult {
+fn cell(group: &str, point: Option<usize>, variants: Vec<VariantResult>, comparisons: Vec<Comparison>) -> CellResult {
     let run = |variant| Run {
         variant,
         block: 0,

@@ -1,7 +1,7 @@
 //! The report for people.
 //!
-//! In the order in which one asks: what was done, can it be trusted, how fast, what went wrong, what did it cost on either
-//! side, who was the bottleneck.
+//! In the order in which one asks: what was done, can it be trusted, how fast, what went wrong, what did it cost on
+//! either side, who was the bottleneck.
 
 use oroshi_bench::watch::{Precision, ServerUsage};
 use oroshi_bench::{Failure, Record};
@@ -13,7 +13,6 @@ use crate::words::{
     alarm, connections, generator, headline, is_open, machine, meaning, measured_clocks, processes, quantile, requests,
     throughput, unreadable,
 };
-
 
 /// Characters that are wanted beside a name and its count; with fewer a text stands below them.
 const LEAST_BESIDE: usize = 30;

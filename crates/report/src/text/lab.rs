@@ -1,7 +1,7 @@
 //! An experiment's report for people.
 //!
-//! In the order in which one asks: what was asked and how it was done, what failed, what came out, the figures behind it, what is
-//! doubtful, how to run it again. `tables` writes the figures.
+//! In the order in which one asks: what was asked and how it was done, what failed, what came out, the figures behind
+//! it, what is doubtful, how to run it again. `tables` writes the figures.
 
 mod tables;
 
@@ -224,7 +224,8 @@ impl Page<'_> {
     }
 }
 
-/// How it was done: `24 runs in 12 blocks; 10 connections, closed loop, 1s; servers on CPU 1, load on CPU 0; took 34.2s`.
+/// How it was done: `24 runs in 12 blocks; 10 connections, closed loop, 1s; servers on CPU 1, load on CPU 0; took
+/// 34.2s`.
 fn how(result: &LabResult) -> String {
     let runs: usize = result.cells.iter().map(|cell| cell.runs.len()).sum();
     let mut parts = Vec::new();

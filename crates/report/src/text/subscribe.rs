@@ -1,4 +1,5 @@
-//! The report of a load of subscriptions, for people: what was done, whether everything came, how long it took, what it cost.
+//! The report of a load of subscriptions, for people: what was done, whether everything came, how long it took, what it
+//! cost.
 
 use oroshi_bench::subscribe::Record;
 use oroshi_bench::watch::ServerUsage;

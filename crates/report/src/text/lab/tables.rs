@@ -139,8 +139,8 @@ pub(super) fn reasons(cell: &CellResult, result: &LabResult) -> Vec<String> {
     grouped_reasons(&said, without)
 }
 
-/// Sentences of comparisons that were not made, with their labels: one for those of the same reason, none for a reason that is
-/// in what was said already.
+/// Sentences of comparisons that were not made, with their labels: one for those of the same reason, none for a reason
+/// that is in what was said already.
 pub(crate) fn grouped_reasons<'w>(said: &[&str], sentences: impl Iterator<Item = (&'w str, &'w str)>) -> Vec<String> {
     let reason = |words: &'w str| words.split_once(NOT_COMPARED).map(|(_, why)| why);
     let mut groups: Vec<(Vec<&str>, &str)> = Vec::new();

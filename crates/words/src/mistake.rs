@@ -1,6 +1,5 @@
 //! What is wrong with a configuration: a field, and what is wrong with it.
 
-use std::cell::RefCell;
 use std::error::Error;
 use std::fmt;
 
@@ -9,8 +8,8 @@ use std::fmt;
 pub struct Mistake {
     /// The line in the file, from 1; 0 if the field is in no file.
     pub line: usize,
-    /// The path of the field's key: `callbacks.connect`, `route[2].to`. Elements of lists are counted from 1. Empty if the mistake
-    /// belongs to no key.
+    /// The path of the field's key: `callbacks.connect`, `route[2].to`. Elements of lists are counted from 1. Empty if
+    /// the mistake belongs to no key.
     pub key: String,
     /// What is wrong, and what was expected.
     pub text: String,
@@ -70,14 +69,15 @@ impl Mistake {
         self
     }
 
-    /// Whether this mistake need not be reported beside the known ones: a field that it was found by, or its own, could not be
-    /// read, and so seems to be missing or to have its default value.
+    /// Whether this mistake need not be reported beside the known ones: a field that it was found by, or its own, could
+    /// not be read, and so seems to be missing or to have its default value.
     #[must_use]
     pub fn follows_from(&self, known: &[Mistake]) -> bool {
-        let looked_at: &[String] = if self.looked_at.is_empty() { std::slice::from_ref(&self.key) } else { &self.looked_at };
-        known.iter().any(|known| {
-            is_within(&self.key, &known.key) || looked_at.iter().any(|field| is_within(&known.key, field))
-        })
+        let looked_at: &[String] =
+            if self.looked_at.is_empty() { std::slice::from_ref(&self.key) } else { &self.looked_at };
+        known
+            .iter()
+            .any(|known| is_within(&self.key, &known.key) || looked_at.iter().any(|field| is_within(&known.key, field)))
     }
 }
 
@@ -124,55 +124,6 @@ impl Naming {
 pub fn add_checked(read: &mut Vec<Mistake>, checked: impl IntoIterator<Item = Mistake>) {
     let new: Vec<Mistake> = checked.into_iter().filter(|mistake| !mistake.follows_from(read)).collect();
     read.extend(new);
-}
-
-/// The mistakes found so far, shared by all readers of one file.
-#[derive(Debug, Default)]
-pub struct Mistakes {
-    found: RefCell<Vec<Mistake>>,
-    style: Style,
-}
-
-/// How a reader names elements of lists, and which values it takes for texts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Style {
-    /// Elements have numbers: `route[2].to`. Switches and dates are texts as well.
-    #[default]
-    Settings,
-    /// Elements go by the key of their list: `variant.url`. Switches and dates are no texts.
-    Typed,
-}
-
-impl Mistakes {
-    /// For a reader that tells switches and dates from texts, and names elements of a list by the list's key alone: `variant.url`.
-    #[must_use]
-    pub fn typed() -> Self {
-        Self { style: Style::Typed, ..Self::default() }
-    }
-
-    /// Adds one.
-    pub fn push(&self, mistake: Mistake) {
-        self.found.borrow_mut().push(mistake);
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.found.borrow().is_empty()
-    }
-
-    /// All of them in the order of lines, each once.
-    #[must_use]
-    pub fn into_vec(self) -> Vec<Mistake> {
-        let mut found = self.found.into_inner();
-        found.sort();
-        found.dedup();
-        found
-    }
-
-    pub(crate) fn style(&self) -> Style {
-        self.style
-    }
 }
 
 #[cfg(test)]
