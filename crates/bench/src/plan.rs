@@ -1,11 +1,12 @@
 //! What to do: a [`Draft`] as somebody wrote it becomes a [`Plan`] in which everything has been decided.
 
+mod problem;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_net::endpoint::ResolveError;
-use oroshi_net::tls::TlsConfigError;
 use oroshi_net::{
     Address, ClientTls, ClientTlsOptions, ConnectorOptions, CpuList, Endpoint, Peer, Scheme, UnixAddress,
 };
@@ -13,8 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::arrivals::{Spacing, Stage};
 use crate::check::Check;
-use crate::request::{Request, RequestError};
+use crate::request::Request;
 use crate::script::Script;
+
+pub(crate) use problem::mistake;
+pub use problem::{Problem, Problems};
 
 /// A load as the user described it: typed, not yet checked for sense. `Default` is wrk's: 2 threads, 10 connections, 10 s.
 #[derive(Clone, Debug)]
@@ -256,69 +260,6 @@ pub struct Origin {
     pub connections: usize,
 }
 
-/// What is wrong with a draft, all of it.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct Problems(pub Vec<Problem>);
-
-/// One thing that is wrong with a draft. The text names the value, what was expected and the next step.
-#[derive(Debug, thiserror::Error)]
-pub enum Problem {
-    /// Name a URL.
-    #[error("no URL to send requests to: give one, as in http://localhost:8080/ or unix:/run/app.sock")]
-    NoUrl,
-    /// Give a number of at least 1.
-    #[error("{0} is 0: expected at least 1")]
-    Zero(&'static str),
-    /// Give more connections or fewer threads, as in wrk.
-    #[error("{connections} connections on {threads} threads: each thread needs at least one connection")]
-    TooFewConnections {
-        /// Connections asked for.
-        connections: usize,
-        /// Threads asked for.
-        threads: usize,
-    },
-    /// Give more connections or fewer hosts.
-    #[error("{connections} connections for {origins} different servers: each needs at least one connection")]
-    TooManyOrigins {
-        /// Connections asked for.
-        connections: usize,
-        /// Distinct places to connect to.
-        origins: usize,
-    },
-    /// A script makes requests for one URL: leave out the others.
-    #[error(
-        "a script makes the requests for one URL, and there are {0}: give one, and set wrk.path in the script for others"
-    )]
-    ScriptUrls(usize),
-    /// Fewer requests in flight, or more on each connection.
-    #[error(
-        "--pipeline {pipeline} wants {pipeline} requests in flight on each connection, and each carries {} \
-         (--close, --requests-per-connection): give a --pipeline of at most that, or leave it out", if *requests == 1 { "only one".to_owned() } else { requests.to_string() }
-    )]
-    Pipeline {
-        /// Requests in flight asked for.
-        pipeline: usize,
-        /// Requests on each connection.
-        requests: u64,
-    },
-    /// Choose one of the two.
-    #[error("{0} and {1} exclude each other")]
-    Exclusive(&'static str, &'static str),
-    /// Correct the rate.
-    #[error("a rate of {0} requests per second: expected a number above 0 and up to 10 million")]
-    Rate(f64),
-    /// Source addresses are for TCP.
-    #[error("source addresses are for TCP, and {0} is a unix socket: leave out --source")]
-    SourceWithUnix(String),
-    /// Correct the method, header or target.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    /// Correct the certificate files or the name.
-    #[error("TLS settings: {0}")]
-    Tls(#[from] TlsConfigError),
-}
-
 impl Draft {
     /// Decides everything that was left open.
     ///
@@ -339,15 +280,20 @@ impl Draft {
             problems.push(Problem::Pipeline { pipeline: self.pipeline, requests });
         }
         let zeros = [
-            ("the number of connections", self.connections == 0),
-            ("the number of threads", self.threads == Some(0)),
-            ("the number of requests", self.requests == Some(0)),
-            ("the number of requests per connection", self.requests_per_connection == Some(0)),
-            ("the number of pipelined requests", self.pipeline == 0),
-            ("the duration", self.duration == Some(Duration::ZERO)),
-            ("the timeout", self.timeout.is_zero()),
+            ("connections", "the number of connections", self.connections == 0),
+            ("threads", "the number of threads", self.threads == Some(0)),
+            ("requests", "the number of requests", self.requests == Some(0)),
+            (
+                "requests-per-connection",
+                "the number of requests per connection",
+                self.requests_per_connection == Some(0),
+            ),
+            ("pipeline", "the number of pipelined requests", self.pipeline == 0),
+            ("duration", "the duration", self.duration == Some(Duration::ZERO)),
+            ("timeout", "the timeout", self.timeout.is_zero()),
         ];
-        problems.extend(zeros.iter().filter(|z| z.1).map(|z| Problem::Zero(z.0)));
+        let zeros = zeros.into_iter().filter(|(.., is_zero)| *is_zero);
+        problems.extend(zeros.map(|(field, what, _)| Problem::Zero { field, what }));
         if let Load::Open { stages, .. } = &self.load {
             let highest = stages.iter().map(|s| s.rate).fold(0.0, f64::max);
             problems.extend(
@@ -359,7 +305,7 @@ impl Draft {
                     .map(Problem::Rate),
             );
             if self.pipeline > 1 {
-                problems.push(Problem::Exclusive("an open loop (--rate, --stages)", "--pipeline"));
+                problems.push(Problem::OpenPipeline);
             }
         }
         let available = oroshi_net::available_cpus().map_or(1, |cpus| cpus.iter().count());

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use oroshi_http1::encode::{self, EncodeError};
 use oroshi_http1::{Expect, Version};
 use oroshi_net::Endpoint;
+use oroshi_words::Naming;
+use oroshi_words::with_causes;
 
 use crate::batch::{Batch, BatchError};
 
@@ -44,21 +46,33 @@ pub enum RequestError {
     #[error("method CONNECT makes a tunnel, which a load of requests cannot use: use another method")]
     Connect,
     /// The body's length is ours to say: leave out Transfer-Encoding.
-    #[error(
-        "header `Transfer-Encoding` is not for bodies given by --body or --body-file, whose length is known: leave it out"
-    )]
+    #[error("{}", self.told(Naming::Flags))]
     TransferEncoding,
     /// The server would wait for a body that does not come, or take a part of it for the next request.
-    #[error(
-        "header `Content-Length: {value}` does not fit the body, which has {body} bytes: leave the header out, as it is added, \
-         or give that body (--body, --body-file)"
-    )]
+    #[error("{}", self.told(Naming::Flags))]
     ContentLength {
         /// What the header says.
         value: String,
         /// The body's length, bytes.
         body: usize,
     },
+}
+
+impl RequestError {
+    /// What is wrong, with what is behind it, and with the names of fields as `naming` writes them.
+    pub(crate) fn told(&self, naming: Naming) -> String {
+        let [in_body, in_file] = ["body", "body-file"].map(|field| naming.of(field));
+        match self {
+            RequestError::TransferEncoding => format!(
+                "header `Transfer-Encoding` is not for bodies given by {in_body} or {in_file}, whose length is known: leave it out"
+            ),
+            RequestError::ContentLength { value, body } => format!(
+                "header `Content-Length: {value}` does not fit the body, which has {body} bytes: leave the header out, as it is \
+                 added, or give that body ({in_body}, {in_file})"
+            ),
+            RequestError::Encode { .. } | RequestError::Connect => with_causes(self),
+        }
+    }
 }
 
 /// Methods whose requests have a body as a rule: without one they say so (RFC 9110, section 8.6).

@@ -4,14 +4,16 @@
 //!
 //! 1. This file: the subcommands, how errors are told, the exit codes.
 //! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the server that answers as told.
-//! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. What both need: [`rules`]: their rules as they are typed,
-//!    [`lab_live`]: the live line, [`lab_text`]: the report, [`verdicts`]: the exit code.
+//! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. What both need: [`lab_live`]: the
+//!    live line, [`verdicts`]: the exit code.
 //! 4. [`mod@report`]: saved results as a page. [`saved`]: how they are read.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs at a time.
-//! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the superdaemon and how it is spoken to.
-//!    What servers' configurations have in common: [`config`]; what they tell their operator: [`log`].
-//! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
-//! 8. [`table`], [`paint`]: writing text. [`negative`]: values that the parser would take for flags.
+//! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the
+//!    superdaemon and how it is spoken to. What servers tell their operator: [`log`].
+//! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]:
+//!    Ctrl-C.
+//! 8. [`problems`]: what is wrong with flags. [`negative`]: values that the parser would take for flags. [`terminal`]:
+//!    what the terminal shows.
 //!
 //! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by Ctrl-C
 //! before there was a result, or by a second one.
@@ -19,25 +21,22 @@
 mod bench;
 mod child;
 mod compare;
-mod config;
 mod fetch;
 mod gate;
 mod interrupt;
 mod keep;
 mod lab;
 mod lab_live;
-mod lab_text;
 mod log;
 mod negative;
 mod output;
-mod paint;
+mod problems;
 mod push;
 mod report;
-mod rules;
 mod saved;
 mod start;
-mod table;
 mod target;
+mod terminal;
 mod verdicts;
 
 use std::error::Error;
@@ -138,7 +137,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is said of a load's flags that the parser would misread: values below zero, and flags of another load generator.
+/// What is said of a load's flags that the parser would misread: values below zero, and flags of another load
+/// generator.
 fn misread(words: &[OsString]) -> Option<String> {
     let [_, subcommand, rest @ ..] = words else { return None };
     match subcommand.to_str()? {
@@ -156,7 +156,8 @@ fn misread(words: &[OsString]) -> Option<String> {
     }
 }
 
-/// A panic is a defect. It ends the process at once, on whichever thread it is, rather than to leave others waiting for that one.
+/// A panic is a defect. It ends the process at once, on whichever thread it is, rather than to leave others waiting for
+/// that one.
 fn end_with_a_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -178,7 +179,8 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// The same within a test of this crate, whose words belong to that test: a "FAILED" that it wants must not look like its own.
+/// The same within a test of this crate, whose words belong to that test: a "FAILED" that it wants must not look like
+/// its own.
 #[cfg(test)]
 #[expect(clippy::print_stderr, reason = "it is what the test harness keeps to itself")]
 fn say(text: &str) {

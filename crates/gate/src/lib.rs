@@ -29,7 +29,7 @@ mod site;
 pub mod upstream;
 mod works;
 
-pub use draft::{Draft, DraftError, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft};
+pub use draft::{Draft, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft};
 pub use oroshi_script::panics_are_contained;
 pub use plan::{
     Action, Answer, Door, Filling, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Script, Serves, Template, Upstream,

@@ -7,9 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use oroshi_lookup::{
-    BreakerState, Failure, Lookup, LookupSettings, MemoryTier, Outcome, Secret, SqlSettings, SqlStore, SqlTier,
-    StoreKind, StoreSettings, Stores, Value,
+    BreakerState, Failure, Lookup, LookupSettings, MemoryTier, Outcome, SqlSettings, SqlStore, SqlTier, StoreKind,
+    StoreSettings, Stores, Value,
 };
+use oroshi_words::Secret;
 use peers::{Fake, MariaDb, PATIENCE, Peer, Postgres, Sqlite, lookup, run, sql, sql_state, until};
 
 /// What differs between the servers.

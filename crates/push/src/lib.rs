@@ -50,8 +50,8 @@ mod session;
 mod sweep;
 mod tally;
 
-pub use draft::{Draft, Key, PlanError};
+pub use draft::Draft;
 pub use plan::{
-    Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves, Slow, Transports,
+    Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Send, Serves, Slow, Transports,
 };
 pub use run::{Bound, RunError, run};

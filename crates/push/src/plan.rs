@@ -1,9 +1,9 @@
 //! What a hub is told to be: checked, every default filled in. `draft` is the way here.
 
-use std::fmt;
 use std::time::Duration;
 
 use oroshi_net::CpuList;
+use oroshi_words::Secret;
 
 /// A hub, as it is to run.
 #[derive(Clone, Debug)]
@@ -377,14 +377,4 @@ pub struct Cluster {
     pub name: String,
     /// How long a publish waits for the receipts of the others.
     pub receipt_timeout: Duration,
-}
-
-/// A text that nobody gets to see.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub String);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("***")
-    }
 }

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 
 use hub::{Answer, Hub, WebSocket, connect, head, key_of};
-use oroshi_push::{Cluster, GroupRule, Origins, Plan, Secret, Slow};
+use oroshi_push::{Cluster, GroupRule, Origins, Plan, Slow};
+use oroshi_words::Secret;
 use serde_json::{Value, json};
 
 /// The description, and which answers of it were seen.
@@ -343,7 +344,7 @@ fn overloaded(api: &Description) {
 
 /// What is not for everybody takes the token, and shows nothing before.
 fn unauthorized(api: &Description) {
-    let hub = Hub::start(|plan: &mut Plan| plan.token = Some(Secret("s3cret".into())));
+    let hub = Hub::start(|plan: &mut Plan| plan.token = Some(Secret::new("s3cret")));
     for (path, methods) in api.paths() {
         for method in methods {
             let operation = &api.api["paths"][&path][method.to_lowercase()];
@@ -368,7 +369,7 @@ fn unauthorized(api: &Description) {
 
 /// What is not for everybody is not for pages of other origins, whether they show the token or not.
 fn foreign(api: &Description) {
-    for token in [None, Some(Secret("s3cret".into()))] {
+    for token in [None, Some(Secret::new("s3cret"))] {
         let hub = Hub::start(|plan: &mut Plan| plan.token = token);
         for (path, methods) in api.paths() {
             for method in methods {
@@ -443,7 +444,7 @@ fn without_a_backend(api: &Description) {
 fn a_node_of_a_cluster_says_how_its_link_is() {
     let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let hub = Hub::start(|plan| {
-        let (nats, name) = (Secret(format!("nats://{nowhere}")), "test".into());
+        let (nats, name) = (Secret::new(format!("nats://{nowhere}")), "test".into());
         plan.cluster = Some(Cluster { nats, name, receipt_timeout: std::time::Duration::from_secs(1) });
     });
     let api = Description::of(&hub);

@@ -14,7 +14,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::stdio::dup2_stdout;
 
 use super::args::ScriptArgs;
-use super::load::Problems;
+use crate::problems::Problems;
 
 /// The longest that one call into a script may take, if nobody says otherwise.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -112,9 +112,9 @@ mod tests {
         let body = b"x".as_slice().into();
         let draft =
             Draft { urls, method: "PUT".into(), headers: vec![("A".into(), "b".into())], body, ..Draft::default() };
-        let mut problems = Problems(Vec::new());
+        let mut problems = Problems::of_flags();
         let script = Scripted::read(args, &draft, "http://h/x", false, &mut problems);
-        (script.map(|script| script.0), problems.0.iter().map(ToString::to_string).collect())
+        (script.map(|script| script.0), problems.lines())
     }
 
     fn args(file: impl Into<PathBuf>) -> ScriptArgs {

@@ -147,7 +147,7 @@ fn binary(n: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::sample;
+    use oroshi_report::sample::bench as sample;
 
     #[test]
     fn units_switch_at_85_percent_and_stop_before_the_last() {

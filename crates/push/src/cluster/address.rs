@@ -1,16 +1,16 @@
 //! Where NATS is: addresses as they are configured, and the name and password in them.
 
 use async_nats::ServerAddr;
+use oroshi_words::Secret;
 
 use crate::http::query;
-use crate::plan::Secret;
 
 /// What an address looks like, for whoever has to correct one.
 pub(crate) const EXPECTED: &str = "nats://host:4222, or tls://host:4222 to insist on TLS, several with commas";
 
 /// The servers of a list with commas. An error says what is wrong, and shows nothing of the text, as it may hold a password.
 pub(crate) fn servers(nats: &Secret) -> Result<Vec<ServerAddr>, &'static str> {
-    nats.0.split(',').map(|address| server(address.trim())).collect()
+    nats.reveal().split(',').map(|address| server(address.trim())).collect()
 }
 
 /// The name and password, or the token alone, of the first server that has any.
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn an_address_is_what_the_client_can_connect_to() {
-        let of = |text: &str| servers(&Secret(text.into())).map(|servers| servers.len());
+        let of = |text: &str| servers(&Secret::new(text)).map(|servers| servers.len());
         for (text, count) in [
             ("nats://h", 1),
             ("nats://h:4222, tls://[::1]:4222", 2),
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn credentials_stand_in_the_address_and_are_unescaped() {
-        let of = |addresses: &str| credentials(&servers(&Secret(addresses.into())).unwrap());
+        let of = |addresses: &str| credentials(&servers(&Secret::new(addresses)).unwrap());
         assert_eq!(of("nats://h:1"), None);
         assert_eq!(of("nats://u:p%40ss@h:1"), Some(("u".to_owned(), Some("p@ss".to_owned()))));
         assert_eq!(of("nats://h:1,nats://s3cret@h:2"), Some(("s3cret".to_owned(), None)));

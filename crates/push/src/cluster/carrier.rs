@@ -18,6 +18,8 @@ use async_nats::{Client, ConnectOptions, Event};
 use futures_util::StreamExt as _;
 use futures_util::future::{Either, select};
 use oroshi_net::Shutdown;
+use oroshi_words::Secret;
+use oroshi_words::with_causes;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::{Notify, Semaphore};
@@ -29,7 +31,7 @@ use crate::cluster::wire::{self, Body, Head, Request, Wide};
 use crate::cluster::{Order, Others, Progress, Shared, address, count};
 use crate::missed::Missed;
 use crate::node::Node;
-use crate::plan::{Cluster, Secret};
+use crate::plan::Cluster;
 use crate::publish::Targets;
 
 /// How long making a connection may take.
@@ -569,18 +571,4 @@ impl Work {
             }
         }
     }
-}
-
-/// An error and what it came from, in one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }

@@ -6,7 +6,8 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use oroshi_push::{Cluster, Plan, Secret};
+use oroshi_push::{Cluster, Plan};
+use oroshi_words::Secret;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -117,7 +118,7 @@ impl Drop for Nats {
 /// What a node is told of the others.
 pub fn cluster(url: &str) -> Cluster {
     // Long enough for a busy machine, where it is not what a test is about.
-    Cluster { nats: Secret(url.to_owned()), name: "test".to_owned(), receipt_timeout: Duration::from_secs(10) }
+    Cluster { nats: Secret::new(url), name: "test".to_owned(), receipt_timeout: Duration::from_secs(10) }
 }
 
 /// Waits until a node knows so many others.
