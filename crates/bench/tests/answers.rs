@@ -66,7 +66,7 @@ fn in_tls_too_an_end_or_a_reset_within_an_answer_is_named_so() {
                 if reset { conn.reset() } else { conn.close_gently() }
             }
         });
-        let record = run(Draft { tls: identity.client(), ..requests(&peer.url, 3, 1) });
+        let record = run(Draft { tls: identity.trusted(), ..requests(&peer.url, 3, 1) });
         assert_eq!(record.failures, failures([(failure, 3)]));
         assert_eq!(record.requests.failed, 3);
     }
@@ -88,7 +88,7 @@ fn in_tls_a_body_until_the_end_needs_a_proper_end() {
                 conn.close_gently();
             }
         });
-        let record = run(Draft { tls: identity.client(), ..requests(&peer.url, 3, 1) });
+        let record = run(Draft { tls: identity.trusted(), ..requests(&peer.url, 3, 1) });
         assert_eq!((record.requests.completed, record.requests.failed), (3 - cut, cut));
         assert_eq!(failed(&record, Failure::ReadEof), cut);
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use oroshi_bench::follow::{Progress, Stage};
 use oroshi_bench::{Draft, Failure, Observer, RunError, SecondHistograms};
+use oroshi_testkit::test_name;
 use support::load::{all_answered, draft, failures, requests, run, run_seen, until};
 use support::peer::{Listening, Peer, Place, Port, answers};
 use support::tls::Identity;
@@ -29,7 +30,7 @@ fn counts_and_bytes_are_exact_over_every_socket() {
         Peer::start_tls(Place::Unix, &identity, serve()),
     ];
     for peer in peers {
-        let plan = Draft { tls: identity.client(), threads: Some(2), ..requests(&peer.url, 301, 4) };
+        let plan = Draft { tls: identity.trusted(), threads: Some(2), ..requests(&peer.url, 301, 4) };
         let request = plan.clone().plan().unwrap().origins[0].requests[0].keep.len() as u64;
         let record = run(plan);
         all_answered(&record, 301);
@@ -174,7 +175,7 @@ fn an_early_answer_ends_the_sending() {
 
 #[test]
 fn an_answer_of_any_size_is_read_in_little_memory() {
-    must_pass(in_a_process(&[], "an_answer_of_400_mb"));
+    must_pass(in_a_process(&[], test_name!("an_answer_of_400_mb")));
 }
 
 #[test]
@@ -220,7 +221,7 @@ fn several_places_share_the_connections() {
     let plain = Peer::answering(|_| OK.into());
     let tls = Peer::start_tls(Place::Tcp, &identity, answers(|_| OK.into()));
     let urls = [&plain.url, &tls.url].map(|url| url.parse().unwrap()).to_vec();
-    let record = run(Draft { urls, tls: identity.client(), ..requests(&plain.url, 200, 4) });
+    let record = run(Draft { urls, tls: identity.trusted(), ..requests(&plain.url, 200, 4) });
     all_answered(&record, 200);
     let (plain, tls) = (plain.seen(), tls.seen());
     assert_eq!(plain.requests + tls.requests, 200);
@@ -351,7 +352,7 @@ fn a_connection_per_request() {
         (Peer::start_tls(Place::Tcp, &identity, answer()), Vec::new(), Some(1)),
         (Peer::start(Place::Tcp, answer()), closing, None),
     ] {
-        let tls = identity.client();
+        let tls = identity.trusted();
         let begun = Instant::now();
         let record = run(Draft { requests_per_connection: per_connection, headers, tls, ..requests(&peer.url, 90, 3) });
         all_answered(&record, 90);

@@ -11,10 +11,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use oroshi_bench::{Bottleneck, Draft, Failure, Load, RunError, Spacing, Watching};
+use oroshi_testkit::test_name;
 use support::load::{
     SHORT, all_answered, all_bounds, draft, failed, failures, refused, requests, run, run_seen, until,
 };
-use support::peer::{Conn, Listening, Peer, Place, Port, answers, unix_listener};
+use support::peer::{Conn, Listening, Peer, Place, Port, answers, server_config, unix_listener};
 use support::tls::Identity;
 use support::{HANG, OK, OK_CLOSE, in_a_process, must_pass, skipped};
 
@@ -77,9 +78,9 @@ fn a_certificate_that_is_not_accepted_ends_the_run_before_it_begins() {
         conn.close_gently();
     });
     let stranger = requests(&peer.url, 1, 1);
-    let mut misnamed = Draft { tls: identity.client(), ..requests(&peer.url, 1, 1) };
+    let mut misnamed = Draft { tls: identity.trusted(), ..requests(&peer.url, 1, 1) };
     misnamed.tls.server_name = Some("elsewhere.example".into());
-    let no_tls = Draft { tls: identity.client(), ..requests(&plain.url.replace("http:", "https:"), 1, 1) };
+    let no_tls = Draft { tls: identity.trusted(), ..requests(&plain.url.replace("http:", "https:"), 1, 1) };
     for draft in [stranger, misnamed, no_tls] {
         let error = refused(draft);
         assert!(matches!(error, RunError::Connect { .. }), "{error:?}");
@@ -249,7 +250,7 @@ fn ports_run_out() {
         if check.is_ok_and(|output| output.status.success()) {
             let run = format!("{lower} && exec \"$@\"");
             wrapper.extend([&run, "sh"]);
-            must_pass(in_a_process(&wrapper, "in_a_network_of_four_ports"));
+            must_pass(in_a_process(&wrapper, test_name!("in_a_network_of_four_ports")));
             return;
         }
     }
@@ -290,7 +291,7 @@ fn in_a_network_of_four_ports() {
 #[test]
 fn handshakes_that_fail_during_the_run_are_counted() {
     let identity = Identity::new();
-    let config = identity.server();
+    let config = server_config(&identity);
     let mut peer = Peer::start(Place::Tcp, move |mut conn| {
         if conn.index > 1 {
             conn.send("HTTP/1.1 400 Bad Request\r\n\r\n");
@@ -302,7 +303,7 @@ fn handshakes_that_fail_during_the_run_are_counted() {
         }
     });
     peer.url = peer.url.replace("http:", "https:");
-    let record = run(Draft { tls: identity.client(), ..requests(&peer.url, 8, 1) });
+    let record = run(Draft { tls: identity.trusted(), ..requests(&peer.url, 8, 1) });
     assert_eq!((record.requests.completed, record.requests.failed), (3, 5));
     assert_eq!(record.failures, failures([(Failure::Tls, 5)]));
     assert_eq!((record.connections.opened, record.latency.tls.summary.count), (1, 1));
@@ -311,7 +312,7 @@ fn handshakes_that_fail_during_the_run_are_counted() {
 #[test]
 fn a_handshake_that_never_ends_times_out() {
     let identity = Identity::new();
-    let config = identity.server();
+    let config = server_config(&identity);
     let mut peer = Peer::start(Place::Tcp, move |conn| {
         if conn.index == 0 {
             conn.into_tls(&config);
@@ -320,7 +321,7 @@ fn a_handshake_that_never_ends_times_out() {
         }
     });
     peer.url = peer.url.replace("http:", "https:");
-    let record = run(Draft { tls: identity.client(), timeout: SHORT, ..requests(&peer.url, 2, 1) });
+    let record = run(Draft { tls: identity.trusted(), timeout: SHORT, ..requests(&peer.url, 2, 1) });
     assert_eq!(record.requests.failed, 2);
     assert_eq!(record.failures, failures([(Failure::ConnectTimeout, 2)]));
 }
@@ -335,7 +336,7 @@ fn bytes_that_are_no_tls_record_are_counted() {
         conn.send_raw(b"HTTP/1.1 200 OK\r\n\r\n");
         conn.close_gently();
     });
-    let record = run(Draft { tls: identity.client(), ..requests(&peer.url, 6, 1) });
+    let record = run(Draft { tls: identity.trusted(), ..requests(&peer.url, 6, 1) });
     assert_eq!((record.requests.completed, record.requests.failed), (3, 3));
     assert_eq!(record.failures, failures([(Failure::Tls, 3)]));
 }
@@ -406,7 +407,7 @@ fn a_body_in_tls_is_sent_to_its_end() {
         while conn.request().is_some() && conn.send(OK) {}
     });
     for size in (1 << 20..1_300_000).step_by(16_000) {
-        all_answered(&run(Draft { tls: identity.client(), timeout: HANG / 4, ..post(&peer.url, 1, size) }), 1);
+        all_answered(&run(Draft { tls: identity.trusted(), timeout: HANG / 4, ..post(&peer.url, 1, size) }), 1);
     }
 }
 

@@ -5,6 +5,7 @@ mod support;
 use std::time::Duration;
 
 use oroshi_bench::{Draft, Load, Record, Spacing, Watching};
+use oroshi_testkit::test_name;
 use support::load::{draft, run};
 use support::peer::{Peer, Place, answers};
 use support::{OK, in_a_process, must_pass, wait_until};
@@ -23,7 +24,7 @@ fn held() -> (usize, usize) {
 #[test]
 fn hundreds_of_runs_in_one_process_leave_nothing_behind() {
     let peers = [Place::Tcp, Place::Unix].map(|place| Peer::start(place, answers(|_| OK.into())));
-    let mut command = in_a_process(&[], "sixty_short_runs");
+    let mut command = in_a_process(&[], test_name!("sixty_short_runs"));
     command.env(URLS, peers.each_ref().map(|peer| peer.url.as_str()).join(" "));
     must_pass(command);
 }

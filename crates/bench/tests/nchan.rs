@@ -3,94 +3,42 @@
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
 use oroshi_bench::Draft as Base;
 use oroshi_bench::subscribe::{Draft, Mode, Publishing, Record, run};
-use support::nginx::find;
-use support::peer::Port;
-use support::{HANG, skipped, wait_until};
+use oroshi_testkit::nginx::{Nginx, Setup};
+use support::{HANG, skipped};
 
-struct Nchan {
-    port: Port,
-    child: Child,
-    _folder: tempfile::TempDir,
-}
+/// nginx with its module nchan.
+struct Nchan(Nginx);
 
 impl Nchan {
     /// Starts one, or notes that `test` is left out.
     fn start(test: &str) -> Option<Self> {
-        let Some(program) = find("nginx") else {
-            skipped(test, "nginx is not installed");
-            return None;
-        };
         let Some(module) = module() else {
             skipped(test, "nginx's nchan module is not installed (Debian: libnginx-mod-nchan)");
             return None;
         };
-        let folder = tempfile::tempdir().unwrap();
-        let port = Port::reserve();
-        let config = folder.path().join("nginx.conf");
-        std::fs::write(&config, configuration(folder.path(), &module, &port)).unwrap();
-        let errors = folder.path().join("errors");
-        let child = Command::new(program)
-            .args(["-e", "stderr", "-p"])
-            .arg(folder.path())
-            .arg("-c")
-            .arg(&config)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(&errors).unwrap())
-            .spawn()
-            .unwrap();
-        let mut nchan = Self { port, child, _folder: folder };
-        wait_until("nginx serves", || {
-            let ended = nchan.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{ended:?}: {}", std::fs::read_to_string(&errors).unwrap());
-            std::net::TcpStream::connect(nchan.port.address()).is_ok()
-        });
-        Some(nchan)
+        let load = format!("load_module {};", module.display());
+        Setup { workers: 1, main: &load, http: SERVER, ..Setup::default() }.start(test).map(Self)
     }
 
     fn url(&self, path: &str) -> String {
-        format!("http://{}/{path}", self.port.address())
+        format!("http://{}/{path}", self.0.tcp)
     }
 }
 
-impl Drop for Nchan {
-    fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _ = self.child.wait();
-    }
-}
+const SERVER: &str = "server {
+    listen @TCP@;
+    location = /pub { nchan_publisher; nchan_channel_id all; }
+    location = /sub { nchan_subscriber; nchan_channel_id all; nchan_subscriber_first_message newest; }
+    location = /raw { nchan_subscriber http-raw-stream; nchan_channel_id all; nchan_subscriber_first_message newest; }
+}";
 
 /// Where distributions put modules.
 fn module() -> Option<PathBuf> {
     let folders = ["/usr/lib/nginx/modules", "/usr/lib64/nginx/modules", "/usr/local/nginx/modules"];
     folders.into_iter().map(|folder| Path::new(folder).join("ngx_nchan_module.so")).find(|file| file.is_file())
-}
-
-fn configuration(folder: &Path, module: &Path, port: &Port) -> String {
-    let (folder, module, address) = (folder.display(), module.display(), port.address());
-    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
-    format!(
-        "load_module {module}; {user} daemon off; worker_processes 1; pid {folder}/pid; error_log stderr warn;
-        events {{ worker_connections 2048; }}
-        http {{
-            access_log off;
-            client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
-            uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-            server {{
-                listen {address};
-                location = /pub {{ nchan_publisher; nchan_channel_id all; }}
-                location = /sub {{ nchan_subscriber; nchan_channel_id all; nchan_subscriber_first_message newest; }}
-                location = /raw {{
-                    nchan_subscriber http-raw-stream; nchan_channel_id all; nchan_subscriber_first_message newest;
-                }}
-            }}
-        }}"
-    )
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn our_count_is_the_servers() {
     let Some(mut nginx) = Nginx::start("our_count_is_the_servers", 1) else { return };
     let places = [nginx.http.clone(), nginx.https.clone(), nginx.unix_url("/")];
     for url in places {
-        let plan = |n| Draft { tls: nginx.identity.client(), threads: Some(2), ..requests(&url, n, 8) };
+        let plan = |n| Draft { tls: nginx.identity.trusted(), threads: Some(2), ..requests(&url, n, 8) };
         let plans = [
             plan(3000),
             Draft { pipeline: 8, ..plan(3000) },
@@ -95,7 +95,7 @@ fn the_servers_cpu_time_is_found_over_every_socket() {
         (nginx.unix_url("/"), Watching::Auto),
         (nginx.http.clone(), Watching::Pid(master)),
     ] {
-        let record = run(Draft { watch, tls: nginx.identity.client(), ..requests(&url, 3000, 8) });
+        let record = run(Draft { watch, tls: nginx.identity.trusted(), ..requests(&url, 3000, 8) });
         let server = record.server.unwrap_or_else(|| panic!("{url}: {:?}", record.server_unknown));
         assert!(server.processes.iter().any(|process| process.pid == master), "{url}: {server:?}");
         assert!(server.processes.len() >= 3, "a master and two workers: {server:?}");

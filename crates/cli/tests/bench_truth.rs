@@ -11,7 +11,7 @@ use common::support::hub::{Does, Hub, Settings};
 use common::support::peer::{Conn, Peer, Place, Port};
 use common::support::tls::Identity;
 use common::support::{OK, wait_until};
-use common::{OROSHI, Ran, Target, answering, bench, oroshi, to_the_end};
+use common::{OROSHI, Ran, Recorded as _, Target, answering, bench, oroshi, to_the_end};
 use oroshi_bench::Bottleneck;
 use oroshi_bench::record::ConditionOutcome;
 use oroshi_net::diag;

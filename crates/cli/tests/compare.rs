@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::support::HANG;
-use common::{OROSHI, Ran, Target, bench, oroshi};
+use common::{OROSHI, Ran, Recorded as _, Target, bench, oroshi};
 use oroshi_lab::LabResult;
 use oroshi_lab::result::Comparison;
 use oroshi_stats::compare::Verdict;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use common::support::peer::{Conn, Peer, Place, Request};
 use common::support::tls::Identity;
 use common::support::{OK, wait_until};
-use common::{Target, oroshi};
+use common::{Recorded as _, Target, oroshi};
 use fetching::{Running, each, fetch, fetch_list, only, records, records_in};
 use rustix::process::Signal;
 use serde_json::{Value, json};

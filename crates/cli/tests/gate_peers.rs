@@ -4,8 +4,6 @@
 //! Each server has the same application (`gate/apps/app.go`), which tells what it has read: in its answer, and in a list of all that it
 //! has ever read. Behind each case comes a marker, on the same connection and on another client's: each must get its own answer.
 
-#[path = "../../http1/conformance/mod.rs"]
-mod conformance;
 mod gate;
 #[path = "gate/servers.rs"]
 mod servers;
@@ -16,8 +14,8 @@ mod support;
 
 use std::time::Instant;
 
-use conformance::{Case, Kind as CaseKind, Verdict};
 use gate::Gate;
+use oroshi_testkit::conformance::{self, Case, Kind as CaseKind, Verdict};
 use servers::{Kind, Server};
 use support::{Answer, Client, HANG};
 

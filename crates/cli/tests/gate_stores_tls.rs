@@ -3,9 +3,6 @@
 mod gate;
 #[path = "../../lookup/tests/peers/mod.rs"]
 mod peers;
-#[path = "../../bench/tests/support/tls.rs"]
-#[allow(dead_code, unreachable_pub, reason = "it is the load's own tests', and has more than is needed here")]
-mod tls;
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -15,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use gate::{Gate, HANG, server};
 use oroshi_lookup::Stores;
+use oroshi_testkit::{Identity, Port};
 use peers::{MariaDb, Postgres, run, sql};
-use tls::Identity;
 
 #[test]
 fn mariadb_over_tls() {
     let identity = Identity::new();
-    let ((certificate, key), (_reserved, port)) = (identity.files(), reserve());
+    let ((certificate, key), reserved) = (identity.files(), Port::reserve());
+    let port = reserved.address().port();
     let options = [
         "--skip-networking=OFF".to_owned(),
         "--bind-address=127.0.0.1".to_owned(),
@@ -54,7 +52,8 @@ fn mariadb_over_tls() {
 #[test]
 fn postgresql_over_tls() {
     let identity = Identity::new();
-    let ((certificate, key), (_reserved, port)) = (identity.files(), reserve());
+    let ((certificate, key), reserved) = (identity.files(), Port::reserve());
+    let port = reserved.address().port();
     // It wants its key for itself, and does not run as root.
     set_permissions(certificate.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
     set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
@@ -132,13 +131,4 @@ fn check(admin: &str, statements: &[&str], query: &str, urls: &[(String, Option<
             }
         }
     }
-}
-
-/// A port that nobody else gets, and that a server which says SO_REUSEADDR, as they do, can have.
-fn reserve() -> (socket2::Socket, u16) {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.set_reuse_address(true).unwrap();
-    socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    let port = socket.local_addr().unwrap().as_socket().unwrap().port();
-    (socket, port)
 }

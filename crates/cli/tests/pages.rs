@@ -1,7 +1,5 @@
 //! HTML reports from end to end: `bench --report`, and `oroshi report` on what was saved.
 
-#[path = "../../report/tests/support/browser.rs"]
-mod browser;
 mod common;
 
 use std::fs;
@@ -9,6 +7,7 @@ use std::path::Path;
 
 use common::support::hub::{Hub, Settings};
 use common::{Target, bench, oroshi};
+use oroshi_testkit::chromium as browser;
 use oroshi_words::units;
 
 /// A record from before heat maps and samples of the server.
@@ -39,7 +38,7 @@ fn a_run_is_drawn_when_it_is_made_and_again_from_what_was_saved() {
     let both = fs::read_to_string(both).unwrap();
     assert!(both.contains(">first<") && both.contains(">oroshi-bench-1.0<"), "each by its name");
 
-    let Some(program) = browser::installed() else { return browser::skipped("pages", "chromium is not installed") };
+    let Some(program) = browser::need("pages") else { return };
     let seen = browser::look(program, &[(&drawn, 390), (&both, 390)], false, &["#time .heat", "#latency .plot .mark"]);
     assert_eq!(seen.console, Vec::<String>::new());
     for page in &seen.pages {
@@ -74,7 +73,7 @@ fn subscriptions_have_a_page_too() {
         assert_eq!(fs::read_to_string(path("hub.html")).unwrap(), drawn, "the same page");
     }
     let drawn = fs::read_to_string(&page).unwrap();
-    let Some(program) = browser::installed() else { return browser::skipped("pages", "chromium is not installed") };
+    let Some(program) = browser::need("pages") else { return };
     let seen = browser::look(program, &[(&drawn, 390), (&drawn, 1280)], false, &["#latency .plot .mark"]);
     assert_eq!(seen.console, Vec::<String>::new());
     for page in &seen.pages {

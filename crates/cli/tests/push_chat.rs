@@ -1,9 +1,5 @@
 //! The example in `examples/push-chat`, as a user has it: started by its one command, seen by two tabs of Chromium.
 
-#[path = "../../report/tests/support/browser.rs"]
-mod browser;
-#[path = "push/chromium.rs"]
-mod chromium;
 mod push;
 
 use std::io::{Read, Write};
@@ -11,7 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use chromium::Browser;
+use oroshi_testkit::chromium::{self, Browser};
+use oroshi_testkit::skipped;
 use push::{HANG, Process};
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -22,9 +19,9 @@ const TOKEN: &str = "s3cret";
 #[test]
 fn what_one_says_the_others_see() {
     let test = "what_one_says_the_others_see";
-    let Some(program) = browser::installed() else { return browser::skipped(test, "chromium is not installed") };
+    let Some(program) = chromium::need(test) else { return };
     if !Command::new("ruby").arg("-e0").status().is_ok_and(|status| status.success()) {
-        return browser::skipped(test, "ruby is not installed");
+        return skipped(test, "ruby is not installed");
     }
     let mut chat = Chat::start();
     let mut browser = Browser::start(program);
@@ -91,7 +88,7 @@ impl Chat {
             command.arg(EXAMPLE).args(ports.iter().map(u16::to_string));
             // Their group holds the hub as well, for whoever has to end both.
             command.env("OROSHI", env!("CARGO_BIN_EXE_oroshi")).env("PUSH_TOKEN", TOKEN).process_group(0);
-            match Process::start(&mut command) {
+            match push::start(&mut command) {
                 Ok(process) => return Chat { process, page: ports[0], admin: ports[2] },
                 Err(said) => assert!(tries.next().is_some() && said.contains("in use"), "{said}"),
             }

@@ -6,10 +6,11 @@ mod push;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 
+use oroshi_testkit::need;
 use oroshi_websocket::Kind;
 use push::{Answer, Backend, Client, Got, Lines, Process, request};
 use rustix::process::Signal;
@@ -119,7 +120,7 @@ impl Scene {
                 command
             }
         };
-        self.hub = Some(Process::start(command.arg("-config").arg(&file).arg("-sock").arg(self.socket()))?);
+        self.hub = Some(push::start(command.arg("-config").arg(&file).arg("-sock").arg(self.socket()))?);
         Ok(())
     }
 
@@ -316,11 +317,11 @@ fn answered(answer: &Answer, wanted: &[String]) -> Result<(), String> {
     same(&answer.status.to_string(), &wanted[0]).map_err(|error| format!("{error} in {answer:?}"))?;
     for word in &wanted[1..] {
         if let Some(kind) = word.strip_prefix("type=") {
-            same(&answer.header("Content-Type"), &Some(kind))?;
+            same(&answer.field("Content-Type"), &Some(kind))?;
         } else if let Some(text) = word.strip_prefix("has=") {
             same(&answer.text().contains(text), &true).map_err(|_| format!("{text} is not in {answer:?}"))?;
         } else if let Some(name) = word.strip_prefix('!') {
-            same(&answer.header(name), &None)?;
+            same(&answer.field(name), &None)?;
         } else {
             let body = word.strip_prefix("body=").unwrap_or(word);
             match serde_json::from_str::<Value>(body) {
@@ -391,10 +392,8 @@ fn ours_does_what_kuiperbelt_does_and_mends_its_traps() {
 
 #[test]
 fn kuiperbelt_itself_does_what_the_cases_say() {
-    let is_there = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|folder| Path::new(&folder).join("ekbo").exists()));
-    if !is_there {
-        return skipped("kuiperbelt_itself_does_what_the_cases_say", "ekbo is not on the PATH");
+    if need("kuiperbelt_itself_does_what_the_cases_say", "ekbo").is_none() {
+        return;
     }
     run_all(cases().into_iter().filter(|case| !case.mended).collect(), Hub::Ekbo);
 }
@@ -420,16 +419,5 @@ fn messages_may_be_as_large_as_with_kuiperbelt() {
         assert_eq!((refused.status, refused.json()["error"].as_str()), (413, Some("too-large")), "{compat}");
         client.send(Kind::Text, &vec![b'x'; received + 1]);
         assert!(matches!(client.next(), Got::Close(Some(1009), _)), "{compat}");
-    }
-}
-
-/// Tells whoever runs the tests that this one was left out, and why.
-#[expect(clippy::print_stderr, reason = "it is for whoever runs the tests")]
-fn skipped(name: &str, why: &str) {
-    let line = format!("skipped: {name}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("OROSHI_SKIPPED") {
-        let mut file = std::fs::OpenOptions::new().append(true).open(path).expect("OROSHI_SKIPPED names a file");
-        file.write_all(line.as_bytes()).expect("a line in OROSHI_SKIPPED");
     }
 }

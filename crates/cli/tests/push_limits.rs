@@ -27,7 +27,7 @@ fn start_with(folder: &Path, descriptors: Option<u32>, text: &str) -> Process {
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("{limit}exec \"$0\" \"$@\""));
     command.arg(env!("CARGO_BIN_EXE_oroshi")).args(["push", "--config"]).arg(&config);
-    Process::start(&mut command).unwrap()
+    push::start(&mut command).unwrap()
 }
 
 /// Waits until `/status` is as `is` wants it.
@@ -90,7 +90,7 @@ fn clients_leave_descriptors_for_operators() {
     }
     // Whoever comes behind all these has an answer.
     let late = all_of(open(&whole)).expect("an answer");
-    assert_eq!((late.status, late.header("Retry-After")), (503, Some("1")), "{late:?}");
+    assert_eq!((late.status, late.field("Retry-After")), (503, Some("1")), "{late:?}");
     // Nobody waits for the idle ones any more, so some of them may stay.
     drop(silent.into_iter().chain(half).collect::<Vec<_>>());
 
@@ -103,7 +103,7 @@ fn clients_leave_descriptors_for_operators() {
             b"HTTP/1.1 200" => held += 1,
             b"HTTP/1.1 503" => {
                 let rest = all_of((&first[..]).chain(client)).expect("an answer");
-                assert_eq!(rest.header("Retry-After"), Some("1"), "{rest:?}");
+                assert_eq!(rest.field("Retry-After"), Some("1"), "{rest:?}");
             }
             other => panic!("{:?}", String::from_utf8_lossy(other)),
         }
@@ -400,7 +400,7 @@ fn requests_and_callbacks_that_fail_are_told() {
     for (suppress, told) in [("", true), ("suppress_access_log: true\n", false)] {
         fs::write(&config, format!("{text}{suppress}")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_oroshi"));
-        let mut hub = Process::start(command.args(["push", "-config"]).arg(&config)).unwrap();
+        let mut hub = push::start(command.args(["push", "-config"]).arg(&config)).unwrap();
         assert_eq!(request(&socket, "GET", "/alive", &[], b"").status, 200);
         drop(Client::open(&socket, "/connect", &[]).unwrap());
         until(&socket, "the callback is given up", |status| status["dead_letters"] == 1);

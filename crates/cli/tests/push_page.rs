@@ -106,7 +106,7 @@ impl Hub {
         let socket = Self::socket_in(folder.path());
         std::fs::write(&file, format!("[listen]\neverything = [\"unix:{}\"]\n{config}", socket.display())).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_oroshi"));
-        let process = Process::start(command.arg("push").arg("--config").arg(&file)).unwrap();
+        let process = push::start(command.arg("push").arg("--config").arg(&file)).unwrap();
         Hub { folder, process }
     }
 
@@ -137,7 +137,7 @@ fn code(mut client: Client) -> Option<u16> {
 #[test]
 fn metrics_with_their_labels() {
     let hub = Hub::start("");
-    let text = hub.request("GET", "/metrics", b"").text();
+    let text = hub.request("GET", "/metrics", b"").text().to_owned();
     let mut there = BTreeMap::<String, Names>::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (name, labels) = line.strip_prefix("oroshi_push_").unwrap().split_once(['{', ' ']).unwrap();

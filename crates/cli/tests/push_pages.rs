@@ -1,9 +1,5 @@
 //! Pages in a browser against `oroshi push`: what those of other origins may not do, and what those that may connect can.
 
-#[path = "../../report/tests/support/browser.rs"]
-mod browser;
-#[path = "push/chromium.rs"]
-mod chromium;
 mod push;
 
 use std::fmt::Write as _;
@@ -12,7 +8,8 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use chromium::Browser;
+use oroshi_testkit::chromium::{self, Browser};
+use oroshi_testkit::skipped;
 use push::{Answer, Backend, Got, HANG, Process, opening, request_at, websocket_at};
 use serde_json::{Value, json};
 
@@ -35,7 +32,7 @@ impl Hub {
         let file = folder.path().join("push.toml");
         std::fs::write(&file, text).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_oroshi"));
-        let mut process = Process::start(command.args(["push", "--config"]).arg(&file).env("TOKEN", "s3cret")).unwrap();
+        let mut process = push::start(command.args(["push", "--config"]).arg(&file).env("TOKEN", "s3cret")).unwrap();
         Hub { ports: process.ports(listen.len()), _process: process, _folder: folder }
     }
 
@@ -121,7 +118,7 @@ fn orders_of_foreign_pages_are_refused_on_every_listener() {
                 let answer = ask(foreign);
                 assert_eq!(answer.status, 403, "{method} {target} {foreign:?}: {answer:?}");
                 assert_eq!(error(&answer), "forbidden-origin", "{method} {target} {foreign:?}");
-                assert_eq!(answer.header("Access-Control-Allow-Origin"), None, "{answer:?}");
+                assert_eq!(answer.field("Access-Control-Allow-Origin"), None, "{answer:?}");
             }
             if (method, target) == ("POST", "/publish/raw?all=1") {
                 assert_eq!(hub.status()["published"]["messages"], published);
@@ -202,7 +199,7 @@ fn only_transports_that_are_offered_open_a_session() {
         let answer = opening(hub.port(), target, headers).0;
         assert_eq!(answer.status, status, "{target} {headers:?}: {answer:?}");
     }
-    assert_eq!(opening(hub.port(), "/connect", &[]).0.header("Upgrade"), Some("websocket"));
+    assert_eq!(opening(hub.port(), "/connect", &[]).0.field("Upgrade"), Some("websocket"));
     let mut client = websocket_at(hub.port(), "/connect", &[]).unwrap();
     client.text();
     assert_eq!(hub.status()["sessions"]["opened"], json!({"websocket": 1, "sse": 0, "stream": 0, "poll": 0}));
@@ -329,7 +326,7 @@ fn pages_read_answers_with_credentials_where_their_origin_is_named() {
         for target in ["/connect", "/connect?transport=poll", "/poll?session=a&token=b"] {
             let preflight = request_at(hub.port(), "OPTIONS", target, &asked, b"");
             assert_eq!(preflight.status, 204, "{target}: {preflight:?}");
-            let header = |name| preflight.header(name);
+            let header = |name| preflight.field(name);
             assert_eq!(header("Access-Control-Allow-Origin"), Some("http://app.test"));
             assert_eq!(header("Access-Control-Allow-Credentials"), credentials);
             assert_eq!(header("Access-Control-Allow-Methods"), Some("GET"));
@@ -340,21 +337,21 @@ fn pages_read_answers_with_credentials_where_their_origin_is_named() {
         for target in ["/connect?transport=sse", "/connect", "/connect?transport=poll", "/poll", "/connect?transport=x"]
         {
             let answer = opening(hub.port(), target, &asked[..1]).0;
-            assert_eq!(answer.header("Access-Control-Allow-Origin"), Some("http://app.test"), "{target}");
-            assert_eq!(answer.header("Access-Control-Allow-Credentials"), credentials, "{target}");
+            assert_eq!(answer.field("Access-Control-Allow-Origin"), Some("http://app.test"), "{target}");
+            assert_eq!(answer.field("Access-Control-Allow-Credentials"), credentials, "{target}");
         }
     }
     for target in ["/connect", "/poll"] {
         let refused = request_at(named.port(), "OPTIONS", target, &["Origin: http://evil.test", asked[1]], b"");
-        assert_eq!((refused.status, refused.header("Access-Control-Allow-Origin")), (403, None), "{target}");
+        assert_eq!((refused.status, refused.field("Access-Control-Allow-Origin")), (403, None), "{target}");
         let refused = opening(named.port(), target, &["Origin: http://evil.test"]).0;
-        assert_eq!((refused.status, refused.header("Access-Control-Allow-Origin")), (403, None), "{target}");
+        assert_eq!((refused.status, refused.field("Access-Control-Allow-Origin")), (403, None), "{target}");
         let plain = request_at(named.port(), "OPTIONS", target, &[], b"");
-        assert_eq!((plain.status, plain.header("Allow")), (204, Some("GET, OPTIONS")));
+        assert_eq!((plain.status, plain.field("Allow")), (204, Some("GET, OPTIONS")));
     }
     // What gives orders has no page to answer.
     let order = request_at(any.port(), "OPTIONS", "/publish", &asked, b"");
-    assert_eq!((order.status, order.header("Access-Control-Allow-Origin")), (403, None));
+    assert_eq!((order.status, order.field("Access-Control-Allow-Origin")), (403, None));
 }
 
 #[test]
@@ -363,7 +360,7 @@ fn a_page_reads_why_the_backend_refuses_it() {
     let callbacks = format!("[callbacks]\nconnect = \"http://{}/connect\"\n", backend.address);
     let hub = Hub::start("origins = [\"http://app.test\"]", &["everything"], &callbacks);
     let answer = opening(hub.port(), "/connect?status=401", &["Origin: http://app.test"]).0;
-    assert_eq!((answer.status, answer.header("Access-Control-Allow-Credentials")), (401, Some("true")), "{answer:?}");
+    assert_eq!((answer.status, answer.field("Access-Control-Allow-Credentials")), (401, Some("true")), "{answer:?}");
 }
 
 #[test]
@@ -434,7 +431,7 @@ fn user(port: u16) -> String {
 #[test]
 fn a_page_of_another_site_neither_publishes_nor_takes_a_session() {
     let test = "a_page_of_another_site_neither_publishes_nor_takes_a_session";
-    let Some(program) = browser::installed() else { return browser::skipped(test, "chromium is not installed") };
+    let Some(program) = chromium::need(test) else { return };
     let backend = Backend::start();
     let app = pages("key=me");
     let callbacks = format!("[callbacks]\nconnect = \"http://{}/connect\"\n", backend.address);
@@ -492,7 +489,7 @@ fn a_page_of_another_site_neither_publishes_nor_takes_a_session() {
 #[test]
 fn a_page_that_may_connect_has_every_transport_with_its_cookies() {
     let test = "a_page_that_may_connect_has_every_transport_with_its_cookies";
-    let Some(program) = browser::installed() else { return browser::skipped(test, "chromium is not installed") };
+    let Some(program) = chromium::need(test) else { return };
     let backend = Backend::start();
     let app = pages("key=me");
     let callbacks = format!("[callbacks]\nconnect = \"http://{}/connect\"\n", backend.address);
@@ -550,7 +547,7 @@ fn nodes_websocket_has_the_subprotocol_that_is_configured() {
         Command::new("node").args(["--experimental-websocket", "-e", "new WebSocket"]).stderr(Stdio::piped()).output();
     // Without an address it says so where there is one.
     if !has_one.is_ok_and(|output| String::from_utf8_lossy(&output.stderr).contains("TypeError")) {
-        return browser::skipped(test, "node with WebSocket is not installed");
+        return skipped(test, "node with WebSocket is not installed");
     }
     let hub = Hub::start("subprotocols = [\"chat.v1\"]", &["everything"], "");
     let script = format!(

@@ -36,7 +36,7 @@ fn clients_and_backends_have_doors_of_their_own() {
     let admin = folder.path().join("admin.sock");
     let config = folder.path().join("push.toml");
     fs::write(&config, format!("[listen]\npublic = \"127.0.0.1:0\"\nadmin = \"{}\"\n", admin.display())).unwrap();
-    let mut hub = Process::start(&mut oroshi(&["--config", config.to_str().unwrap()])).unwrap();
+    let mut hub = push::start(&mut oroshi(&["--config", config.to_str().unwrap()])).unwrap();
     let port = hub.port();
     // What is not for clients is not there for them.
     for (target, public) in
@@ -75,7 +75,7 @@ fn it_says_when_it_is_ready_and_when_anybody_may_publish() {
     let path = folder.path().join("notify");
     let notify = UnixDatagram::bind(&path).unwrap();
     notify.set_read_timeout(Some(HANG)).unwrap();
-    let mut hub = Process::start(oroshi(&["--port", "0"]).env("NOTIFY_SOCKET", &path)).unwrap();
+    let mut hub = push::start(oroshi(&["--port", "0"]).env("NOTIFY_SOCKET", &path)).unwrap();
     let mut message = [0; 64];
     let length = notify.recv(&mut message).unwrap();
     assert_eq!(&message[..length], b"READY=1\n");
@@ -97,7 +97,7 @@ fn publishing_without_a_token_is_warned_of_where_others_could() {
     let warnings = |listen: &str, rest: &str| {
         fs::write(&config, format!("[listen]\n{listen}\n{rest}")).unwrap();
         let mut command = oroshi(&["--config", config.to_str().unwrap()]);
-        let mut hub = Process::start(command.env("TOKEN", "s3cret")).unwrap();
+        let mut hub = push::start(command.env("TOKEN", "s3cret")).unwrap();
         hub.signal(Signal::TERM);
         assert_eq!(hub.ended().code(), Some(0));
         hub.said
@@ -132,7 +132,7 @@ fn clients_are_told_of_what_there_is_for_them() {
     let listen = "[listen]\npublic = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n";
     for (first, expected) in [("", "/connect, /poll or /ping"), ("transports = [\"sse\"]\n", "/connect or /ping")] {
         fs::write(&config, format!("{first}{listen}")).unwrap();
-        let mut hub = Process::start(&mut oroshi(&["--config", config.to_str().unwrap()])).unwrap();
+        let mut hub = push::start(&mut oroshi(&["--config", config.to_str().unwrap()])).unwrap();
         let [public, admin] = hub.ports(2)[..] else { panic!("{:?}", hub.said) };
         let message = |port: u16, target: &str| {
             let answer = push::request_at(port, "GET", target, &["Host: localhost"], b"");
@@ -182,7 +182,7 @@ fn inheriting(listener: &UnixListener, variables: &[(&str, &str)], args: &[&str]
     command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_oroshi"), "push"]).args(args);
     command.envs(variables.iter().copied());
     rustix::io::fcntl_setfd(listener, rustix::io::FdFlags::empty()).unwrap();
-    Process::start(&mut command)
+    push::start(&mut command)
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod common;
 
 use common::support::peer::{Conn, Peer, Place, Port};
 use common::support::{HANG, OK};
-use common::{answering, bench, failed, only_failed, oroshi};
+use common::{Recorded as _, answering, bench, failed, only_failed, oroshi};
 use oroshi_bench::Failure;
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use common::support::peer::{Peer, Place, Port};
 use common::support::{OK, nginx, skipped};
-use common::{OROSHI, Ran, answering, bench, measured, to_the_end};
+use common::{OROSHI, Ran, Recorded as _, answering, bench, measured, to_the_end};
 use oroshi_bench::Record;
 use oroshi_stats::Latency;
 use rustix::event::{PollFd, PollFlags, poll};

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use common::support::skipped;
-use common::{Ran, Target, bench, oroshi};
+use common::{Ran, Recorded as _, Target, bench, oroshi};
 use oroshi_bench::Record;
 
 fn example(name: &str) -> String {

@@ -12,7 +12,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 
 use common::support::HANG;
 use common::support::load::all_answered;
-use common::{OROSHI, bench};
+use common::{OROSHI, Recorded as _, bench};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
 use serde_json::Value;

@@ -121,12 +121,12 @@ fn answers_keep_their_framing_their_reason_and_their_trailers() {
     let answer = get("/length");
     assert_eq!(answer.head, "HTTP/1.1 404 Nothing here\r\nDate: then\r\nX-A:  1 \r\nContent-Length: 5\r\n\r\n",);
     assert_eq!(answer.text(), "hello");
-    assert_eq!((get("/none").status, get("/same").field("etag").as_deref()), (204, Some("x")));
+    assert_eq!((get("/none").status, get("/same").field("etag")), (204, Some("x")));
     let answer = get("/old");
-    assert_eq!((answer.text(), answer.field("transfer-encoding").as_deref()), ("until the end", Some("chunked")));
+    assert_eq!((answer.text(), answer.field("transfer-encoding")), ("until the end", Some("chunked")));
     assert!(answer.field("date").is_some(), "one that is missing is added");
     let answer = client.send("HEAD /head HTTP/1.1\r\nHost: a\r\n\r\n").answer_to("HEAD");
-    assert_eq!(answer.field("content-length").as_deref(), Some("99"));
+    assert_eq!(answer.field("content-length"), Some("99"));
     // The trailers as bytes.
     client.send("GET /chunked HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let rest = String::from_utf8(client.rest()).unwrap();
@@ -151,7 +151,7 @@ fn old_clients_get_bodies_without_chunks() {
     let mut client = gate.connect();
     for _ in 0..2 {
         let answer = client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").answer();
-        assert_eq!((answer.text(), answer.field("connection").as_deref()), ("ok", Some("keep-alive")));
+        assert_eq!((answer.text(), answer.field("connection")), ("ok", Some("keep-alive")));
     }
     drop(client);
     gate.stop();
@@ -200,7 +200,7 @@ fn whoever_waits_for_leave_to_send_gets_it_from_the_server_behind() {
     // Refused before a byte of the body: whether it comes after all is not to be known, so both connections end.
     client.send("PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
     let answer = client.answer();
-    assert_eq!((answer.status, answer.field("connection").as_deref()), (417, Some("close")));
+    assert_eq!((answer.status, answer.field("connection")), (417, Some("close")));
     client.closed();
     drop(client);
     gate.stop();
@@ -294,7 +294,7 @@ fn routes_change_hosts_paths_and_fields_in_both_directions() {
              X-Forwarded-Host: a\r\nX-Request-Id: {id}\r\nVia: 1.1 gate\r\nX-Tenant: 7\r\n\r\n"
         )
     );
-    assert_eq!((answer.field("server").as_deref(), answer.field("via").as_deref()), (Some("gate"), Some("1.1 gate")));
+    assert_eq!((answer.field("server"), answer.field("via")), (Some("gate"), Some("1.1 gate")));
     gate.stop();
     upstream.end();
 }

@@ -1,18 +1,16 @@
 //! The conformance table of `oroshi-http1` through the gateway, in front of nginx: what the gateway refuses never reaches the server
 //! behind, and what it passes on both read in the same way. And the other way round: what a server behind may answer, and what not.
 
-#[path = "../../http1/conformance/mod.rs"]
-mod conformance;
 mod support;
 
-use conformance::{Case, Kind, Verdict};
 use oroshi_http1::{DecodeError, Expect, Framing, Limits, ResponseDecoder, ResponseEvent};
+use oroshi_testkit::conformance::{self, Case, Kind, Verdict};
 use support::nginx::Nginx;
 use support::{Setup, Upstream};
 
 /// nginx takes a whole request in before it passes it on to itself, where it is logged with the length that it has found.
-const NGINX: &str = "location / { proxy_pass http://unix:FOLDER/inner.sock; proxy_set_header Host inner; } }
-    server { listen unix:FOLDER/inner.sock; access_log FOLDER/access case; location / { return 200 read; }";
+const NGINX: &str = "location / { proxy_pass http://unix:@FOLDER@/inner.sock; proxy_set_header Host inner; } }
+    server { listen unix:@FOLDER@/inner.sock; access_log @FOLDER@/access case; location / { return 200 read; }";
 
 #[test]
 fn what_goes_through_is_read_the_same_and_what_is_refused_goes_nowhere() {

@@ -12,7 +12,7 @@ const SERVER: &str = "keepalive_requests 7;
     location = /none { return 204; }
     location = /away { return 302 /; }
     location /put/ { dav_methods PUT DELETE; create_full_put_path on; }
-    location = /echo { client_body_in_single_buffer on; client_body_buffer_size 1m; proxy_pass http://unix:FOLDER/nginx.sock:/; }";
+    location = /echo { client_body_in_single_buffer on; client_body_buffer_size 1m; proxy_pass http://unix:@FOLDER@/nginx.sock:/; }";
 
 #[test]
 fn thousands_of_requests_lose_none_although_nginx_closes_every_seventh_time() {
@@ -62,7 +62,7 @@ fn files_and_uploads_arrive_whole() {
         let answer = client.send(format!("GET /put/{name} HTTP/1.1\r\nHost: a\r\n\r\n")).answer();
         assert!(answer.body == body, "{} bytes of {}", answer.body.len(), body.len());
         let head = client.send(format!("HEAD /put/{name} HTTP/1.1\r\nHost: a\r\n\r\n")).answer_to("HEAD");
-        assert_eq!(head.field("content-length").as_deref(), Some("12000000"));
+        assert_eq!(head.field("content-length"), Some("12000000"));
         let range = format!("GET /put/{name} HTTP/1.1\r\nHost: a\r\nRange: bytes=4-7\r\n\r\n");
         let answer = client.send(range).answer();
         assert_eq!((answer.status, &*answer.body), (206, &1_u32.to_le_bytes()[..]));
@@ -73,7 +73,7 @@ fn files_and_uploads_arrive_whole() {
     }
     assert_eq!(client.send("GET /none HTTP/1.1\r\nHost: a\r\n\r\n").answer().status, 204);
     let away = client.send("GET /away HTTP/1.1\r\nHost: example.org\r\n\r\n").answer();
-    assert_eq!((away.status, away.field("location").as_deref()), (302, Some("http://example.org/")));
+    assert_eq!((away.status, away.field("location")), (302, Some("http://example.org/")));
     let counts = gate.counts();
     assert_eq!(counts.failures.iter().sum::<u64>(), 0);
     drop(client);

@@ -4,11 +4,9 @@ use std::collections::HashSet;
 
 use oroshi_http1::{Expect, Limits};
 
-#[path = "../conformance/mod.rs"]
-mod conformance;
 mod trace;
 
-use conformance::{Case, Kind, Message, Verdict};
+use oroshi_testkit::conformance::{self, Case, Kind, Message, Verdict};
 use trace::{Event, Side, Trace};
 
 #[test]

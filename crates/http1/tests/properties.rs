@@ -1,12 +1,11 @@
 //! What holds for all messages: what is written is read back, cuts change nothing, and no bytes do harm.
 
 use oroshi_http1::{Expect, Framing, Limits, Version, encode};
+use oroshi_testkit::conformance;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-#[path = "../conformance/mod.rs"]
-mod conformance;
 mod trace;
 
 use trace::{Event, Side, Trace};

@@ -15,6 +15,7 @@ use common::{
 use oroshi_net::{
     ConnectError, Connector, ConnectorOptions, Endpoint, LocalPorts, Peer, Stream, UnixAddress, monotonic_ns,
 };
+use oroshi_testkit::test_name;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -396,7 +397,7 @@ fn a_connection_to_itself_is_refused() {
 
 #[test]
 fn used_up_descriptors_are_named_so() {
-    must_pass(in_a_process("without_descriptors", ""));
+    must_pass(in_a_process(test_name!("without_descriptors"), ""));
 }
 
 #[test]

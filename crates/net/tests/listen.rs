@@ -11,6 +11,7 @@ use std::path::Path;
 use common::{abstract_address, connect, has_ipv6, in_a_process, listener, must_pass, on_a_core, unix_address};
 use oroshi_net::listen::{AcceptError, ListenError};
 use oroshi_net::{BoundListener, ListenOptions, Peer};
+use oroshi_testkit::test_name;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn path_of(listener: &BoundListener) -> &Path {
@@ -232,7 +233,7 @@ fn accept_tells_the_end() {
 
 #[test]
 fn accept_survives_without_descriptors() {
-    must_pass(in_a_process("accepting_without_descriptors", ""));
+    must_pass(in_a_process(test_name!("accepting_without_descriptors"), ""));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use common::{in_a_process, listener, must_pass, on_a_core, unix_address};
 use oroshi_net::inherit::inherited;
 use oroshi_net::{Cores, CoresOptions, Shutdown, ensure_descriptors};
+use oroshi_testkit::test_name;
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use tokio::io::AsyncWriteExt;
 
@@ -47,7 +48,7 @@ fn sockets_come_from_server_starter_and_systemd() {
             }
         };
         let clones = (duplicate(&tcp), duplicate(&unix));
-        let child = with_sockets("serving_inherited_sockets", &shell, clones.0, clones.1).spawn().unwrap();
+        let child = with_sockets(test_name!("serving_inherited_sockets"), &shell, clones.0, clones.1).spawn().unwrap();
         // The parent's own handle is still open, so these wait in the backlog until the child accepts.
         let mut text = String::new();
         TcpStream::connect(&tcp_address).unwrap().read_to_string(&mut text).unwrap();
@@ -96,13 +97,13 @@ fn what_is_no_listening_socket_is_refused() {
         (std::fs::File::open("/dev/null").unwrap().into(), "a=3", "descriptor 3 (a), which is not a socket"),
     ] {
         let shell = format!("export SERVER_STARTER_PORT='{variables}' EXPECT='{expected}';");
-        must_pass_on_stderr(with_sockets("refusing_sockets", &shell, third, not_listening()));
+        must_pass_on_stderr(with_sockets(test_name!("refusing_sockets"), &shell, third, not_listening()));
     }
 }
 
 #[test]
 fn what_this_process_opened_is_not_inherited() {
-    must_pass(in_a_process("naming_an_own_socket", ""));
+    must_pass(in_a_process(test_name!("naming_an_own_socket"), ""));
 }
 
 #[test]
@@ -128,7 +129,7 @@ fn refusing_sockets() {
 
 #[test]
 fn nothing_is_inherited_by_default() {
-    let mut command = in_a_process("inheriting_nothing", "export LISTEN_PID=1 LISTEN_FDS=1; ");
+    let mut command = in_a_process(test_name!("inheriting_nothing"), "export LISTEN_PID=1 LISTEN_FDS=1; ");
     command.env_remove("SERVER_STARTER_PORT");
     must_pass(command);
 }
@@ -141,7 +142,7 @@ fn inheriting_nothing() {
 
 #[test]
 fn the_descriptor_limit_is_raised_as_far_as_needed() {
-    must_pass(in_a_process("raising_the_limit", ""));
+    must_pass(in_a_process(test_name!("raising_the_limit"), ""));
 }
 
 #[test]
@@ -166,7 +167,7 @@ fn raising_the_limit() {
 
 #[test]
 fn signals_reach_every_core() {
-    must_pass(in_a_process("counting_signals", ""));
+    must_pass(in_a_process(test_name!("counting_signals"), ""));
 }
 
 #[test]

@@ -11,35 +11,21 @@ use oroshi_net::tls::{Roots, ServerTlsOptions, TlsConfigError, TlsError};
 use oroshi_net::{
     ClientTls, ClientTlsOptions, ConnectError, Connected, Connector, ConnectorOptions, ServerTls, Stream,
 };
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use oroshi_testkit::Identity;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A certificate authority, a server's certificate for `localhost` and 127.0.0.1, and a client's.
-struct World {
-    folder: TempDir,
-}
+struct World(Identity);
 
 impl World {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        write("ca.pem", ca.pem());
-        for (name, names) in [("server", vec!["localhost".to_owned(), "127.0.0.1".to_owned()]), ("client", Vec::new())]
-        {
-            let key = KeyPair::generate().unwrap();
-            let params = CertificateParams::new(names).unwrap();
-            write(&format!("{name}.pem"), params.signed_by(&key, &ca).unwrap().pem());
-            write(&format!("{name}.key"), key.serialize_pem());
-        }
-        World { folder }
+        World(Identity::new())
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.0.path(name)
     }
 
     fn server(&self, options: &ServerTlsOptions) -> ServerTls {
@@ -48,7 +34,7 @@ impl World {
 
     /// Trusts this world's authority alone.
     fn options(&self) -> ClientTlsOptions {
-        ClientTlsOptions { roots: Roots::Only(vec![self.path("ca.pem")]), ..ClientTlsOptions::default() }
+        self.0.trusted()
     }
 
     fn identity(&self) -> Option<(PathBuf, PathBuf)> {

@@ -207,7 +207,7 @@ fn what_the_backend_never_takes_is_a_dead_letter_and_the_next_one_goes_on() {
         status["callbacks"]["close"],
         json!({ "accepted": 0, "refused": 0, "failed": 1, "retried": 1, "crowded": 0 })
     );
-    let metrics = hub.request("GET", "/metrics", &[], b"").text();
+    let metrics = hub.request("GET", "/metrics", &[], b"").text().to_owned();
     assert!(metrics.contains("\noroshi_push_dead_letters_total 2\n"), "{metrics}");
     assert!(metrics.contains("oroshi_push_callbacks_total{callback=\"receive\",result=\"failed\"} 1\n"), "{metrics}");
 }
@@ -363,7 +363,7 @@ fn answers_that_make_no_session_are_told_apart() {
         let answer = refused(target);
         assert!(answer.status == status && answer.text().contains(words), "{target}: {answer:?} {}", answer.text());
     }
-    assert_eq!(refused("/connect?down").header("Content-Type"), Some("text/x-sorry"));
+    assert_eq!(refused("/connect?down").field("Content-Type"), Some("text/x-sorry"));
     assert_eq!(hub.websocket("/connect?bytes").next(), Got::Binary(vec![255]));
     let status = hub.status();
     // Of the backend's own words only the 201 is a no.
@@ -405,7 +405,7 @@ fn a_storm_of_clients_costs_the_backend_only_those_that_it_is_asked_about() {
     // They wait for their turn, and are told to come again, while the backend still thinks about the first.
     for _ in ASKED..CLIENTS {
         let answer = opened.recv_timeout(PATIENCE).unwrap().err().expect("nobody is in yet");
-        assert_eq!((answer.status, answer.header("Retry-After")), (503, Some("1")), "{answer:?}");
+        assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")), "{answer:?}");
         assert!(answer.text().contains("asked about as many clients"), "{}", answer.text());
     }
     *may_answer.0.lock().unwrap() = true;

@@ -120,7 +120,7 @@ fn strict_sends_know_the_keys_of_other_nodes() {
     let (mut there, key) = hubs[1].session();
     let send = |keys: &[&str]| {
         let headers: Vec<(&str, &str)> = keys.iter().map(|&key| ("X-Kuiperbelt-Session", key)).collect();
-        hubs[0].request("POST", "/send", &headers, b"to all or nobody").text()
+        hubs[0].request("POST", "/send", &headers, b"to all or nobody").text().to_owned()
     };
     assert!(send(&[&key, "nobody"]).contains("session is not found"));
     assert_eq!(send(&[&key]), r#"{"result":"OK"}"#);

@@ -8,13 +8,14 @@ use std::fmt::Debug;
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use hub::{Got, Hub, PATIENCE, WebSocket};
 use nats::{Nats, counter, freeze, knows, nodes, signal};
 use oroshi_push::{GroupRule, Plan, Slow};
+use oroshi_testkit::{in_a_process, test_name};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -451,8 +452,8 @@ impl FarNode {
 
     /// One with these environment variables.
     fn with(nats: &Nats, variables: &[(&str, &Path)]) -> FarNode {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "a_node_for_other_tests", "--ignored", "--nocapture"]).env(NODE, nats.url());
+        let mut command = in_a_process(&[], test_name!("a_node_for_other_tests"));
+        command.env(NODE, nats.url());
         command.envs(variables.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (tell, log) = mpsc::channel();

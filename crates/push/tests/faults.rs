@@ -106,7 +106,7 @@ fn a_storm_is_let_in_at_the_rate_that_was_set() {
         match WebSocket::open(hub.address, "/connect", &[]) {
             Ok(socket) => sockets.push(socket),
             Err(answer) => {
-                assert_eq!((answer.status, answer.header("Retry-After")), (503, Some("1")), "{}", answer.text());
+                assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")), "{}", answer.text());
                 turned_away += 1;
             }
         }
@@ -333,7 +333,7 @@ fn many_publishers_to_a_short_queue_all_get_through() {
                 for number in 0..50 {
                     let key = ("X-Kuiperbelt-Session", key.as_str());
                     let answer = hub.request("POST", "/send", &[key], text(number, 10).as_bytes());
-                    assert_eq!((answer.status, answer.text()), (200, "{\"result\":\"OK\"}".to_owned()));
+                    assert_eq!((answer.status, answer.text()), (200, "{\"result\":\"OK\"}"));
                 }
             });
         }
@@ -409,6 +409,6 @@ fn a_message_goes_to_two_hundred_sessions_by_name() {
     let mut sessions: Vec<_> = (0..200).map(|_| hub.session()).collect();
     let headers: Vec<_> = sessions.iter().map(|(_, key)| ("X-Kuiperbelt-Session", key.as_str())).collect();
     let answer = hub.request("POST", "/send", &headers, b"for all of these");
-    assert_eq!((answer.status, answer.text()), (200, "{\"result\":\"OK\"}".to_owned()));
+    assert_eq!((answer.status, answer.text()), (200, "{\"result\":\"OK\"}"));
     sessions.iter_mut().for_each(|(socket, _)| assert_eq!(socket.text(), "for all of these"));
 }

@@ -295,7 +295,7 @@ fn too_much_for_all_together_is_refused_with_a_time_to_come_back() {
         .find(|answer| answer.status != 200);
     match answer {
         Some(answer) => {
-            assert_eq!((answer.status, answer.header("Retry-After")), (429, Some("1")), "{}", answer.text());
+            assert_eq!((answer.status, answer.field("Retry-After")), (429, Some("1")), "{}", answer.text());
         }
         // The session itself is refused more before the total is passed: then nothing is over it either.
         None => assert!(hub.status()["queues"]["bytes"].as_u64().unwrap() <= 2 * 1024 * 1024),

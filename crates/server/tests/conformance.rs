@@ -1,13 +1,11 @@
 //! The conformance table of `oroshi-http1`, through a real connection: what is refused gets the table's status and a
 //! closed connection, and nothing behind it is taken for a request; what is accepted arrives as the table says.
 
-#[path = "../../http1/conformance/mod.rs"]
-mod conformance;
 mod support;
 
-use conformance::{Case, Kind, Verdict};
 use oroshi_http1::Limits;
 use oroshi_server::{Error, Exchange, Settings};
+use oroshi_testkit::conformance::{self, Case, Kind, Verdict};
 use support::{Answer, Running, patient};
 
 /// Says what it was given: the request line and the body.
@@ -38,7 +36,7 @@ fn every_request_of_the_table_is_taken_or_refused_as_it_says() {
                 assert!(answer.body == said, "{}: {}", case.id, answer.body.escape_ascii());
             }
             if message.summary.ends_with(" close") {
-                assert_eq!(answer.field("connection").as_deref(), Some("close"), "{}", case.id);
+                assert_eq!(answer.field("connection"), Some("close"), "{}", case.id);
             }
         }
         match &case.verdict {
@@ -54,7 +52,7 @@ fn every_request_of_the_table_is_taken_or_refused_as_it_says() {
 
 fn refused(case: &Case, answer: &Answer, status: u16) {
     assert_eq!(answer.status, status, "{}: {answer:?}", case.id);
-    assert_eq!(answer.field("connection").as_deref(), Some("close"), "{}", case.id);
+    assert_eq!(answer.field("connection"), Some("close"), "{}", case.id);
 }
 
 fn limits(case: &Case) -> Limits {

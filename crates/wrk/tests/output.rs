@@ -6,6 +6,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use common::{case, record};
+use oroshi_testkit::test_name;
 
 const CHILD: &str = "OROSHI_WRK_TEST_CHILD";
 
@@ -46,7 +47,7 @@ fn a_child_prints() {
 #[test]
 fn what_is_printed_comes_in_order_with_what_we_print() {
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_child_prints", "--nocapture", "--test-threads", "1"])
+        .args(["--exact", test_name!("a_child_prints"), "--nocapture", "--test-threads", "1"])
         .env(CHILD, "1")
         .stdin(Stdio::null())
         .output()

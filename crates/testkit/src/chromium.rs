@@ -1,10 +1,13 @@
-//! Chromium without a window: opens a page at a width, and answers what stands in it.
-#![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
+//! Chromium without a window: [`look`] opens a page at a width, and answers what stands in it; a [`Browser`] is driven step by step.
 
-use std::io::Write;
+mod driven;
+
 use std::process::Command;
 
+pub use driven::Browser;
 use serde_json::{Value, json};
+
+use crate::{find, skipped};
 
 /// Programs by which it may be known.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
@@ -52,28 +55,33 @@ Promise.all(views).then(found => {
 });
 "##;
 
-/// What was seen of some pages.
+/// What [`look`] saw.
 #[derive(Debug)]
 pub struct Seen {
     /// What the browser wrote to its console: errors, refused loads.
     pub console: Vec<String>,
-    /// Per page the answers.
+    /// The answers, page by page.
     pub pages: Vec<Value>,
 }
 
-/// How many elements a selector that was asked for has found.
+/// Returns how many elements a selector has found. Panics if [`look`] was not asked for it.
 #[track_caller]
+#[must_use]
 pub fn count(page: &Value, selector: &str) -> u64 {
     page["counts"][selector].as_u64().unwrap_or_else(|| panic!("{selector} was not asked for"))
 }
 
-/// The browser's program; `None` where there is none.
-pub fn installed() -> Option<&'static str> {
-    let path = std::env::var_os("PATH")?;
-    NAMES.into_iter().find(|name| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()))
+/// Returns the browser's program, or notes that `test` was left out.
+pub fn need(test: &str) -> Option<&'static str> {
+    let found = NAMES.into_iter().find(|name| find(name).is_some());
+    if found.is_none() {
+        skipped(test, "chromium is not installed");
+    }
+    found
 }
 
-/// Opens pages, each as wide as told, light or dark, and counts what the selectors find.
+/// Opens pages, each with its width in pixels, light or dark, and counts what the selectors find.
+#[must_use]
 pub fn look(browser: &str, pages: &[(&str, u32)], dark: bool, selectors: &[&str]) -> Seen {
     let folder = tempfile::tempdir().unwrap();
     // Within a script, text must not end the script.
@@ -99,15 +107,4 @@ pub fn look(browser: &str, pages: &[(&str, u32)], dark: bool, selectors: &[&str]
         found.filter(|json| !json.is_empty()).unwrap_or_else(|| panic!("{browser} shows nothing: {log}\n{dom:.2000}"));
     let console = log.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned).collect();
     Seen { console, pages: serde_json::from_str(found).unwrap() }
-}
-
-/// Tells whoever runs the tests that this one was left out, and why.
-#[allow(clippy::print_stderr, reason = "for whoever runs this test alone")]
-pub fn skipped(name: &str, why: &str) {
-    let line = format!("skipped: {name}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("OROSHI_SKIPPED") {
-        let mut file = std::fs::OpenOptions::new().append(true).open(path).expect("OROSHI_SKIPPED names a file");
-        file.write_all(line.as_bytes()).expect("a line in OROSHI_SKIPPED");
-    }
 }

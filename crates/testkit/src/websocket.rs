@@ -1,90 +1,57 @@
-//! A WebSocket client over a blocking socket of any kind. The tests of `oroshi push` have it from here, too.
+//! A WebSocket client over a blocking socket of any kind.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role, encode};
 
-/// An HTTP answer.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: Vec<u8>,
-}
+use crate::http::{Answer, connect, connect_unix, end_of_head, head, read_more};
 
-impl Answer {
-    /// The answer in what came, and where its head ends; what is behind that is the body.
-    pub fn new(got: &[u8], end: usize) -> Answer {
-        let head = String::from_utf8(got[..end].to_vec()).unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer { status, head, body: got[end + 4..].to_vec() }
-    }
-
-    /// The answer on a connection that closes behind it.
-    pub fn read(mut stream: impl Read) -> Answer {
-        let mut got = Vec::new();
-        stream.read_to_end(&mut got).unwrap();
-        let end = end_of_head(&got).unwrap_or_else(|| panic!("{:?}", String::from_utf8_lossy(&got)));
-        Answer::new(&got, end)
-    }
-
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.body).into_owned()
-    }
-
-    pub fn json(&self) -> serde_json::Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{}: {error}", self.text()))
-    }
-
-    pub fn header(&self, name: &str) -> Option<&str> {
-        let mut fields = self.head.lines().filter_map(|line| line.split_once(": "));
-        fields.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-    }
-}
-
-/// Where a head ends, without the empty line.
-pub fn end_of_head(bytes: &[u8]) -> Option<usize> {
-    bytes.windows(4).position(|four| four == b"\r\n\r\n")
-}
-
-/// Reads something more; false at the end of the connection.
-pub fn read_more(stream: &mut impl Read, into: &mut Vec<u8>) -> bool {
-    let mut buffer = [0; 16 * 1024];
-    match stream.read(&mut buffer) {
-        Ok(count) => {
-            into.extend_from_slice(&buffer[..count]);
-            count > 0
-        }
-        Err(error) if error.kind() == ErrorKind::ConnectionReset => false,
-        Err(error) => panic!("nothing came: {error}"),
-    }
-}
-
-/// What a client gets.
+/// What a client receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Got {
+    /// A text message.
     Text(String),
+    /// A binary message.
     Binary(Vec<u8>),
+    /// A ping, where the test answers it by itself.
     Ping(Vec<u8>),
+    /// A pong.
     Pong(Vec<u8>),
+    /// A close frame: its code and its reason.
     Close(Option<u16>, String),
-    /// The connection ended.
+    /// The end of the connection.
     End,
 }
 
+/// The header lines that ask for a WebSocket. The key is the one of RFC 6455, section 1.3.
+pub const UPGRADE: [&str; 4] = [
+    "Upgrade: websocket",
+    "Connection: Upgrade",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+];
+
 /// A client.
+#[derive(Debug)]
 pub struct WebSocket<S> {
+    /// The connection.
     pub stream: S,
     /// The head of the answer that opened it.
     pub head: String,
     decoder: Decoder,
     bytes: Vec<u8>,
-    /// Whether pings are answered, and not told of.
+    /// Whether [`next`](Self::next) answers pings, rather than to return them.
     pub answers_pings: bool,
 }
 
 impl<S: Read + Write> WebSocket<S> {
-    /// Opens one by this request, whose key is that of the standard's example, or gives the answer that refuses it.
+    /// Opens a WebSocket with this request, which holds the lines of [`UPGRADE`].
+    ///
+    /// # Errors
+    /// The answer that refuses it.
     pub fn handshake(mut stream: S, request: &[u8]) -> Result<WebSocket<S>, Answer> {
         stream.write_all(request).unwrap();
         let mut got = Vec::new();
@@ -96,18 +63,19 @@ impl<S: Read + Write> WebSocket<S> {
         };
         let mut answer = Answer::new(&got, end);
         if answer.status != 101 {
-            let length = answer.header("Content-Length").map_or(0, |length| length.parse().unwrap());
+            let length = answer.field("Content-Length").map_or(0, |length| length.parse().unwrap());
             while answer.body.len() < length {
                 assert!(read_more(&mut stream, &mut answer.body), "{answer:?}");
             }
             return Err(answer);
         }
-        assert_eq!(answer.header("Sec-WebSocket-Accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+        assert_eq!(answer.field("Sec-WebSocket-Accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
         let Answer { head, body: bytes, .. } = answer;
         Ok(WebSocket { stream, head, decoder: Decoder::new(Role::Client), bytes, answers_pings: true })
     }
 
-    /// The next thing to come.
+    /// Waits for the next message or frame.
+    #[allow(clippy::should_implement_trait, reason = "it has no end that a loop could wait for")]
     pub fn next(&mut self) -> Got {
         loop {
             match self.decode() {
@@ -140,7 +108,7 @@ impl<S: Read + Write> WebSocket<S> {
         got
     }
 
-    /// The next message, which is a text.
+    /// Waits for the next message. Panics unless it is a text.
     pub fn text(&mut self) -> String {
         match self.next() {
             Got::Text(text) => text,
@@ -148,15 +116,52 @@ impl<S: Read + Write> WebSocket<S> {
         }
     }
 
+    /// Sends a message.
     pub fn send(&mut self, kind: Kind, data: &[u8]) {
         let mut out = Vec::new();
         encode::masked_message(&mut out, kind, data, [9, 8, 7, 6]);
         self.stream.write_all(&out).unwrap();
     }
 
+    /// Sends a close frame.
     pub fn close(&mut self, code: u16) {
         let mut out = Vec::new();
         encode::masked_close(&mut out, CloseCode(code), "", [9, 8, 7, 6]);
         self.stream.write_all(&out).unwrap();
+    }
+}
+
+impl WebSocket<TcpStream> {
+    /// Opens one with these fields beside those of [`UPGRADE`].
+    ///
+    /// # Errors
+    /// The answer that refuses it.
+    pub fn open(address: SocketAddr, target: &str, fields: &[(&str, &str)]) -> Result<Self, Answer> {
+        WebSocket::open_on(connect(address), target, fields)
+    }
+
+    /// The same on a connection that is there.
+    ///
+    /// # Errors
+    /// The answer that refuses it.
+    pub fn open_on(stream: TcpStream, target: &str, fields: &[(&str, &str)]) -> Result<Self, Answer> {
+        let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        let lines: Vec<&str> = UPGRADE.into_iter().chain(fields.iter().map(String::as_str)).collect();
+        WebSocket::handshake(stream, &head("GET", target, "hub.test", &lines))
+    }
+}
+
+impl WebSocket<UnixStream> {
+    /// Opens one on a unix socket. `lines` are whole header lines; an `Origin` among them takes the place of the host's own.
+    ///
+    /// # Errors
+    /// The answer that refuses it.
+    pub fn open(socket: &Path, target: &str, lines: &[&str]) -> Result<Self, Answer> {
+        let mut all = UPGRADE.to_vec();
+        if !lines.iter().any(|line| line.starts_with("Origin: ")) {
+            all.push("Origin: http://push.test");
+        }
+        all.extend(lines);
+        WebSocket::handshake(connect_unix(socket), &head("GET", target, "push.test", &all))
     }
 }

@@ -1,5 +1,4 @@
 //! Chromium as a test drives it: tabs, and what expressions come to in them.
-#![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -9,20 +8,23 @@ use std::sync::mpsc::{self, Receiver};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
-use crate::push::HANG;
+use crate::HANG;
 
-/// Chromium, spoken to over pipes in its DevTools protocol: JSON, with a NUL behind each.
+/// Chromium, which takes commands of its DevTools protocol over pipes: JSON, with a NUL behind each. Dropping it kills it.
+#[derive(Debug)]
 pub struct Browser {
     child: Child,
     input: ChildStdin,
     messages: Receiver<Value>,
-    /// Those that nobody has waited for yet.
+    /// Messages that nobody has waited for yet.
     events: Vec<Value>,
     calls: u64,
     _profile: tempfile::TempDir,
 }
 
 impl Browser {
+    /// Starts it.
+    #[must_use]
     pub fn start(program: &str) -> Browser {
         let profile = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");

@@ -1,43 +1,42 @@
-//! Reads `cases.txt`, whose head describes the format.
-//!
-//! Not part of any library: a test takes it in with `#[path = ".../conformance/mod.rs"] mod conformance;` and calls
-//! [`cases`]. It has no dependencies, and it panics with the line number if the file is malformed.
-#![allow(dead_code)] // each test uses what it needs of it
+//! The conformance table of `oroshi-http1`: reads its `cases.txt`, whose head describes the format.
 
 /// One case of the table.
 #[derive(Debug)]
-pub(crate) struct Case {
+pub struct Case {
     /// Its name, unique in the file.
-    pub(crate) id: String,
+    pub id: String,
     /// The line where it begins.
-    pub(crate) line: usize,
+    pub line: usize,
     /// Whether the bytes come from a client or from a server.
-    pub(crate) kind: Kind,
+    pub kind: Kind,
     /// For responses: what kinds of requests they answer, in order: `body`, `head`, `connect`, `upgrade`.
-    pub(crate) to: Vec<String>,
+    pub to: Vec<String>,
     /// What is sent.
-    pub(crate) bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
     /// Limits that differ from the defaults, by their names in `Limits`.
-    pub(crate) limits: Vec<(String, u64)>,
+    pub limits: Vec<(String, u64)>,
     /// What is read, in order.
-    pub(crate) messages: Vec<Message>,
+    pub messages: Vec<Message>,
     /// Bytes left over behind a tunnel's head.
-    pub(crate) rest: Vec<u8>,
+    pub rest: Vec<u8>,
     /// How it ends.
-    pub(crate) verdict: Verdict,
+    pub verdict: Verdict,
     /// The rule.
-    pub(crate) why: String,
+    pub why: String,
 }
 
+/// Who sends the bytes of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// A client.
     Request,
+    /// A server.
     Response,
 }
 
 /// How a case ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// All bytes are messages; with the peer's close, if that is what ends the last one.
     Accept,
     /// Nothing wrong, but the last message is not complete: a close now is `unexpected-eof`.
@@ -48,27 +47,28 @@ pub(crate) enum Verdict {
 
 /// One message that is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Message {
+pub struct Message {
     /// `METHOD target framing persistence` or `status framing persistence`.
-    pub(crate) summary: String,
+    pub summary: String,
     /// Statuses of the interim responses before it.
-    pub(crate) interim: Vec<u16>,
+    pub interim: Vec<u16>,
     /// Whether its end was reached.
-    pub(crate) complete: bool,
+    pub complete: bool,
     /// The decoded body, as far as it came.
-    pub(crate) body: Vec<u8>,
+    pub body: Vec<u8>,
     /// The trailer fields.
-    pub(crate) trailers: Vec<(String, Vec<u8>)>,
+    pub trailers: Vec<(String, Vec<u8>)>,
     /// Values that the head must have, by what `cases.txt` calls them: a field's name, or `@host`, `@upgrade`,
     /// `@expect`, `@reason`. Only what the case names is compared.
-    pub(crate) has: Vec<(String, Vec<u8>)>,
+    pub has: Vec<(String, Vec<u8>)>,
     /// What the head must not have, by the same names.
-    pub(crate) lacks: Vec<String>,
+    pub lacks: Vec<String>,
 }
 
-/// All cases.
-pub(crate) fn cases() -> Vec<Case> {
-    let text = include_str!("cases.txt");
+/// Returns all cases. Panics with the line's number if the file is malformed.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let text = include_str!("../../http1/conformance/cases.txt");
     let mut cases = Vec::new();
     let mut paragraph: Vec<(usize, &str)> = Vec::new();
     for (number, line) in text.lines().chain([""]).enumerate() {
