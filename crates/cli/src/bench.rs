@@ -14,6 +14,10 @@ mod observer;
 mod read;
 #[cfg(test)]
 pub(crate) mod sample;
+#[cfg(feature = "script")]
+mod script;
+#[cfg(not(feature = "script"))]
+#[path = "bench/no_script.rs"]
 mod script;
 mod self_test;
 mod sources;
@@ -31,6 +35,8 @@ use oroshi_bench::record::{Condition, ConditionOutcome};
 use oroshi_bench::{Plan, Record, RunError, ScriptError};
 use oroshi_net::ConnectError;
 use oroshi_report::Named;
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::stdio::dup2_stdout;
 
 use ab::RequestLog;
 use args::Format;
@@ -187,7 +193,7 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
     let mut reports = Reports::open(output)?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     if script.is_some() && output.format == Format::Json {
-        let kept = script::keep_stdout_for_the_report();
+        let kept = keep_stdout_for_the_report();
         reports.stdout = Some(kept.map_err(|source| Error::Output { path: STDOUT.into(), source })?);
     }
     let script = script.map(|script| script.load(&mut plan, &shutdown)).transpose();
@@ -214,6 +220,16 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
     written?;
     logged?;
     Ok(ExitCode::from(code))
+}
+
+/// Gives standard output away, for the report alone: what a script prints goes to standard error from now on.
+///
+/// # Errors
+/// When there is no descriptor left.
+fn keep_stdout_for_the_report() -> io::Result<File> {
+    let stdout = fcntl_dupfd_cloexec(io::stdout(), 3)?;
+    dup2_stdout(io::stderr())?;
+    Ok(stdout.into())
 }
 
 /// How standard output is called in messages.
