@@ -122,7 +122,7 @@ fn main() -> ExitCode {
     end_with_a_panic();
     let words: Vec<OsString> = std::env::args_os().collect();
     #[cfg(feature = "push")]
-    let words: Vec<OsString> = push::two_dashes(words).into_iter().collect();
+    let words = push::two_dashes(words);
     if let Some(said) = misread(&words) {
         say(&said);
         return ExitCode::from(2);

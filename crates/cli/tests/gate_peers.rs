@@ -417,7 +417,7 @@ impl Marker {
 fn read_of(answer: &Answer) -> String {
     let read = answer.field("x-read").unwrap_or_else(|| panic!("{answer:?}"));
     // nginx has no length where there is no body. The space at the end is lost.
-    let read = if read.split(' ').count() == 2 { format!("{read} 0") } else { read };
+    let read = if read.split(' ').count() == 2 { format!("{read} 0") } else { read.to_owned() };
     read.as_bytes().escape_ascii().to_string()
 }
 

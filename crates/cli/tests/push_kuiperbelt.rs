@@ -5,7 +5,6 @@ mod push;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;

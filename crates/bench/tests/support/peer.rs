@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 pub use oroshi_testkit::ports::{Port, abstract_name, unix_listener};
+use rustix::net::sockopt;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::tls::Identity;

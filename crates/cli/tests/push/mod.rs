@@ -15,7 +15,8 @@ use oroshi_server::{Error, Exchange, Server, Settings};
 use oroshi_testkit::http::{self, read_more};
 pub use oroshi_testkit::http::{Answer, connect_unix as connect, end_of_head};
 pub use oroshi_testkit::websocket::Got;
-use oroshi_testkit::websocket::{UPGRADE, WebSocket};
+pub use oroshi_testkit::websocket::UPGRADE;
+use oroshi_testkit::websocket::WebSocket;
 pub use oroshi_testkit::{HANG, Process};
 use tokio::sync::Notify;
 
