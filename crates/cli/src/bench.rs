@@ -42,7 +42,9 @@ use ab::RequestLog;
 use args::Format;
 pub(crate) use args::{Args, LoadArgs};
 pub(crate) use command_line::{HIDDEN, awaited, program_without_secrets, shown_header, without_secrets};
-pub(crate) use load::{Problems, load_words, parse_header, parse_size, read_load};
+pub(crate) use load::{Problems, load_words, read_load};
+#[cfg(feature = "fetch")]
+pub(crate) use load::{parse_header, parse_size};
 pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
 pub(crate) use oroshi_report::words::machine;
