@@ -1,4 +1,5 @@
-//! Chromium without a window: [`look`] opens a page at a width, and answers what stands in it; a [`Browser`] is driven step by step.
+//! Chromium without a window: [`look`] opens a page at a width, and answers what stands in it; a [`Browser`] is driven
+//! step by step.
 
 mod driven;
 
@@ -12,7 +13,8 @@ use crate::{find, skipped};
 /// Programs by which it may be known.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// What the outer page asks of each inner one. Text that a page shows has a size, and lies within the page and beside other text.
+/// What the outer page asks of each inner one. Text that a page shows has a size, and lies within the page and beside
+/// other text.
 const QUESTIONS: &str = r##"
 const asks = (frame) => {
   const page = frame.contentDocument, root = page.documentElement, wide = root.clientWidth;

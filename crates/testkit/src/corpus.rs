@@ -6,7 +6,8 @@ use std::path::Path;
 /// A corpus with fewer files is taken for a broken one.
 const LEAST: usize = 20;
 
-/// Calls `check` with each file of `fuzz/corpus/TARGET`, in the order of their names. Panics with the file that breaks the check.
+/// Calls `check` with each file of `fuzz/corpus/TARGET`, in the order of their names. Panics with the file that breaks
+/// the check.
 pub fn run(target: &str, check: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut files: Vec<_> =

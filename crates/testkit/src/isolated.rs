@@ -1,10 +1,11 @@
-//! A test in a process of its own, where it may change what belongs to a process: limits, variables, descriptors, signals.
+//! A test in a process of its own, where it may change what belongs to a process: limits, variables, descriptors,
+//! signals.
 
 use std::ffi::OsString;
 use std::process::Command;
 
-/// Returns a command that runs one ignored test of this binary. `wrapper` is a command that runs the command behind it; an empty one
-/// is left out. `test` is the test's whole name; [`test_name!`](crate::test_name) makes it.
+/// Returns a command that runs one ignored test of this binary. `wrapper` is a command that runs the command behind it;
+/// an empty one is left out. `test` is the test's whole name; [`test_name!`](crate::test_name) makes it.
 #[must_use]
 pub fn in_a_process(wrapper: &[&str], test: &str) -> Command {
     let this = std::env::current_exe().unwrap();

@@ -1,15 +1,16 @@
 //! Helpers that the tests of several crates share. Only dev-dependencies name this crate.
 //!
-//! It knows how to start and end programs that others wrote, how to speak HTTP and WebSocket byte by byte, and how to wait for an
-//! event. It depends on the lowest crates alone (`http1`, `net`, `websocket`), so that every crate's tests can use it. Helpers that
-//! need more than these stay with the tests of their crate.
+//! It knows how to start and end programs that others wrote, how to speak HTTP and WebSocket byte by byte, and how to
+//! wait for an event. It depends on the lowest crates alone (`http1`, `net`, `websocket`), so that every crate's tests
+//! can use it. Helpers that need more than these stay with the tests of their crate.
 //!
 //! In reading order:
 //! - [`skipped`] notes a test that was left out; [`need`] and [`find`] look for programs;
 //! - [`wait`]: waiting for an event; [`HANG`] is the only limit on time;
 //! - [`isolated`]: a test in a process of its own; [`process`]: a command, and the lines that it prints;
 //! - [`ports`]: addresses that no other test gets; [`tls`]: certificates;
-//! - [`daemon`]: a server with a unix socket, killed, frozen and restarted; [`nginx`], [`stores`], [`nats`]: servers that are daemons;
+//! - [`daemon`]: a server with a unix socket, killed, frozen and restarted; [`nginx`], [`stores`], [`nats`]: servers
+//!   that are daemons;
 //! - [`chromium`]: a browser; [`http`] and [`websocket`]: clients; [`head`]: a parsed request head;
 //! - [`conformance`]: the conformance table of `http1`; [`corpus`]: the committed corpora of the fuzz targets.
 #![allow(clippy::missing_panics_doc, clippy::new_without_default, reason = "a helper fails the test that calls it")]
@@ -73,8 +74,8 @@ pub fn need(test: &str, program: &str) -> Option<PathBuf> {
     found
 }
 
-/// Returns the name by which the test harness knows a test of the calling module: `"name"` at the root of a test binary,
-/// `"module::name"` in a module.
+/// Returns the name by which the test harness knows a test of the calling module: `"name"` at the root of a test
+/// binary, `"module::name"` in a module.
 #[macro_export]
 macro_rules! test_name {
     ($name:literal) => {

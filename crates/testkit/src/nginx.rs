@@ -36,8 +36,9 @@ pub struct Setup<'s> {
     pub workers: usize,
     /// Lines before all others, such as `load_module`.
     pub main: &'s str,
-    /// The contents of `http { }`. In it `@TCP@` and `@TLS@` stand for addresses, `@UNIX@` for a socket's path, `@FOLDER@` for nginx's
-    /// own folder, `@CERTIFICATE@` and `@KEY@` for files. Logs are off, and temporary files go to the folder.
+    /// The contents of `http { }`. In it `@TCP@` and `@TLS@` stand for addresses, `@UNIX@` for a socket's path,
+    /// `@FOLDER@` for nginx's own folder, `@CERTIFICATE@` and `@KEY@` for files. Logs are off, and temporary files go
+    /// to the folder.
     pub http: &'s str,
     /// Files in its folder: name and contents.
     pub files: &'s [(&'s str, &'s [u8])],

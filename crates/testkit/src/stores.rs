@@ -1,7 +1,7 @@
 //! memcached, MariaDB and PostgreSQL, each on a unix socket in a temporary folder.
 //!
-//! The databases have a table `domain` (`domain`, `host`) and a user `gate` without a password. The servers make both by themselves,
-//! so that no client is needed for it.
+//! The databases have a table `domain` (`domain`, `host`) and a user `gate` without a password. The servers make both
+//! by themselves, so that no client is needed for it.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;

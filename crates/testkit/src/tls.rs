@@ -7,8 +7,8 @@ use oroshi_net::{ClientTlsOptions, ServerTls};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 
-/// A certificate authority of its own, and two certificates that it signed: one for the server at `localhost` and `127.0.0.1`, one
-/// for a client. All are PEM files in a temporary folder, which goes with the value.
+/// A certificate authority of its own, and two certificates that it signed: one for the server at `localhost` and
+/// `127.0.0.1`, one for a client. All are PEM files in a temporary folder, which goes with the value.
 #[derive(Debug)]
 pub struct Identity {
     folder: TempDir,

@@ -13,7 +13,8 @@ pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     wait_for(|| what.to_owned(), || happened().then_some(()));
 }
 
-/// Waits until `look` returns a value, and returns it. Panics after [`HANG`] with the text of `what`, which can hold the last state.
+/// Waits until `look` returns a value, and returns it. Panics after [`HANG`] with the text of `what`, which can hold
+/// the last state.
 #[track_caller]
 pub fn wait_for<T>(what: impl Fn() -> String, mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();

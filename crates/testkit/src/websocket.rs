@@ -152,7 +152,8 @@ impl WebSocket<TcpStream> {
 }
 
 impl WebSocket<UnixStream> {
-    /// Opens one on a unix socket. `lines` are whole header lines; an `Origin` among them takes the place of the host's own.
+    /// Opens one on a unix socket. `lines` are whole header lines; an `Origin` among them takes the place of the host's
+    /// own.
     ///
     /// # Errors
     /// The answer that refuses it.

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::HANG;
 
-/// Chromium, which takes commands of its DevTools protocol over pipes: JSON, with a NUL behind each. Dropping it kills it.
+/// Chromium, which takes commands of its DevTools protocol over pipes: JSON, with a NUL behind each. Dropping it kills
+/// it.
 #[derive(Debug)]
 pub struct Browser {
     child: Child,
