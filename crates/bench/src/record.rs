@@ -184,6 +184,21 @@ impl Record {
         self.rates.requests.unwrap_or(self.requests.answered as f64)
     }
 
+    /// Requests per second and thread, rounded down: a sample per point of the time series that has answers. wrk's `Req/Sec` is about
+    /// such samples.
+    #[must_use]
+    pub fn rates_per_thread(&self) -> Vec<f64> {
+        let width = self.series.width_s;
+        let points = self.series.points.iter().filter(|point| point.requests > 0);
+        points
+            .filter_map(|point| {
+                let length = width.min(self.elapsed_s - point.at_s);
+                // The last point may be a sliver, whose rate says nothing.
+                (length > width / 2.0).then(|| (point.requests as f64 / length / self.plan.threads as f64).floor())
+            })
+            .collect()
+    }
+
     /// The server's CPU microseconds per request; `None` where it is not known, or nothing was done. Of several servers the first is watched,
     /// and how many of the requests were its own is not counted: then there is none, unless the user named the processes.
     #[must_use]

@@ -12,6 +12,10 @@ pub(crate) mod foreign;
 mod load;
 mod observer;
 mod read;
+#[cfg(feature = "script")]
+mod script;
+#[cfg(not(feature = "script"))]
+#[path = "bench/no_script.rs"]
 mod script;
 mod self_test;
 mod sources;
@@ -36,7 +40,9 @@ use ab::RequestLog;
 use args::Format;
 pub(crate) use args::{Args, LoadArgs};
 pub(crate) use command_line::{awaited, without_secrets};
-pub(crate) use load::{parse_header, parse_size, read_load};
+pub(crate) use load::read_load;
+#[cfg(feature = "fetch")]
+pub(crate) use load::{parse_header, parse_size};
 pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
 use read::Output;
@@ -184,7 +190,7 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
     let mut reports = Reports::open(output)?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     if script.is_some() && output.format == Format::Json {
-        let kept = script::keep_stdout_for_the_report();
+        let kept = keep_stdout_for_the_report();
         reports.stdout = Some(kept.map_err(|source| Error::Output { path: STDOUT.into(), source })?);
     }
     let script = script.map(|script| script.load(&mut plan, &shutdown)).transpose();
@@ -211,6 +217,16 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
     written?;
     logged?;
     Ok(ExitCode::from(code))
+}
+
+/// Gives standard output away, for the report alone: what a script prints goes to standard error from now on.
+///
+/// # Errors
+/// When there is no descriptor left.
+fn keep_stdout_for_the_report() -> io::Result<File> {
+    let stdout = fcntl_dupfd_cloexec(io::stdout(), 3)?;
+    dup2_stdout(io::stderr())?;
+    Ok(stdout.into())
 }
 
 /// How standard output is called in messages.

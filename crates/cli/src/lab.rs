@@ -30,6 +30,9 @@ use crate::problems::Problems;
 use crate::verdicts::{self, Condition};
 use crate::{interrupt, report, say, terminal};
 
+/// What is special about this build, where whoever built it said so; `make demo` does.
+const BUILD: Option<&str> = option_env!("OROSHI_BUILD");
+
 const EXAMPLES: &str = "\
 Examples:
   oroshi lab list
@@ -294,6 +297,7 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
         }
     };
     print(&format!("\nResult    {}\nReport    {}\n", kept.data.display(), kept.page.display()))?;
+    print(&BUILD.map_or(String::new(), |build| format!("Build     {build}\n")))?;
     Ok(ExitCode::from(verdicts::judge(&result, None, &conditions)))
 }
 

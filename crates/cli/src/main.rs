@@ -13,27 +13,34 @@
 //! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]:
 //!    Ctrl-C.
 //! 8. [`problems`]: what is wrong with flags. [`negative`]: values that the parser would take for flags. [`terminal`]:
-//!    what the terminal shows.
+//!    what the terminal shows. [`absent`]: what a build without all features says.
 //!
 //! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by Ctrl-C
 //! before there was a result, or by a second one.
 
+#[cfg(not(feature = "full"))]
+mod absent;
 mod bench;
 mod child;
 mod compare;
+#[cfg(feature = "fetch")]
 mod fetch;
+#[cfg(feature = "gate")]
 mod gate;
 mod interrupt;
 mod keep;
 mod lab;
 mod lab_live;
+#[cfg(any(feature = "gate", feature = "push"))]
 mod log;
 mod negative;
 mod output;
 mod problems;
+#[cfg(feature = "push")]
 mod push;
 mod report;
 mod saved;
+#[cfg(feature = "start")]
 mod start;
 mod target;
 mod terminal;
@@ -72,31 +79,47 @@ enum Command {
     Bench(Box<bench::Args>),
     #[command(display_name = "oroshi")]
     Compare(Box<compare::Args>),
+    #[cfg(feature = "fetch")]
     #[command(display_name = "oroshi")]
     Fetch(Box<fetch::Args>),
+    #[cfg(not(feature = "fetch"))]
+    Fetch(absent::Args),
+    #[cfg(feature = "gate")]
     #[command(display_name = "oroshi")]
     Gate(gate::Args),
+    #[cfg(not(feature = "gate"))]
+    Gate(absent::Args),
     #[command(display_name = "oroshi")]
     Lab(lab::Args),
+    #[cfg(feature = "push")]
     #[command(display_name = "oroshi")]
     Push(push::Args),
+    #[cfg(not(feature = "push"))]
+    Push(absent::Args),
     #[command(display_name = "oroshi")]
     Report(report::Args),
+    #[cfg(feature = "start")]
     #[command(display_name = "oroshi")]
     Start(Box<start::Args>),
+    #[cfg(not(feature = "start"))]
+    Start(absent::Args),
     #[command(display_name = "oroshi")]
     Target(Box<target::Args>),
     #[command(display_name = "oroshi", hide = true)]
     Keep(keep::Args),
+    #[cfg(feature = "start")]
     #[command(display_name = "oroshi", hide = true)]
     StartChild(start::ChildArgs),
+    #[cfg(feature = "start")]
     #[command(display_name = "oroshi", hide = true)]
     StartGuard(start::GuardArgs),
 }
 
 fn main() -> ExitCode {
     end_with_a_panic();
-    let words: Vec<OsString> = push::two_dashes(std::env::args_os()).into_iter().collect();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    #[cfg(feature = "push")]
+    let words = push::two_dashes(words);
     if let Some(said) = misread(&words) {
         say(&said);
         return ExitCode::from(2);
@@ -109,30 +132,44 @@ fn main() -> ExitCode {
         Command::Compare(args) => {
             compare::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(feature = "fetch")]
         Command::Fetch(args) => {
             fetch::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(not(feature = "fetch"))]
+        Command::Fetch(_) => absent::subcommand("fetch"),
         Command::Lab(args) => {
             lab::run(args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(feature = "gate")]
         Command::Gate(args) => {
             gate::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(not(feature = "gate"))]
+        Command::Gate(_) => absent::subcommand("gate"),
+        #[cfg(feature = "push")]
         Command::Push(args) => {
             push::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(not(feature = "push"))]
+        Command::Push(_) => absent::subcommand("push"),
         Command::Report(args) => {
             report::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(feature = "start")]
         Command::Start(args) => {
             start::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(not(feature = "start"))]
+        Command::Start(_) => absent::subcommand("start"),
         Command::Target(args) => {
             child::end_with_parent();
             target::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), None))
         }
         Command::Keep(args) => keep::run(args),
+        #[cfg(feature = "start")]
         Command::StartChild(args) => start::run_child(args),
+        #[cfg(feature = "start")]
         Command::StartGuard(args) => start::run_guard(&args),
     }
 }
@@ -163,6 +200,7 @@ fn end_with_a_panic() {
     std::panic::set_hook(Box::new(move |panic| {
         // A database that sends garbage makes the client for it panic; the look-up takes that for what it is.
         // A call into a script that comes upon one of mlua's panics fails alone.
+        #[cfg(feature = "gate")]
         if oroshi_lookup::panics_are_contained() || oroshi_gate::panics_are_contained() {
             return;
         }

@@ -132,18 +132,9 @@ fn is_in_list(byte: &u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use oroshi_http1::{Limits, RequestDecoder, RequestEvent};
+    use oroshi_testkit::head::with as look;
 
     use super::*;
-
-    fn look<T>(host: &str, fields: &str, look: impl Fn(&RequestHead<'_>) -> T) -> T {
-        let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
-        let mut input = text.as_bytes();
-        match RequestDecoder::default().decode(&Limits::default(), &mut input) {
-            Ok(Some(RequestEvent::Head(head))) => look(&head),
-            other => panic!("{other:?}"),
-        }
-    }
 
     fn may(origins: &Origins, host: &str, origin: &str) -> bool {
         look(host, &format!("Origin: {origin}\r\n"), |head| may_connect(origins, head))

@@ -10,8 +10,6 @@ use oroshi_bench::{Draft, Plan, ScriptError};
 use oroshi_net::Shutdown;
 use oroshi_words::units;
 use oroshi_wrk::{Options, Wrk};
-use rustix::io::fcntl_dupfd_cloexec;
-use rustix::stdio::dup2_stdout;
 
 use super::args::ScriptArgs;
 use crate::problems::Problems;
@@ -72,16 +70,6 @@ impl Scripted {
         plan.script = Some(Arc::clone(&script) as _);
         Ok(script)
     }
-}
-
-/// Gives standard output away, for the report alone: what a script prints goes to standard error from now on.
-///
-/// # Errors
-/// When there is no descriptor left.
-pub(super) fn keep_stdout_for_the_report() -> io::Result<File> {
-    let stdout = fcntl_dupfd_cloexec(io::stdout(), 3)?;
-    dup2_stdout(io::stderr())?;
-    Ok(stdout.into())
 }
 
 /// Each thread reads it anew, which a pipe does not bear.
