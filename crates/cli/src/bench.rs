@@ -35,6 +35,8 @@ use oroshi_report::paint::Paint;
 use oroshi_report::{Named, table};
 use oroshi_words::Naming;
 use oroshi_words::units;
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::stdio::dup2_stdout;
 
 use ab::RequestLog;
 use args::Format;
