@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::plan::Plan;
-use crate::random;
+use crate::secrets;
 
 /// Names the hub to the backend.
 const ENDPOINT: &str = "X-Kuiperbelt-Endpoint";
@@ -64,13 +64,13 @@ pub(crate) struct Callbacks {
 
 /// A session that may open.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Welcome {
+pub(crate) struct Accepted {
     /// Its key.
     pub(crate) key: String,
     /// The groups that it belongs to, each once.
     pub(crate) groups: Vec<String>,
     /// The first message to it.
-    pub(crate) hello: Option<(Kind, Bytes)>,
+    pub(crate) first_message: Option<(Kind, Bytes)>,
     /// The subprotocol that the backend has chosen.
     pub(crate) protocol: Option<String>,
 }
@@ -170,9 +170,9 @@ impl Callbacks {
         &self,
         head: &RequestHead<'_>,
         left: impl Future<Output = ()>,
-    ) -> Option<Result<Welcome, Refusal>> {
+    ) -> Option<Result<Accepted, Refusal>> {
         let Some(url) = &self.connect else {
-            return Some(Ok(Welcome { key: random::key(), groups: Vec::new(), hello: None, protocol: None }));
+            return Some(Ok(Accepted { key: secrets::key(), groups: Vec::new(), first_message: None, protocol: None }));
         };
         let turn = match select(pin!(timeout(self.queue, self.turns.acquire())), pin!(left)).await {
             Either::Left((Ok(Ok(turn)), _)) => Some(turn),
@@ -195,7 +195,7 @@ impl Callbacks {
     }
 
     /// Sends a connect callback, and reads its answer.
-    async fn ask(&self, request: RequestBuilder<Client>) -> Result<Welcome, Refusal> {
+    async fn ask(&self, request: RequestBuilder<Client>) -> Result<Accepted, Refusal> {
         let answer = async {
             let response = request.send().await?;
             let (status, headers) = (response.status(), response.headers().clone());
@@ -203,9 +203,9 @@ impl Callbacks {
         };
         let (result, agreed) = match answer.await {
             Ok((200, headers, body)) => {
-                let welcome = self.welcome(&headers, body);
-                let agreed = welcome.is_ok().then_some(true);
-                (welcome, agreed)
+                let accepted = self.accepted(&headers, body);
+                let agreed = accepted.is_ok().then_some(true);
+                (accepted, agreed)
             }
             Ok((status, headers, body)) => {
                 let content_type = headers.get_str("Content-Type").unwrap_or("application/octet-stream").to_owned();
@@ -332,7 +332,7 @@ impl Callbacks {
     }
 
     /// What the backend's agreement to a session says.
-    fn welcome(&self, headers: &Headers, body: Vec<u8>) -> Result<Welcome, Refusal> {
+    fn accepted(&self, headers: &Headers, body: Vec<u8>) -> Result<Accepted, Refusal> {
         let name = &self.session_header;
         let key = match once(headers, name)? {
             Some(key) if !key.is_empty() => key.to_owned(),
@@ -355,7 +355,7 @@ impl Callbacks {
             return Err(Refusal::text(502, why.into()));
         }
         let protocol = once(headers, PROTOCOL)?.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
-        Ok(Welcome { key, groups, hello: (!body.is_empty()).then(|| (kind, body.into())), protocol })
+        Ok(Accepted { key, groups, first_message: (!body.is_empty()).then(|| (kind, body.into())), protocol })
     }
 
     fn message_name(&self) -> String {

@@ -25,30 +25,23 @@
 //!    `counts`: numbers.
 //! 6. `http`: the requests. `origin`. `callbacks`: the backend. `cluster`: the other nodes.
 
-mod admission;
+mod backlog;
 mod callbacks;
+mod clock;
 mod cluster;
-mod control;
 mod counts;
-mod directory;
 mod draft;
-mod drain;
-mod group;
 mod http;
 mod hub;
+mod mailboxes;
 mod message;
-mod missed;
 mod node;
-mod origin;
-mod outbox;
 mod plan;
-mod pressure;
 mod publish;
-mod random;
 mod run;
+mod secrets;
 mod session;
-mod sweep;
-mod tally;
+mod writer;
 
 pub use draft::{Draft, Key, PlanError};
 pub use plan::{

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::message::{Framing, Message};
 use crate::plan::Slow;
-use crate::tally::{Delivery, Outcome};
+use crate::session::tally::{Delivery, Outcome};
 
 /// How many messages go out in one write.
 const BATCH: usize = 64;
@@ -281,7 +281,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tally::Tally;
+    use crate::session::tally::Tally;
 
     const LINES: Framing = Framing::Lines { chunked: false };
     const WIDE: Bounds = Bounds { bytes: 1000, messages: 1000 };
@@ -511,7 +511,7 @@ mod tests {
 
     /// Whether a publisher that waits for the end would be told.
     fn futures_ready(delivery: &Delivery) -> bool {
-        let mut waiting = std::pin::pin!(delivery.wait(crate::tally::Wait::Attempted));
+        let mut waiting = std::pin::pin!(delivery.wait(crate::session::tally::Wait::Attempted));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         waiting.as_mut().poll(&mut context).is_ready()
     }

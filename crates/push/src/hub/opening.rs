@@ -1,0 +1,110 @@
+//! From a new session to the one that is served: the establish callback, and the guard of a session without a connection.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_util::future::{Either, select};
+use oroshi_websocket::CloseCode;
+
+use crate::hub::connection::Connection;
+use crate::hub::{Hub, OpenError};
+use crate::message::{Framing, Message};
+use crate::session::{Polling, Reason, Session};
+
+/// An open session without a connection. Dropping this removes the session.
+pub(crate) struct Opened<'h> {
+    hub: &'h Rc<Hub>,
+    session: Option<Rc<Session>>,
+}
+
+impl Hub {
+    /// Opens a session under this key, with its first messages. It replaces an older session with the same key.
+    ///
+    /// `of_page`: a page with a permitted origin asks.
+    pub(crate) fn open<'h>(
+        self: &'h Rc<Self>,
+        key: &str,
+        framing: Framing,
+        of_page: bool,
+        first_messages: impl FnOnce(&Arc<str>) -> Vec<Message>,
+        groups: &[String],
+    ) -> Result<Opened<'h>, OpenError> {
+        let session = self.insert(key, framing, of_page, first_messages, groups)?;
+        Ok(Opened { hub: self, session: Some(session) })
+    }
+}
+
+impl Opened<'_> {
+    /// Keeps the session when this is dropped.
+    pub(crate) fn keep(mut self) -> Option<Rc<Session>> {
+        self.session.take()
+    }
+
+    /// Returns the session's key.
+    pub(crate) fn key(&self) -> Option<Arc<str>> {
+        self.session.as_ref().map(|session| Arc::clone(&session.key))
+    }
+
+    /// Prepares the session for polls that show `token`, and calls the establish callback. False: the backend refused.
+    pub(crate) async fn establish_polling(&self, token: &str) -> bool {
+        let Some(session) = &self.session else { return false };
+        session.rare(|rare| rare.polling = Some(Polling { token: token.into(), batch: 0, turn: 0, waits: false }));
+        let agreed = self.hub.plan().callbacks.establish.is_none() || self.hub.callbacks.establish(&session.key).await;
+        if !agreed {
+            session.tells_close.set(false);
+        }
+        agreed
+    }
+
+    /// Serves the session's connection, and calls the establish callback.
+    pub(crate) fn serve(self, connection: Connection) {
+        let hub = Rc::clone(self.hub);
+        let Some(session) = self.keep() else { return };
+        let asks = hub.plan().callbacks.establish.is_some();
+        if asks && hub.plan().compat_ekbo {
+            tokio::task::spawn_local(serve_once_agreed(hub, session, connection));
+            return;
+        }
+        hub.serve(&session, connection);
+        if !asks {
+            return;
+        }
+        tokio::task::spawn_local(async move {
+            if !hub.callbacks.establish(&session.key).await {
+                session.tells_close.set(false);
+                hub.end(&session, Reason::Closed, CloseCode::POLICY, "the backend did not agree");
+            }
+        });
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.hub.remove(&session, Reason::Client);
+        }
+    }
+}
+
+/// Serves as kuiperbelt does: the hub writes nothing before the backend has agreed. Until then messages wait.
+async fn serve_once_agreed(hub: Rc<Hub>, session: Rc<Session>, mut connection: Connection) {
+    let is_websocket = session.framing == Framing::WebSocket;
+    let agreed = {
+        let agreed = pin!(session.unless_over(hub.callbacks.establish(&session.key)));
+        let left = pin!(poll_fn(|context| connection.poll_left(&hub, is_websocket, context)));
+        match select(agreed, left).await {
+            Either::Left((agreed, _)) => agreed,
+            Either::Right(_) => Err(Reason::Client),
+        }
+    };
+    match agreed {
+        Ok(true) => hub.serve(&session, connection),
+        Ok(false) => {
+            session.tells_close.set(false);
+            hub.remove(&session, Reason::Closed);
+        }
+        Err(reason) => hub.remove(&session, reason),
+    }
+}
