@@ -89,7 +89,9 @@ impl Backlog {
         WaitingForRoom(self)
     }
 
-    /// Returns how many bytes may wait for a session that has `before` and gets `more`: its share where memory is short.
+    /// Returns how many bytes may wait for a session that has `before` and gets `more`.
+    ///
+    /// It is the session's share while memory is short.
     pub(crate) fn limit_for(&self, before: usize, more: usize) -> usize {
         let limits = &self.node.plan.limits;
         if before == 0 || self.node.queued_bytes() + more <= limits.total_queue_bytes {
@@ -100,8 +102,8 @@ impl Backlog {
 
     /// Returns whether a session is so far behind that its publishers wait for it.
     ///
-    /// It is if more than half of its queue is full and it has lost nothing since it last took something. Nobody waits for a
-    /// session whose rule is to lose messages.
+    /// That is if more than half of its queue is full and it has lost nothing since it last took something. Nobody
+    /// waits for a session whose rule is to lose messages.
     pub(crate) fn is_behind(&self, session: &Session) -> bool {
         let Limits { session_queue_bytes: bytes, session_queue_messages: messages, .. } = self.node.plan.limits;
         let outbox = session.outbox.borrow();

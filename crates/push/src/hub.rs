@@ -1,9 +1,9 @@
 //! The hub of one thread: its sessions, from their opening to their end.
 //!
-//! `http` and `cluster` see the hub through [`Hub`] alone. Its methods are split by topic: `opening` and `connection` serve a
-//! session, `fan_out` publishes, `control` finds and changes single sessions wherever they live, `polling` answers polls,
-//! `pressure` slows publishers and frees memory, `missed` reports lost messages of other nodes, `sweep` checks time limits,
-//! `drain` ends the hub. None of them is imported here.
+//! `http` and `cluster` see the hub through [`Hub`] alone. Its methods are split by topic: `opening` and `connection`
+//! serve a session, `fan_out` publishes, `control` finds and changes single sessions wherever they live, `polling`
+//! answers polls, `pressure` slows publishers and frees memory, `missed` reports lost messages of other nodes, `sweep`
+//! checks time limits, `drain` ends the hub. None of them is imported here.
 
 mod admission;
 pub(crate) mod connection;

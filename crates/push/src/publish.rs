@@ -6,7 +6,6 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::message::Message;
-use crate::session::tally::Wait;
 
 /// A message to publish.
 #[derive(Clone, Debug)]
@@ -18,6 +17,18 @@ pub(crate) struct Publish {
     pub(crate) wait: Wait,
     /// How long the publish waits for sessions with full queues, and for what `wait` says.
     pub(crate) deadline: Duration,
+}
+
+/// How long a publisher waits for its receipt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Until the message is in every queue.
+    Queued,
+    /// Until one write was tried to every session. Sessions that read have it then.
+    #[default]
+    Attempted,
+    /// Until it is written, dropped or closed for every session, or a deadline has passed.
+    Written,
 }
 
 /// The sessions that a message is for. A session that is matched twice gets it once.

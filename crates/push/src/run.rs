@@ -177,9 +177,9 @@ fn admin_room(plan: &Plan, door: &Bound, share: usize) -> Arc<Room> {
     let proof = if plan.token.is_some() { "token" } else { "request" };
     Room::telling(share.max(LEAST_ADMINS), move |Crowding { held, most, ended }| {
         tracing::warn!(
-            "no room at the admin listener {address}: {held} of {most} connections, and others wait. {ended} were closed \
-             to make room, first those without a valid {proof}: see who connects there, or raise the limit on descriptors \
-             (LimitNOFILE=, ulimit -Hn)"
+            "no room at the admin listener {address}: {held} of {most} connections, and others wait. {ended} were \
+             closed to make room, first those without a valid {proof}: see who connects there, or raise the limit on \
+             descriptors (LimitNOFILE=, ulimit -Hn)"
         );
     })
 }

@@ -1,7 +1,7 @@
 //! A session: its queue, its groups, its state. No task and no socket call lives here.
 //!
-//! [`Session`] and [`group::Group`] refer to each other: a group lists its members, and a session lists its groups so that it
-//! can leave them. That circle is the data itself.
+//! [`Session`] and [`group::Group`] refer to each other: a group lists its members, and a session lists its groups so
+//! that it can leave them. That circle is the data itself.
 
 pub(crate) mod directory;
 pub(crate) mod group;

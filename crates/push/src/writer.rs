@@ -1,7 +1,7 @@
 //! The writer of one thread: it puts messages into queues, and writes queues to sockets.
 //!
-//! Once per turn of the thread's loop it writes to each session that has something waiting, in one system call for all that
-//! has gathered. It writes large fan-outs in slices, and messages for few sessions go between the slices.
+//! Once per turn of the thread's loop it writes to each session that has something waiting, in one system call for all
+//! that has gathered. It writes large fan-outs in slices, and messages for few sessions go between the slices.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -60,7 +60,7 @@ impl Writer {
         self.push(session, &delivery, Slow::Refuse, true);
     }
 
-    /// Queues a message unless this publish has reached the session already. Returns false if the queue is full for now.
+    /// Queues a message unless this publish reached the session before. Returns false if the queue is full for now.
     pub(crate) fn offer(&self, session: &Rc<Session>, delivery: &Rc<Delivery>, slow: Slow, stamp: u32) -> bool {
         if session.stamp.replace(stamp) == stamp {
             return true;

@@ -66,8 +66,8 @@ pub(super) struct Shared {
 struct Trouble {
     /// The last trouble since the connection to NATS; empty if there was none.
     last: String,
-    /// Troubles in the log since NATS was reached, latest last. A connection on which nothing comes back does not clear this:
-    /// the next one would log the same again.
+    /// Troubles in the log since NATS was reached, latest last. A connection on which nothing comes back does not clear
+    /// this: the next one would log the same again.
     logged: Vec<String>,
 }
 
@@ -112,8 +112,8 @@ pub(crate) struct LinkCounts {
     pub(crate) received: u64,
     /// Publishes whose receipt lacks a node.
     pub(crate) incomplete: u64,
-    /// Requests that went to nobody although there are or were other nodes. The link was lost, no node was heard since it
-    /// came back, too much was waiting, or NATS takes nothing so large.
+    /// Requests that went to nobody although there are or were other nodes. The link was lost, no node was heard since
+    /// it came back, too much was waiting, or NATS takes nothing so large.
     pub(crate) unsent: u64,
     /// Replies that came too late.
     pub(crate) late: u64,

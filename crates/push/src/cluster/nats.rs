@@ -1,8 +1,8 @@
 //! The thread that holds the connection to NATS.
 //!
-//! Each connection has a runtime of its own, which ends with it. So messages that the client still holds cannot reach other
-//! nodes late. A connection is good while this node's own heartbeats come back on it, as that proves both directions. The
-//! thread replaces a connection where they do not, as one that breaks.
+//! Each connection has a runtime of its own, which ends with it. So messages that the client still holds cannot reach
+//! other nodes late. A connection is good while this node's own heartbeats come back on it, as that proves both
+//! directions. The thread replaces a connection where they do not, as one that breaks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -402,8 +402,9 @@ impl Worker {
 
     /// Tells the sessions of all threads that they may have missed messages.
     fn report(&self, missed: Missed) {
-        self.shared
-            .trouble("what other nodes published did not come: sessions that may have missed it are told".to_owned());
+        self.shared.trouble(
+            "publishes of other nodes were lost: the hub tells the sessions that may have missed them".to_owned(),
+        );
         let missed = Arc::new(missed);
         for thread in 0..self.node.threads() {
             let missed = Arc::clone(&missed);
@@ -544,7 +545,7 @@ impl Worker {
 
     async fn send_heartbeat(&self, client: &Client, leaving: bool) {
         let heard = self.peers.borrow_mut().echoes();
-        // Not with the first heartbeat of a connection: a node that does not know this one takes it as the start of its count.
+        // Not with the first heartbeat of a connection: a node that does not know this one starts to count from it.
         if self.shared.connected.load(Ordering::Relaxed) {
             self.add_unsent();
         }

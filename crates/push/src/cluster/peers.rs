@@ -2,9 +2,9 @@
 //!
 //! No I/O and no clock: times are arguments, in milliseconds of this node's own clock.
 //!
-//! A node is known while its heartbeats come. Each heartbeat repeats the times of the heartbeats that its sender has heard. From
-//! that a node learns the offset of the other's clock, and so the greatest age of its requests. It rejects a request that is
-//! older than its sender waits: the sender has already counted this node as one that did not answer.
+//! A node is known while its heartbeats come. Each heartbeat repeats the times of the heartbeats that its sender has
+//! heard. From that a node learns the offset of the other's clock, and so the greatest age of its requests. It rejects
+//! a request that is older than its sender waits: the sender has already counted this node as one that did not answer.
 
 use std::collections::HashMap;
 
@@ -137,7 +137,7 @@ impl Peers {
         !self.peers.contains_key(&node)
     }
 
-    /// Returns what a node has published and this one did not get, except `own`, which has just come. It returns it once.
+    /// Returns, once, what a node has published and this one did not get, except `own`, which has just come.
     pub(super) fn lost(&mut self, head: &Head, own: BroadcastCounts) -> BroadcastCounts {
         let Some(peer) = self.peers.get_mut(&head.sender) else { return BroadcastCounts::default() };
         let beyond = |said: u64, heard: u64, own: u64| said.saturating_sub(heard.saturating_add(own));
@@ -190,7 +190,9 @@ impl Peers {
         }
     }
 
-    /// Returns the nodes that are present and will reply. A node that was not heard since the link came back may be gone.
+    /// Returns the nodes that are present and will reply.
+    ///
+    /// Nodes that were not heard since the link came back are not among them, as they may be gone.
     pub(super) fn known(&self) -> Vec<u64> {
         self.peers.iter().filter(|(_, peer)| peer.told && !peer.unsure).map(|(&node, _)| node).collect()
     }
@@ -262,7 +264,7 @@ mod tests {
         assert_eq!(peers.check(head(2, 4, 520), 1000, 1040), Ok(Valid { age_ms: 30, missed: 2 }));
         assert_eq!(peers.check(head(2, 3, 520), 1000, 1040), Err(Rejection::Repeated), "out of order");
         assert_eq!(peers.check(head(2, 5, 600), 1000, 9000), Err(Rejection::Stale { missed: 0 }));
-        // A heartbeat that was held up with it says the same of the clocks as ever.
+        // A heartbeat that was delayed with it has the same clock offset.
         let echo = Echo { node: 1, sent_ms: 1020, heard_ms: 530 };
         peers.heard(head(2, 6, 610), false, &[echo], 9000);
         assert_eq!(peers.check(head(2, 8, 620), 1000, 9001), Err(Rejection::Stale { missed: 1 }));
@@ -287,7 +289,7 @@ mod tests {
         assert_eq!(peers.lost(&said(3, 2), one(1, 0)), one(1, 2));
         assert_eq!(peers.lost(&said(3, 2), one(0, 0)), one(0, 0), "once");
         assert_eq!(peers.lost(&said(1, 1), one(1, 0)), one(0, 0), "out of order");
-        // A node that was met later is believed what it says of itself.
+        // The counts of a new node are its start.
         peers.heard(Head { broadcasts: one(7, 7), ..head(3, 9, 0) }, false, &[], 700);
         assert_eq!(peers.lost(&Head { broadcasts: one(7, 8), ..head(3, 10, 0) }, one(0, 0)), one(0, 1));
     }
@@ -342,7 +344,7 @@ mod tests {
     #[test]
     fn clocks_drift_and_lies_change_nothing() {
         let mut peers = met();
-        // An answer that took long says less, and is not taken for the truth.
+        // An answer that took long shows a smaller offset, which the larger one overrides.
         let slow = Echo { node: 1, sent_ms: 1000, heard_ms: 3500 };
         peers.heard(head(2, 0, 3500), false, &[slow], 4010);
         assert_eq!(peers.check(head(2, 1, 3600), 1000, 4110), Ok(Valid { age_ms: 21, missed: 0 }));

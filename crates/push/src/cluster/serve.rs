@@ -77,7 +77,9 @@ impl Claim {
         }
     }
 
-    /// Returns whether a session of this age gives way. Of two sessions of about the same age, both nodes choose the same.
+    /// Returns whether a session of this age gives way.
+    ///
+    /// Of two sessions with about the same age, both nodes choose the same.
     fn wins(self, age: Duration, margin: Duration) -> bool {
         if age > self.age + margin {
             return true;

@@ -1,7 +1,8 @@
 //! The messages between nodes, as bytes.
 //!
-//! A message is a head of fixed size and a body; lengths and numbers are in LEB128. Each value has exactly one encoding, and the
-//! decoder accepts no other. No length in a message makes the decoder allocate more than the message contains.
+//! A message is a head of fixed size and a body; lengths and numbers are in LEB128. Each value has exactly one
+//! encoding, and the decoder accepts no other. No length in a message makes the decoder allocate more than the message
+//! contains.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +12,8 @@ use oroshi_websocket::{CloseCode, Kind};
 use thiserror::Error;
 
 use crate::message::{Message, TRANSPORTS};
-use crate::publish::{Publish, Targets};
+use crate::publish::{Publish, Targets, Wait};
 use crate::session::info::{Closed, SessionInfo};
-use crate::session::tally::Wait;
 
 /// The version of the protocol. Nodes refuse messages of another version.
 const VERSION: u8 = 2;
@@ -155,7 +155,7 @@ pub(crate) enum Refused {
         "another node speaks version {0} of the protocol, this one version {VERSION}: run one version of oroshi on all"
     )]
     Version(u8),
-    #[error("what came from NATS is no node's message ({0}): is the cluster's name used for something else?")]
+    #[error("a message from NATS is not from a node ({0}): check that nothing else uses the cluster's name")]
     Malformed(&'static str),
 }
 

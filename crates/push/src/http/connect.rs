@@ -128,8 +128,8 @@ enum ProtocolError {
 
 /// Returns the subprotocol of a session (RFC 6455, section 4.2.2).
 ///
-/// It is the backend's choice, else the first of the client's offers that the plan has. `None` if the client offers none, or
-/// the plan has none.
+/// It is the backend's choice, else the first of the client's offers that the plan has. `None` if the client offers
+/// none, or the plan has none.
 fn choose_protocol<'b>(
     hub: &Hub,
     opening: &Opening<'b>,
@@ -276,7 +276,7 @@ impl Drop for Connecting<'_> {
     }
 }
 
-/// Returns a new session's first messages: its key if the client has no other way to learn it, then the backend's message.
+/// Returns a new session's first messages: its key, if it cannot learn it otherwise, then the backend's message.
 fn first_messages(
     hub: &Hub,
     framing: Framing,

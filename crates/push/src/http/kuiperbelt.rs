@@ -14,9 +14,8 @@ use crate::http::answer::{Answered, JSON_TYPE, Reply, body};
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Message;
-use crate::publish::{Overloaded, Publish, Receipt, Targets};
+use crate::publish::{Overloaded, Publish, Receipt, Targets, Wait};
 use crate::session::info::Closed;
-use crate::session::tally::Wait;
 
 const OK: &[u8] = br#"{"result":"OK"}"#;
 /// The first version's answer, whether a session got the message or not.

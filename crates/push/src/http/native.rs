@@ -19,9 +19,8 @@ use crate::http::answer::{Answered, Problem, Reply, body, body_or};
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Message;
-use crate::publish::{Publish, Receipt, Targets};
+use crate::publish::{Publish, Receipt, Targets, Wait};
 use crate::session::info::{Closed, SessionInfo};
-use crate::session::tally::Wait;
 
 /// The longest deadline of a publish.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -232,7 +231,7 @@ impl PublishOptions {
         }
         let Targets { all, groups, sessions } = &self.to;
         if !all && groups.is_empty() && sessions.is_empty() {
-            return Err(Problem::bad("it is for nobody: expected sessions, groups or all"));
+            return Err(Problem::bad("the message has no target: expected sessions, groups or all"));
         }
         Ok(Publish {
             message: Arc::new(Message::data(kind, data).with_key(self.key)),
@@ -337,7 +336,7 @@ fn parse_wait(text: &str) -> Result<Wait, Problem> {
         "queued" => Ok(Wait::Queued),
         "attempted" => Ok(Wait::Attempted),
         "written" => Ok(Wait::Written),
-        _ => Err(Problem::bad(format!("wait: `{text}` is nothing to wait for: expected queued, attempted or written"))),
+        _ => Err(Problem::bad(format!("wait: `{text}` is unknown: expected queued, attempted or written"))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which pages may connect.
 //!
-//! WebSocket has no same-origin policy (RFC 6455, section 10.2). With the other transports, a page of another origin may read
-//! a response only if a header permits it.
+//! WebSocket has no same-origin policy (RFC 6455, section 10.2). With the other transports, a page of another origin
+//! may read a response only if a header permits it.
 
 use oroshi_http1::RequestHead;
 use oroshi_server::page::{is_hostname_of, is_origin_of};
@@ -19,8 +19,8 @@ const PREFLIGHT_HEADERS: usize = 1024;
 
 /// Checks whether the page that sent a request may open a session.
 ///
-/// `handshake`: it asks for WebSocket, which browsers never do without Origin. Returns true if a page sent it and the plan
-/// restricts origins.
+/// `handshake`: it asks for WebSocket, which browsers never do without Origin. Returns true if a page sent it and the
+/// plan restricts origins.
 ///
 /// # Errors
 /// The answer to a request that may not open a session.

@@ -30,7 +30,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Ready once the client has left. With `keeps`, up to [`AHEAD`] bytes that it sends are kept; else they are dropped.
+    /// Is ready once the client has left. `keeps`: bytes from it are kept, up to [`AHEAD`]; else they are dropped.
     ///
     /// Once `AHEAD` bytes are kept, the connection is not read, so this never becomes ready.
     pub(crate) fn poll_left(&mut self, hub: &Hub, keeps: bool, context: &mut Context<'_>) -> Poll<()> {
@@ -200,7 +200,7 @@ impl Serving {
                     return;
                 }
                 Ok(Some(_)) if !session.is_open() => {}
-                // A client that does not read gets no more pongs: one may answer several pings (RFC 6455, section 5.5.3).
+                // A client that does not read gets no pongs: one may answer several pings (RFC 6455, section 5.5.3).
                 Ok(Some(Event::Ping(_))) if session.flags.get().blocked => {}
                 Ok(Some(Event::Ping(payload))) => hub.writer.send_control(session, Message::pong(payload)),
                 Ok(Some(Event::Pong(_))) => {}

@@ -33,7 +33,7 @@ impl Hub {
         }
     }
 
-    /// Closes a session, with an optional last message. The close callback is not called, as the backend asked for this.
+    /// Closes a session, with an optional last message. It gets no close callback, as the backend asked for this.
     pub(crate) async fn close(
         self: &Rc<Self>,
         key: &str,

@@ -21,8 +21,8 @@ const LAST_RECEIPTS: Duration = Duration::from_millis(500);
 impl Hub {
     /// Stops opening sessions, and ends those of this thread, spread over the first half of the drain timeout.
     ///
-    /// Each session ends after its queue is written, and learns a random time after which to reconnect. Returns once all are
-    /// gone and their close callbacks are done, or the time is nearly over.
+    /// Each session ends after its queue is written, and learns a random time after which to reconnect. Returns once
+    /// all are gone and their close callbacks are done, or the time is nearly over.
     pub(crate) async fn drain(self: &Rc<Self>) {
         self.draining.set(true);
         let (began, limit) = (Instant::now(), self.plan().drain.timeout);

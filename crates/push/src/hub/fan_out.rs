@@ -8,10 +8,10 @@ use tokio::time::{Instant, timeout_at};
 use crate::cluster::link::Link;
 use crate::hub::Hub;
 use crate::plan::Slow;
-use crate::publish::{Nodes, Overloaded, Publish, Receipt};
+use crate::publish::{Nodes, Overloaded, Publish, Receipt, Wait};
 use crate::session::Session;
 use crate::session::directory::Location;
-use crate::session::tally::{Delivery, Outcome, Tally, Wait};
+use crate::session::tally::{Delivery, Outcome, Tally};
 use crate::writer::Writer;
 
 /// The outcome of a publish on one thread.

@@ -1,4 +1,4 @@
-//! From a new session to the one that is served: the establish callback, and the guard of a session without a connection.
+//! New sessions: the guard of one without a connection yet, and the establish callback.
 
 use std::future::poll_fn;
 use std::pin::pin;

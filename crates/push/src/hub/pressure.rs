@@ -1,7 +1,7 @@
 //! Backpressure: publishers that are faster than readers, and too many bytes in all queues.
 //!
-//! A publish is answered only once its sessions are not far behind, so that a publisher goes no faster than readers that keep
-//! reading. If all queues together hold too much, the sessions with the longest queues give way.
+//! A publish is answered only once its sessions are not far behind, so that a publisher goes no faster than readers
+//! that keep reading. If all queues together hold too much, the sessions with the longest queues give way.
 
 use std::rc::Rc;
 
@@ -65,7 +65,7 @@ impl Hub {
         }
     }
 
-    /// Frees memory in the longest queues of this thread first. By their rule, sessions lose their oldest messages or end.
+    /// Frees memory on this thread, in the longest queues first. By their rule, sessions lose old messages or end.
     ///
     /// If that is not enough, because the rest is half written, sessions that may lose messages end too.
     fn relieve_here(&self) {
@@ -184,8 +184,8 @@ mod tests {
 
     use super::*;
 
-    /// Sessions of one thread: the bytes that wait for each, and whether it may lose some. What waits on other threads grows
-    /// with every call of `queued`.
+    /// Sessions of one thread: the bytes that wait for each, and whether it may lose some. What waits on other threads
+    /// grows with every call of `queued`.
     struct Scene {
         sessions: Vec<(Cell<usize>, bool)>,
         ended: Cell<Vec<usize>>,

@@ -1,4 +1,6 @@
-//! Time limits of sessions: pings, silence, ends that take too long. One sweep per tick checks all, so that no session needs a timer.
+//! The time limits of sessions: pings, silence, ends that take too long.
+//!
+//! One sweep per tick checks all sessions, so that none needs a timer.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! The directory of a process: which thread holds which session.
 //!
-//! It is the one structure that all threads write. Each look-up locks a part of it for its duration. Without it, a publish to one
-//! session would have to ask every thread, and two connections on different threads could claim the same key.
+//! It is the one structure that all threads write. Each look-up locks a part of it for its duration. Without it, a
+//! publish to one session would have to ask every thread, and two connections on different threads could claim the same
+//! key.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};

@@ -53,7 +53,7 @@ impl Groups {
         self.by_name.borrow().len()
     }
 
-    /// Adds a session to a group. A new group gets the rule `slow()`. Returns false if the session is a member already.
+    /// Adds a session to a group, which gets the rule `slow()` if it is new. Returns false if it is a member already.
     pub(crate) fn join(&self, session: &Rc<Session>, name: &str, slow: impl FnOnce() -> Slow) -> bool {
         if session.groups.borrow().iter().any(|membership| &*membership.group.name == name) {
             return false;

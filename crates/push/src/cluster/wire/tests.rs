@@ -121,7 +121,8 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..12),
     ) {
         let kinds = every_kind();
-        let mut frame = kinds[which.index(kinds.len())].encode(Head { sender: 1, number: 2, sent_ms: 3, broadcasts: BroadcastCounts::default() });
+        let head = Head { sender: 1, number: 2, sent_ms: 3, broadcasts: BroadcastCounts::default() };
+        let mut frame = kinds[which.index(kinds.len())].encode(head);
         let at = at.index(frame.len());
         let end = (at + bytes.len()).min(frame.len());
         frame.splice(at..end, bytes);
