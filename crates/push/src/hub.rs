@@ -33,7 +33,7 @@ use crate::mailboxes::Mailboxes;
 use crate::message::{Framing, Message};
 use crate::node::Node;
 use crate::plan::{Plan, Slow};
-use crate::session::directory::{HeldByPage, Location};
+use crate::session::directory::Location;
 use crate::session::group::Groups;
 use crate::session::{Reason, Session, State};
 use crate::writer::Writer;
@@ -123,53 +123,6 @@ impl Hub {
             self.node.count_rejected();
         }
         is_full
-    }
-
-    /// Opens a session under this key, with its first messages. It replaces an older session with the same key.
-    ///
-    /// Messages published from here on reach it, once it has a stream. `of_page`: a page with a permitted origin asks.
-    fn insert(
-        self: &Rc<Self>,
-        key: &str,
-        framing: Framing,
-        of_page: bool,
-        first_messages: impl FnOnce(&Arc<str>) -> Vec<Message>,
-        groups: &[String],
-    ) -> Result<Rc<Session>, OpenError> {
-        if self.draining.get() {
-            return Err(OpenError::Draining);
-        }
-        if self.is_full() {
-            return Err(OpenError::Full);
-        }
-        self.generation.set(self.generation.get().wrapping_add(1));
-        let (session, old) = {
-            let mut sessions = self.sessions.borrow_mut();
-            let entry = sessions.vacant_entry();
-            let (slot, generation) = (entry.key() as u32, self.generation.get());
-            let location = Location { thread: self.thread, slot, generation, of_page };
-            let session = Rc::new(Session::new(key.into(), location, framing, self.clock.now()));
-            let old = self.node.directory.insert(&session.key, location);
-            let old = old.map_err(|HeldByPage| OpenError::HeldByPage)?;
-            entry.insert(Rc::clone(&session));
-            (session, old)
-        };
-        self.counters.opened(framing);
-        // Jobs of other threads that publish to it run after this one, so these messages come first.
-        for message in first_messages(&session.key) {
-            self.writer.send_control(&session, message);
-        }
-        if let Some(old) = old {
-            self.mailboxes.tell(old.thread, Box::new(move |hub| hub.replace(old)));
-        }
-        if let Some(link) = &self.node.link {
-            link.claim(&session.key);
-        }
-        for group in groups {
-            self.join_here(&session, group);
-        }
-        self.node.set_sessions(self.thread, self.len());
-        Ok(session)
     }
 
     /// Removes a session that is over from the directory, its groups and the counters, and calls the close callback.

@@ -11,6 +11,7 @@ use oroshi_websocket::CloseCode;
 use crate::hub::connection::Connection;
 use crate::hub::{Hub, OpenError};
 use crate::message::{Framing, Message};
+use crate::session::directory::{HeldByPage, Location};
 use crate::session::{Polling, Reason, Session};
 
 /// An open session without a connection. Dropping this removes the session.
@@ -22,7 +23,7 @@ pub(crate) struct Opened<'h> {
 impl Hub {
     /// Opens a session under this key, with its first messages. It replaces an older session with the same key.
     ///
-    /// `of_page`: a page with a permitted origin asks.
+    /// Messages published from here on reach it, once it is served. `of_page`: a page with a permitted origin asks.
     pub(crate) fn open<'h>(
         self: &'h Rc<Self>,
         key: &str,
@@ -31,7 +32,39 @@ impl Hub {
         first_messages: impl FnOnce(&Arc<str>) -> Vec<Message>,
         groups: &[String],
     ) -> Result<Opened<'h>, OpenError> {
-        let session = self.insert(key, framing, of_page, first_messages, groups)?;
+        if self.draining.get() {
+            return Err(OpenError::Draining);
+        }
+        if self.is_full() {
+            return Err(OpenError::Full);
+        }
+        self.generation.set(self.generation.get().wrapping_add(1));
+        let (session, old) = {
+            let mut sessions = self.sessions.borrow_mut();
+            let entry = sessions.vacant_entry();
+            let (slot, generation) = (entry.key() as u32, self.generation.get());
+            let location = Location { thread: self.thread, slot, generation, of_page };
+            let session = Rc::new(Session::new(key.into(), location, framing, self.clock.now()));
+            let old = self.node.directory.insert(&session.key, location);
+            let old = old.map_err(|HeldByPage| OpenError::HeldByPage)?;
+            entry.insert(Rc::clone(&session));
+            (session, old)
+        };
+        self.counters.opened(framing);
+        // Jobs of other threads that publish to it run after this one, so these messages come first.
+        for message in first_messages(&session.key) {
+            self.writer.send_control(&session, message);
+        }
+        if let Some(old) = old {
+            self.mailboxes.tell(old.thread, Box::new(move |hub| hub.replace(old)));
+        }
+        if let Some(link) = &self.node.link {
+            link.claim(&session.key);
+        }
+        for group in groups {
+            self.join_here(&session, group);
+        }
+        self.node.set_sessions(self.thread, self.len());
         Ok(Opened { hub: self, session: Some(session) })
     }
 }
