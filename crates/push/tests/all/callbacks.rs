@@ -503,8 +503,8 @@ fn a_storm_of_messages_keeps_no_client_out() {
     assert_eq!(hub.status()["callbacks"]["connect"]["crowded"], 0);
 }
 
-/// With kuiperbelt's habits a session is served once the backend has agreed to it. A client that leaves before that ends its session all the
-/// same, whatever it has said.
+/// With kuiperbelt's behaviour, the hub serves a session once the backend has agreed. A client that leaves before ends its
+/// session, whatever it has sent.
 #[test]
 fn a_client_that_leaves_before_the_backend_has_agreed_is_noticed() {
     let (_folder, socket) = folder();

@@ -1,4 +1,4 @@
-//! NATS that dies, freezes and comes back, and nodes that do: what still reaches whom, and that nothing comes twice or late.
+//! NATS and nodes that die, freeze and come back: which messages arrive, and that none comes twice or late.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a node of its own says where it listens, and has a log
 
 use std::fmt::Debug;
@@ -135,8 +135,10 @@ fn nats_is_killed_and_comes_back() {
     }
 }
 
-/// From the moment NATS is back, a receipt is there as soon as every node has answered that can: none waits for those that are not back yet,
-/// and the first one once they are has them all. Whoever waited for the receipt timeout here would outlast the test.
+/// Once NATS is back, a receipt comes as soon as all nodes that can answer have answered.
+///
+/// It does not wait for nodes that are not back yet, and the first receipt after they are back counts them all. A publish that
+/// waited for the receipt timeout would outlast the test.
 #[test]
 fn no_receipt_waits_for_the_receipt_timeout_once_nats_is_back() {
     let Some(mut nats) = Nats::start("no_receipt_waits_for_the_receipt_timeout_once_nats_is_back", &[]) else { return };

@@ -119,7 +119,7 @@ fn a_poll_while_the_hub_ends_acknowledges_and_takes_what_waits() {
     }
 }
 
-/// A poll that only acknowledges is answered at once, and not when the last may come: another session is still there then.
+/// The hub answers a poll that only acknowledges at once, while another session is still there.
 #[test]
 fn a_poll_that_leaves_nothing_is_told_of_the_end_at_once() {
     for threads in [1, 4] {
@@ -183,7 +183,7 @@ fn a_publish_that_waits_for_room_hears_that_there_will_be_none() {
     hub.stop();
 }
 
-/// Each of them may come back at once, so that a hub which ended all together would have all of them at the next one's door.
+/// Sessions may reconnect at once. If the hub ended all together, all would reach the next hub together.
 #[test]
 fn sessions_end_one_after_the_other_over_the_first_half_of_the_time() {
     const SESSIONS: u32 = 60;

@@ -1,4 +1,4 @@
-//! A backend that is a process of its own and is killed in the middle of callbacks: what it missed comes when it is back, or is counted.
+//! A backend process that is killed in the middle of callbacks: it gets them when it is back, or the hub counts them.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};

@@ -1,4 +1,4 @@
-//! The description of the API, held against a hub: every path, method and status in it is asked for, and every answer is as it says.
+//! Compares the description of the API with a hub: every path, method and status in it.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -334,7 +334,7 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     assert!(never.is_empty(), "described, and never seen: {never:#?}");
 }
 
-/// Publishes are answered 429 only where others publish faster than the hub can make room: no test can have it so each time.
+/// The hub answers 429 only if others publish faster than it frees memory. No test can produce that each time.
 fn overloaded(api: &Description) {
     for path in ["/publish", "/publish/raw", "/send", "/broadcast"] {
         api.seen.borrow_mut().insert((path.into(), "post".into(), "429".into()));

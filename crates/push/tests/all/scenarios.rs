@@ -160,7 +160,8 @@ fn a_slow_session_that_may_lose_messages_is_told_how_many() {
         dropped += receipt["dropped"].as_u64().unwrap();
     }
     assert_eq!(matched, 300);
-    let _ = dropped; // A receipt tells what had happened by then; who is dropped for a later one is counted in that moment.
+    // A receipt has the state of its moment; a message that is dropped later is in the totals alone.
+    let _ = dropped;
     let (mut got, mut lost, mut last) = (0, 0, None);
     while last != Some(299) {
         let text = slow.text();

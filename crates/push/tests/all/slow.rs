@@ -1,4 +1,4 @@
-//! Clients that stop reading and go on: what each rule for slow clients does, over every transport, counted to the last message.
+//! Clients that stop reading and go on: every rule for slow clients on every transport, counted to the last message.
 
 use crate::hub::{End, Heard, Hub, Subscriber, TRANSPORTS, Transport};
 use oroshi_push::{GroupRule, Slow};
@@ -67,7 +67,7 @@ impl Scene {
         self.hub.status()["deliveries"][outcome].as_u64().unwrap()
     }
 
-    /// The slow one reads until it knows of everything that was published: the number of each message, or how many are missing.
+    /// The slow client reads until each published message has come or is counted as missing.
     fn catch_up(&mut self) -> Vec<Result<u64, u64>> {
         let mut came = Vec::new();
         while self.known < self.published {

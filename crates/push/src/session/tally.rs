@@ -1,4 +1,4 @@
-//! What became of a message on a core: counted as it happens, for whoever published it.
+//! The outcome of a message on one thread, counted as it happens, for its publisher.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -7,20 +7,21 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use crate::message::Message;
+use crate::publish::Wait;
 
-/// A message under way to the sessions of a core.
+/// A message on its way to sessions of one thread.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub(crate) message: Arc<Message>,
     counts: Cell<Tally>,
-    /// Sessions where no write was tried yet.
+    /// Sessions that it was queued for and no write was tried to.
     untried: Cell<u32>,
     waiter: RefCell<Option<(Wait, Waker)>>,
-    /// Where it is counted beside others; `None` for what the hub itself says.
+    /// Also counts its outcomes; `None` for messages of the hub's own.
     totals: Option<Rc<Totals>>,
 }
 
-/// What became of all messages of a core, in sessions, however long ago their publishers were answered.
+/// The outcomes of all messages of a thread, in sessions, including those after the receipt.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) matched: Cell<u64>,
@@ -29,39 +30,27 @@ pub(crate) struct Totals {
     pub(crate) closed: Cell<u64>,
 }
 
-/// What became of it, in sessions. Those of `matched` that are in none of the others still have it in their queue.
+/// The outcomes of a message, in sessions. The rest of `matched` still have it in their queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// It was meant for so many.
+    /// Sessions that it was for.
     pub(crate) matched: u32,
-    /// The kernel has taken all of it; for a session that polls, the client said that it got it.
+    /// Sessions whose kernel has taken all of it; polling sessions that have acknowledged it.
     pub(crate) written: u32,
-    /// A newer one took its place, or the queue was full.
+    /// Sessions where a newer message replaced it, or the queue was full.
     pub(crate) dropped: u32,
-    /// The session ended first.
+    /// Sessions that ended first.
     pub(crate) closed: u32,
 }
 
 impl Tally {
-    /// Sessions that have it in their queue.
+    /// Returns how many sessions have it in their queue.
     pub(crate) fn queued(self) -> u32 {
         self.matched.saturating_sub(self.written + self.dropped + self.closed)
     }
 }
 
-/// How long a publisher waits for its receipt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// Until the message stands in every queue.
-    Queued,
-    /// Until every session was tried once: who reads, has it written.
-    #[default]
-    Attempted,
-    /// Until it is written, dropped or closed for every session, or a deadline has passed.
-    Written,
-}
-
-/// How a message ended for one session.
+/// The end of a message for one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Written,
@@ -70,34 +59,34 @@ pub(crate) enum Outcome {
 }
 
 impl Delivery {
-    /// A publisher's message.
+    /// Creates the delivery of a publisher's message.
     pub(crate) fn counted(message: Arc<Message>, totals: &Rc<Totals>) -> Self {
         Delivery { totals: Some(Rc::clone(totals)), ..Self::new(message) }
     }
 
-    /// Something of the hub's own.
+    /// Creates the delivery of a message of the hub's own.
     pub(crate) fn new(message: Arc<Message>) -> Self {
         Delivery { message, counts: Cell::default(), untried: Cell::new(0), waiter: RefCell::new(None), totals: None }
     }
 
-    /// It is meant for one more session.
+    /// Counts one more session that it is for.
     pub(crate) fn matched(&self) {
         self.change(|counts| counts.matched += 1);
         self.total(|totals| &totals.matched);
     }
 
-    /// It stands in the queue of one more session, which will be tried.
+    /// Counts one more session that has it in its queue.
     pub(crate) fn queued(&self) {
         self.untried.set(self.untried.get() + 1);
     }
 
-    /// A session was tried for the first time since it was queued there.
+    /// Counts the first try of a write to a session that has it queued.
     pub(crate) fn tried(&self) {
         self.untried.set(self.untried.get().saturating_sub(1));
         self.wake();
     }
 
-    /// It has ended for one session.
+    /// Counts its end for one session.
     pub(crate) fn settle(&self, outcome: Outcome) {
         self.change(|counts| match outcome {
             Outcome::Written => counts.written += 1,
@@ -112,11 +101,12 @@ impl Delivery {
         self.wake();
     }
 
+    /// Returns the outcomes so far.
     pub(crate) fn tally(&self) -> Tally {
         self.counts.get()
     }
 
-    /// Waits, for as long as it takes.
+    /// Waits until `wait` is fulfilled, without a time limit.
     pub(crate) async fn wait(&self, wait: Wait) {
         poll_fn(|context| {
             if self.is_over(wait) {
@@ -137,7 +127,7 @@ impl Delivery {
     }
 
     fn wake(&self) {
-        // Nearly always nobody waits yet, or not for this.
+        // Nearly always no publisher waits yet, or not for this.
         if self.untried.get() != 0 && self.counts.get().queued() != 0 {
             return;
         }

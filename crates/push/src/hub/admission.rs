@@ -1,11 +1,10 @@
-//! How many clients may come in: per second, by a token bucket; and at all, of which the log tells when there are too many, and when no
-//! longer.
+//! Limits on new clients: a token bucket per second, and the log lines about a hub that is full.
 
 use tokio::time::Instant;
 
 use crate::node::Node;
 
-/// Lets so many in per second, and one second's worth at once.
+/// A token bucket that holds the clients of one second.
 #[derive(Debug)]
 pub(crate) struct Admission {
     rate: f64,
@@ -14,12 +13,12 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// `rate` per second.
+    /// Creates a full bucket for `rate` clients per second.
     pub(crate) fn new(rate: f64) -> Self {
         Admission { rate, tokens: rate.max(1.0), filled: Instant::now() }
     }
 
-    /// Whether one more may come in now; it is counted if so.
+    /// Returns whether one more client may connect now, and counts it if so.
     pub(crate) fn admit(&mut self) -> bool {
         self.admit_at(Instant::now())
     }
@@ -36,34 +35,36 @@ impl Admission {
     }
 }
 
-/// Whether clients are turned away, as the log has it.
+/// Logs when the hub becomes full, and when it has room again.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd {
-    is_told: bool,
-    turned_away: usize,
+pub(crate) struct CapacityLog {
+    is_full: bool,
+    rejected: usize,
 }
 
-impl Crowd {
-    /// Looks whether there is room for more clients, and tells the log if that has changed.
-    pub(crate) fn look_at(&mut self, node: &Node) {
+impl CapacityLog {
+    /// Checks whether there is room for more clients, and logs a change.
+    pub(crate) fn check(&mut self, node: &Node) {
         let (sessions, most_sessions) = (node.sessions(), node.plan.limits.sessions);
         let (held, most) = node.room.as_ref().map_or((0, usize::MAX), |room| (room.held(), room.most()));
-        let turned_away = node.turned_away();
-        let were = std::mem::replace(&mut self.turned_away, turned_away);
-        let is_full = sessions >= most_sessions || held >= most || turned_away > were;
-        let has_room = sessions < most_sessions - most_sessions / 8 && held < most - most / 8 && turned_away == were;
-        if is_full && !self.is_told {
-            self.is_told = true;
+        let rejected = node.rejected();
+        let before = std::mem::replace(&mut self.rejected, rejected);
+        let is_full = sessions >= most_sessions || held >= most || rejected > before;
+        let has_room = sessions < most_sessions - most_sessions / 8 && held < most - most / 8 && rejected == before;
+        if is_full && !self.is_full {
+            self.is_full = true;
             let connections =
                 if most == usize::MAX { String::new() } else { format!(", {held} of {most} connections") };
             tracing::warn!(
-                "no room for more clients: {sessions} of {most_sessions} sessions{connections}. They wait, or are answered 503: raise the \
-                 limit on descriptors (LimitNOFILE=, ulimit -Hn) or limits.sessions, or run more hubs"
+                "no room for more clients: {sessions} of {most_sessions} sessions{connections}. They wait, or are \
+                 answered 503: raise the limit on descriptors (LimitNOFILE=, ulimit -Hn) or limits.sessions, or run \
+                 more hubs"
             );
-        } else if has_room && self.is_told {
-            self.is_told = false;
+        } else if has_room && self.is_full {
+            self.is_full = false;
             tracing::info!(
-                "there is room for clients again: {sessions} of {most_sessions} sessions; {turned_away} were turned away since the start"
+                "there is room for clients again: {sessions} of {most_sessions} sessions; {rejected} were turned away \
+                 since the start"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The end of a hub, in good form.
+//! The graceful end of a hub.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,78 +12,79 @@ use crate::hub::Hub;
 use crate::message::{Framing, Message};
 use crate::session::{Reason, Session, State};
 
-/// The next session is ended after this time at the latest, however few there are: they need no more spreading.
+/// The longest pause between the ends of two sessions. Few sessions need no more spreading.
 const LONGEST_GAP: Duration = Duration::from_millis(50);
 
-/// So much of the time, or a tenth of it if that is less, is left for the receipts of publishes that waited for those who are cut off.
+/// The time kept for receipts of publishes that waited for sessions that are cut off; at most a tenth of the whole.
 const LAST_RECEIPTS: Duration = Duration::from_millis(500);
 
 impl Hub {
-    /// Opens no session any more, and ends those of this core: spread over the first half of the time that there is, each once what waits
-    /// for it is written, and with a time of its own to come back. Returns when all are gone and the backend knows it, or the time
-    /// is nearly over.
+    /// Stops opening sessions, and ends those of this thread, spread over the first half of the drain timeout.
+    ///
+    /// Each session ends after its queue is written, and learns a random time after which to reconnect. Returns once
+    /// all are gone and their close callbacks are done, or the time is nearly over.
     pub(crate) async fn drain(self: &Rc<Self>) {
         self.draining.set(true);
         let (began, limit) = (Instant::now(), self.plan().drain.timeout);
         let until = began + limit - LAST_RECEIPTS.min(limit / 10);
         let (sessions, _) = self.some(0, usize::MAX);
-        // Where no poll is under way there is no connection to be told anything on: only a poll that comes by itself.
+        // A polling session without a waiting poll has no connection: the hub can only answer its next poll.
         let (away, connected): (Vec<_>, Vec<_>) =
             sessions.into_iter().partition(|session| session.framing == Framing::Poll && !session.is_polled());
         let last_polls = began + self.plan().drain.polls.min(limit / 4);
         let hub = Rc::clone(self);
-        let polls = tokio::task::spawn_local(async move { hub.send_off_who_polls(away, last_polls).await });
-        self.send_off_in_turn(connected, began, limit / 2).await;
+        let polls = tokio::task::spawn_local(async move { hub.end_polling(away, last_polls).await });
+        self.end_in_turn(connected, began, limit / 2).await;
         let _ = polls.await;
         while self.len() > 0 || self.counters.closing.get() > 0 {
-            if timeout_at(until, self.gone.notified()).await.is_err() {
+            if timeout_at(until, self.ended.notified()).await.is_err() {
                 break;
             }
         }
         self.each(|session| session.cut_off(Reason::Drain));
-        // Their tasks end in this core's next turn, and tell what was not written.
+        // Their tasks end in this thread's next turn, and count what was not written.
         while self.len() > 0 && Instant::now() < began + limit {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Ends sessions one after the other, spread evenly over this time.
-    async fn send_off_in_turn(self: &Rc<Self>, sessions: Vec<Rc<Session>>, began: Instant, time: Duration) {
+    /// Ends sessions one by one, spread evenly over `time`.
+    async fn end_in_turn(self: &Rc<Self>, sessions: Vec<Rc<Session>>, began: Instant, time: Duration) {
         let count = u32::try_from(sessions.len()).unwrap_or(u32::MAX);
-        for (place, session) in (0..count).zip(sessions) {
-            sleep_until(began + due(place, count, time)).await;
-            // What has just come for a poll under way is its answer.
+        for (index, session) in (0..count).zip(sessions) {
+            sleep_until(began + due(index, count, time)).await;
+            // A message that has just come answers the waiting poll.
             let is_answered = session.is_polled() && !session.outbox.borrow().is_empty();
             if session.is_open() && !is_answered {
-                self.send_off(&session);
+                self.end_one(&session);
             }
         }
     }
 
-    /// Ends sessions that nobody polls for now: those for which something waits once it is asked for, or at this time.
-    async fn send_off_who_polls(self: &Rc<Self>, sessions: Vec<Rc<Session>>, until: Instant) {
+    /// Ends polling sessions without a waiting poll. Those with messages keep them for a poll until `until`.
+    async fn end_polling(self: &Rc<Self>, sessions: Vec<Rc<Session>>, until: Instant) {
         let (nothing, something): (Vec<_>, Vec<_>) =
             sessions.into_iter().partition(|session| session.outbox.borrow().is_empty());
-        nothing.iter().for_each(|session| self.send_off(session));
+        nothing.iter().for_each(|session| self.end_one(session));
         // A poll that comes takes what waits, and ends its session.
         let is_over = |session: &Rc<Session>| matches!(session.state.get(), State::Over(_));
         while !something.iter().all(is_over) {
-            if timeout_at(until, self.gone.notified()).await.is_err() {
-                something.iter().filter(|session| !is_over(session)).for_each(|session| self.send_off(session));
+            if timeout_at(until, self.ended.notified()).await.is_err() {
+                something.iter().filter(|session| !is_over(session)).for_each(|session| self.end_one(session));
             }
         }
     }
 
-    /// When a session that ends is to come back, milliseconds: a time of its own.
-    pub(crate) fn time_to_come_back(&self) -> u64 {
+    /// Returns a random time after which an ended session should reconnect, milliseconds.
+    pub(super) fn reconnect_delay_ms(&self) -> u64 {
         let longest = u64::try_from(self.plan().drain.retry_after.as_millis()).unwrap_or(u64::MAX);
         fastrand::u64(0..=longest)
     }
 
-    fn send_off(self: &Rc<Self>, session: &Rc<Session>) {
-        let retry_ms = self.time_to_come_back();
+    fn end_one(self: &Rc<Self>, session: &Rc<Session>) {
+        let retry_ms = self.reconnect_delay_ms();
         if self.plan().compat_ekbo {
-            self.send_last(session, Arc::new(Message::data(Kind::Text, Bytes::new())));
+            self.writer.send_last(session, Arc::new(Message::data(Kind::Text, Bytes::new())));
         }
         let why = format!("the hub restarts; connect again in {retry_ms} ms");
         self.end_with(session, Reason::Drain, CloseCode::RESTART, &why, Some(retry_ms));
@@ -93,9 +94,9 @@ impl Hub {
     }
 }
 
-/// When the session at a place among so many is ended, from the beginning on.
-fn due(place: u32, count: u32, time: Duration) -> Duration {
-    (time / count.max(1)).min(LONGEST_GAP).saturating_mul(place)
+/// Returns when session `index` of `count` ends, from the beginning on.
+fn due(index: u32, count: u32, time: Duration) -> Duration {
+    (time / count.max(1)).min(LONGEST_GAP).saturating_mul(index)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
-//! Whose pages may connect: WebSocket has no same-origin policy of its own (RFC 6455 section 10.2), and the other transports need a word
-//! of ours before a page of another origin may read them.
+//! Which pages may connect.
+//!
+//! WebSocket has no same-origin policy (RFC 6455, section 10.2). With the other transports, a page of another origin
+//! may read a response only if a header permits it.
 
 use oroshi_http1::RequestHead;
 use oroshi_server::page::{is_hostname_of, is_origin_of};
@@ -12,23 +14,26 @@ use crate::plan::Origins;
 /// How long a browser may rely on the answer to a preflight, seconds.
 const PREFLIGHT_AGE: &[u8] = b"600";
 
-/// The longest list of header names that a preflight is answered with, bytes.
+/// The longest list of header names that the answer to a preflight repeats, bytes.
 const PREFLIGHT_HEADERS: usize = 1024;
 
-/// Sees whether a request may open a session, as far as the page is concerned that it comes from. `handshake`: it asks for WebSocket, which
-/// browsers never do without Origin. True: a page whose origin may connect has made it, and origins are set.
+/// Checks whether the page that sent a request may open a session.
+///
+/// `handshake`: it asks for WebSocket, which browsers never do without Origin. Returns true if a page sent it and the
+/// plan restricts origins.
 ///
 /// # Errors
-/// The answer to a request that may not.
+/// The answer to a request that may not open a session.
 pub(crate) fn check(origins: &Origins, head: &RequestHead<'_>, handshake: bool) -> Result<bool, Problem> {
-    // Fetch Metadata: a browser that follows a link, fills a frame or loads an image has no use for a session; whoever makes it do so has.
+    // Fetch Metadata: a browser that follows a link or loads an image cannot use a session. The page behind it attacks.
     let loads = |mode: &[u8]| mode.eq_ignore_ascii_case(b"navigate") || mode.eq_ignore_ascii_case(b"no-cors");
     if head.headers.get_all("Sec-Fetch-Mode").any(loads) {
-        let message = "a browser asks for this as a page, a frame or an image (Sec-Fetch-Mode): expected a WebSocket, an EventSource or fetch";
+        let message = "a browser asks for this as a page, a frame or an image (Sec-Fetch-Mode): expected a WebSocket, \
+                       an EventSource or fetch";
         return Err(Problem::new(403, "forbidden-fetch", message));
     }
     if !may_connect(origins, head) {
-        return Err(Problem::new(403, "forbidden-origin", "pages of this Origin may not connect here: see `origins`"));
+        return Err(forbidden());
     }
     if *origins == Origins::Any {
         return Ok(false);
@@ -44,21 +49,36 @@ pub(crate) fn check(origins: &Origins, head: &RequestHead<'_>, handshake: bool) 
             Ok(true)
         }
         _ => {
-            let message = "a browser asks without saying which page does: expected Origin, Sec-Fetch-Site: same-origin, or a Referer that \
-                           may connect";
+            let message = "a browser asks without saying which page does: expected Origin, \
+                           Sec-Fetch-Site: same-origin, or a Referer that may connect";
             Err(Problem::new(403, "forbidden-origin", message))
         }
     }
 }
 
-/// Whether the request's Origin, if it has one, may connect.
+/// Returns the answer to a page whose origin may not connect.
+pub(crate) fn forbidden() -> Problem {
+    Problem::new(403, "forbidden-origin", "pages of this Origin may not connect here: see `origins`")
+}
+
+impl Problem {
+    /// Adds the fields that let the asking page read it, if that page may connect.
+    pub(crate) fn for_page(self, origins: &Origins, head: &RequestHead<'_>) -> Self {
+        let fields = fields(origins, head);
+        fields.fold(self, |problem, (name, value)| problem.field(name, String::from_utf8_lossy(value).into_owned()))
+    }
+}
+
+/// Returns whether the request's Origin, if it has one, may connect.
 pub(crate) fn may_connect(origins: &Origins, head: &RequestHead<'_>) -> bool {
     let mut all = head.headers.get_all("Origin");
     *origins == Origins::Any
         || all.all(|origin| str::from_utf8(origin).is_ok_and(|origin| is_allowed(origins, origin, head)))
 }
 
-/// What lets the page read the answer, cookies and all where its origin was looked at (Fetch, "CORS protocol").
+/// Returns the fields that let the page read the answer (Fetch, "CORS protocol").
+///
+/// They permit credentials if the plan restricts origins.
 pub(crate) fn fields<'b>(
     origins: &Origins,
     head: &RequestHead<'b>,
@@ -75,12 +95,11 @@ pub(crate) fn fields<'b>(
     fields.into_iter().flatten().flatten()
 }
 
-/// `OPTIONS`: whether a page may ask what a browser asks about first (Fetch, "CORS-preflight request").
+/// `OPTIONS`: answers a preflight (Fetch, "CORS-preflight request").
 pub(crate) async fn preflight(hub: &Hub, exchange: &mut Exchange<'_>) -> Result<(), Error> {
     let (origins, head) = (&hub.plan().origins, exchange.head);
     if !may_connect(origins, &head) {
-        let message = "pages of this Origin may not connect here: see `origins`";
-        return Problem::new(403, "forbidden-origin", message).send(exchange).await;
+        return forbidden().send(exchange).await;
     }
     let mut fields = vec![("Allow", &b"GET, OPTIONS"[..])];
     fields.extend(self::fields(origins, &head));
@@ -109,8 +128,10 @@ fn is_own(origin: &str, head: &RequestHead<'_>) -> bool {
     is_origin_of(origin, head.host.unwrap_or_default())
 }
 
-/// Whether a browser that knows no Sec-Fetch-Site, or does not send it as the connection is not secure, asks with what identifies its user. No
-/// page can change the name that a browser gives itself here, and no other page's request has credentials that it was given by a script.
+/// Returns whether a browser without Sec-Fetch-Site sends credentials of its user.
+///
+/// Old browsers do not know that field, and none sends it over plain HTTP. A page can neither change User-Agent nor add
+/// credentials of its own to a request to another origin.
 fn is_nameless_browser(head: &RequestHead<'_>) -> bool {
     let get = |name| head.headers.get(name);
     let is_bearer = |value: &[u8]| value.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer "));
@@ -118,7 +139,7 @@ fn is_nameless_browser(head: &RequestHead<'_>) -> bool {
     is_identified && get("User-Agent").is_some_and(|agent| agent.starts_with(b"Mozilla/"))
 }
 
-/// The origin of the page in Referer: up to its path.
+/// Returns the origin of the page in Referer, which ends before its path.
 fn referer<'b>(head: &RequestHead<'b>) -> Option<&'b str> {
     let referer = str::from_utf8(head.headers.get("Referer")?).ok()?;
     let authority = ["https://", "http://"].into_iter().find(|scheme| referer.starts_with(scheme))?.len();

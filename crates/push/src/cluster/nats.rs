@@ -1,8 +1,8 @@
 //! The thread that holds the connection to NATS.
 //!
-//! Each connection has a runtime of its own, and ends with it: whatever the client still held is gone then, and cannot reach anybody
-//! late. A connection is good as long as this node's own heartbeats come back on it, which proves all of the way; one where they do not is
-//! given up, like one that breaks.
+//! Each connection has a runtime of its own, which ends with it. So messages that the client still holds cannot reach
+//! other nodes late. A connection is good while this node's own heartbeats come back on it, as that proves both
+//! directions. The thread replaces a connection where they do not, as one that breaks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -25,11 +25,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::peers::{HEARTBEAT_MS, LetBe, Peers, SILENCE_MS};
+use crate::cluster::address;
+use crate::cluster::link::{Command, Link, LinkEnd, Others, Progress, Shared, count};
+use crate::cluster::peers::{HEARTBEAT_MS, Peers, Rejection, SILENCE_MS};
 use crate::cluster::serve::{self, Claim};
-use crate::cluster::wire::{self, Body, Head, Request, Wide};
-use crate::cluster::{Order, Others, Progress, Shared, address, count};
-use crate::missed::Missed;
+use crate::cluster::wire::{self, Body, BroadcastCounts, Head, Request};
+use crate::hub::Hub;
+use crate::hub::missed::Missed;
+use crate::mailboxes::Mailboxes;
 use crate::node::Node;
 use crate::plan::Cluster;
 use crate::publish::Targets;
@@ -37,30 +40,27 @@ use crate::publish::Targets;
 /// How long making a connection may take.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// How long taking leave of the other nodes may take.
+/// How long the last heartbeat, which says that this node leaves, may take.
 const LEAVE: Duration = Duration::from_millis(500);
 
-/// The pause before a connection is tried again: it doubles from the one to the other, and a random half of it is left out.
+/// The shortest and longest pause before a new connection. It doubles each time, less a random half.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
 
-/// So many orders are handed to the client before it has to be done with them.
+/// Commands that the NATS client gets before it must have sent them.
 const BATCH: usize = 64;
 
-/// What other nodes asked for and is under way, KiB; what comes beyond is not carried out, and its sender told nothing.
+/// The most that requests of other nodes may hold at a time, KiB. Requests beyond that are dropped without a reply.
 const UNDER_WAY_KIB: usize = 64 * 1024;
 
-/// What is to become the thread.
+/// The NATS thread, not started yet.
 #[derive(Debug)]
-pub(crate) struct Carrier {
+pub(crate) struct NatsThread {
     nats: Secret,
     name: String,
-    shared: Arc<Shared>,
-    /// For the replies of this node's cores.
-    orders: UnboundedSender<Order>,
-    taken: UnboundedReceiver<Order>,
+    end: LinkEnd,
 }
 
-/// The thread.
+/// The running NATS thread.
 #[derive(Debug)]
 pub(crate) struct Running {
     stop: Shutdown,
@@ -68,53 +68,51 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Takes leave of the other nodes.
+    /// Tells the other nodes that this one leaves, and ends the thread.
     pub(crate) fn stop(self) {
         self.stop.request();
-        // A panic there has lost the link, and no more.
+        // A panic there has ended the link, and nothing else.
         let _ = self.thread.join();
     }
 }
 
 /// How a connection ended.
 enum End {
-    /// It broke, was never made, or nothing came back on it. The pause until the next is over.
+    /// It broke, failed, or nothing came back on it.
     Lost,
-    /// This node goes.
+    /// This node stops.
     Stopped,
 }
 
-impl Carrier {
-    pub(super) fn new(
-        cluster: &Cluster,
-        shared: Arc<Shared>,
-        orders: UnboundedSender<Order>,
-        taken: UnboundedReceiver<Order>,
-    ) -> Self {
-        Carrier { nats: cluster.nats.clone(), name: cluster.name.clone(), shared, orders, taken }
+impl NatsThread {
+    /// Creates the link to a cluster, and the thread behind it.
+    pub(crate) fn new(cluster: &Cluster) -> (Link, Self) {
+        let (link, end) = Link::new(cluster);
+        (link, NatsThread { nats: cluster.nats.clone(), name: cluster.name.clone(), end })
     }
 
     /// Starts the thread.
     ///
     /// # Errors
-    /// When it cannot be made.
-    pub(crate) fn start(self, node: Arc<Node>) -> io::Result<Running> {
+    /// When the system has no room for a thread.
+    pub(crate) fn start(self, node: Arc<Node>, mailboxes: Arc<Mailboxes<Hub>>) -> io::Result<Running> {
         let stop = Shutdown::new();
         let stopped = stop.clone();
-        let thread = thread::Builder::new().name("push-nats".to_owned()).spawn(move || self.run(node, &stopped))?;
+        let thread =
+            thread::Builder::new().name("push-nats".to_owned()).spawn(move || self.run(node, mailboxes, &stopped))?;
         Ok(Running { stop, thread })
     }
 
-    fn run(self, node: Arc<Node>, stop: &Shutdown) {
-        let Carrier { nats, name, shared, orders, mut taken } = self;
-        let work = Rc::new(Work {
+    fn run(self, node: Arc<Node>, mailboxes: Arc<Mailboxes<Hub>>, stop: &Shutdown) {
+        let NatsThread { nats, name, end: LinkEnd { shared, commands, mut received } } = self;
+        let worker = Rc::new(Worker {
             all: format!("oroshi.push.{name}.all"),
             name,
-            orders,
+            commands,
             peers: RefCell::new(Peers::new(shared.me)),
             waiting: RefCell::default(),
             number: Cell::new(0),
-            wide: Cell::default(),
+            broadcasts: Cell::default(),
             came_back_ms: Cell::new(0),
             beat_now: Notify::new(),
             under_way: Arc::new(Semaphore::new(UNDER_WAY_KIB)),
@@ -122,14 +120,15 @@ impl Carrier {
             is_late: Cell::new(false),
             was_away: Cell::new(false),
             node,
+            mailboxes,
             shared,
         });
         loop {
             let runtime = match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
                 Ok(runtime) => runtime,
-                // The descriptors are used up, which passes.
+                // No descriptor is free, which may change.
                 Err(error) => {
-                    work.shared.trouble(format!("cannot connect to NATS: {error}"));
+                    worker.shared.trouble(format!("cannot connect to NATS: {error}"));
                     thread::sleep(PAUSES[1]);
                     if stop.count() > 0 {
                         return;
@@ -137,10 +136,10 @@ impl Carrier {
                     continue;
                 }
             };
-            let end = runtime.block_on(work.connection(&nats, &mut taken, stop));
-            // Without waiting for names that are being looked up.
+            let end = runtime.block_on(worker.connection(&nats, &mut received, stop));
+            // In the background: look-ups of names may still run.
             runtime.shutdown_background();
-            work.lose(&mut taken);
+            worker.lose(&mut received);
             if matches!(end, End::Stopped) {
                 return;
             }
@@ -148,43 +147,49 @@ impl Carrier {
     }
 }
 
-/// What the thread knows.
-struct Work {
+/// The state of the NATS thread.
+struct Worker {
     node: Arc<Node>,
+    mailboxes: Arc<Mailboxes<Hub>>,
     shared: Arc<Shared>,
     name: String,
-    /// The subject on which nodes speak to all.
+    /// The subject of messages to all nodes.
     all: String,
-    orders: UnboundedSender<Order>,
+    commands: UnboundedSender<Command>,
     peers: RefCell<Peers>,
-    /// Requests by number, and who has still to reply.
+    /// Requests by number, with the nodes that have not replied.
     waiting: RefCell<HashMap<u64, Waiting>>,
-    /// The last request that was handed over.
+    /// The number of the last request that the client got.
     number: Cell<u64>,
-    /// What this node has published, with that request.
-    wide: Cell<Wide>,
-    /// When a heartbeat of this node came back last.
+    /// What this node has published, including that request.
+    broadcasts: Cell<BroadcastCounts>,
+    /// When a heartbeat of this node last came back.
     came_back_ms: Cell<u64>,
-    /// Rung when a node came that should hear from this one at once.
+    /// Notified when a node appears that should hear from this one at once.
     beat_now: Notify,
     under_way: Arc<Semaphore>,
-    /// Before the next connection.
+    /// The pause before the next connection.
     pause: Cell<Duration>,
-    /// Whether NATS was away when this node started, and it has not met another since.
+    /// Whether NATS was unreachable when this node started, and no other node has appeared since.
     is_late: Cell<bool>,
     /// Whether the link was lost before.
     was_away: Cell<bool>,
 }
 
-/// A request whose replies are due.
+/// A request that waits for replies.
 struct Waiting {
     nodes: Vec<u64>,
     replies: UnboundedSender<Progress>,
 }
 
-impl Work {
-    /// Makes a connection, and works with it until it ends.
-    async fn connection(self: &Rc<Self>, nats: &Secret, orders: &mut UnboundedReceiver<Order>, stop: &Shutdown) -> End {
+impl Worker {
+    /// Opens a connection, and uses it until it ends.
+    async fn connection(
+        self: &Rc<Self>,
+        nats: &Secret,
+        commands: &mut UnboundedReceiver<Command>,
+        stop: &Shutdown,
+    ) -> End {
         let mut stopped = pin!(stop.reached(1));
         let lost = Arc::new(Notify::new());
         let client = {
@@ -206,13 +211,13 @@ impl Work {
         };
         self.shared.trouble_passed();
         self.shared.max_payload.store(client.max_payload(), Ordering::Relaxed);
-        let (hear, speak) = (pin!(self.hear(&client)), pin!(self.speak(&client, orders)));
+        let (receiving, sending) = (pin!(self.receive(&client)), pin!(self.send(&client, commands)));
         let (beat, broken) = (pin!(self.beat(&client)), pin!(lost.notified()));
-        match select(select(select(hear, speak), select(beat, broken)), stopped).await {
+        match select(select(select(receiving, sending), select(beat, broken)), stopped).await {
             Either::Left(_) => End::Lost,
             Either::Right(_) => {
                 let leave = async {
-                    self.say_heartbeat(&client, true).await;
+                    self.send_heartbeat(&client, true).await;
                     let _ = client.flush().await;
                 };
                 let _ = timeout(LEAVE, leave).await;
@@ -228,12 +233,12 @@ impl Work {
             .name(format!("oroshi push {}", self.node.name))
             .connection_timeout(CONNECT)
             .client_capacity(BATCH)
-            // They would be forgotten with the connection.
+            // A new connection would not know them.
             .ignore_discovered_servers()
             .event_callback(move |event| {
                 match event {
                     Event::Disconnected | Event::Closed => lost.notify_one(),
-                    // The subjects may be forbidden.
+                    // For example if the subjects are forbidden.
                     Event::ServerError(error) => shared.trouble(format!("NATS says: {error}")),
                     Event::SlowConsumer(_) => shared.trouble("this node does not keep up with the others".to_owned()),
                     _ => {}
@@ -248,8 +253,8 @@ impl Work {
         options.connect(servers).await.map_err(|error| with_causes(&error))
     }
 
-    /// Takes in what other nodes say.
-    async fn hear(self: &Rc<Self>, client: &Client) {
+    /// Receives the messages of other nodes.
+    async fn receive(self: &Rc<Self>, client: &Client) {
         let to_me = format!("oroshi.push.{}.node.{:016x}", self.name, self.shared.me);
         let (Ok(to_all), Ok(to_me)) = (client.subscribe(self.all.clone()).await, client.subscribe(to_me).await) else {
             return;
@@ -258,7 +263,7 @@ impl Work {
         let most = self.node.plan.limits.publish_bytes;
         while let Some(message) = messages.next().await {
             match wire::decode(&message.payload, most) {
-                Ok((head, body)) => self.heard(head, body, message.payload.len()),
+                Ok((head, body)) => self.dispatch(head, body, message.payload.len()),
                 Err(refused) => {
                     count(&self.shared.counters.refused, 1);
                     self.shared.trouble(refused.to_string());
@@ -267,108 +272,112 @@ impl Work {
         }
     }
 
-    fn heard(self: &Rc<Self>, head: Head, body: Body, bytes: usize) {
+    fn dispatch(self: &Rc<Self>, head: Head, body: Body, bytes: usize) {
         let is_own = head.sender == self.shared.me;
         match body {
-            Body::Heartbeat { leaving: false, .. } if is_own => self.came_back(),
+            Body::Heartbeat { leaving: false, .. } if is_own => self.handle_own_heartbeat(),
             _ if is_own => {}
             Body::Heartbeat { leaving, heard } => {
                 let is_new = !leaving && self.peers.borrow().is_new(head.sender);
                 let heard = self.peers.borrow_mut().heard(head, leaving, &heard, self.shared.now_ms());
                 count(&self.shared.counters.missed, heard.missed);
-                self.tell_lost(&head, Wide::default());
-                if is_new && !head.wide.is_none() && self.was_away.get() {
-                    // It came while this node could hear nobody, and has published since.
-                    self.tell(Missed { all: head.wide.all > 0, any_group: head.wide.groups > 0, ..Missed::default() });
+                self.report_lost(&head, BroadcastCounts::default());
+                if is_new && !head.broadcasts.is_none() && self.was_away.get() {
+                    // It started while this node could hear nobody, and has published since.
+                    self.report(Missed {
+                        all: head.broadcasts.all > 0,
+                        any_group: head.broadcasts.groups > 0,
+                        ..Missed::default()
+                    });
                 }
-                if heard.came {
+                if heard.appeared {
                     self.beat_now.notify_one();
                     if self.is_late.take() {
-                        // What the others published while this one could not be told, nobody knows.
-                        self.tell(Missed { all: true, any_group: true, ..Missed::default() });
+                        // This node cannot know what the others published while it could hear nobody.
+                        self.report(Missed { all: true, any_group: true, ..Missed::default() });
                     }
                 }
                 if heard.left {
-                    self.wait_no_more(&[head.sender]);
+                    self.stop_waiting_for(&[head.sender]);
                 }
-                self.tell_known();
+                self.publish_node_counts();
             }
-            Body::Request { patience, request } => self.asked(head, patience, request, bytes),
-            Body::Working => self.answered(head, Progress::Working),
-            Body::Reply(reply) => self.answered(head, Progress::Replied(reply)),
+            Body::Request { patience, request } => self.handle_request(head, patience, request, bytes),
+            Body::Working => self.handle_reply(head, Progress::Working),
+            Body::Reply(reply) => self.handle_reply(head, Progress::Replied(reply)),
         }
     }
 
-    /// A heartbeat of this node came back: who speaks on this connection is heard.
-    fn came_back(&self) {
+    /// Records that a heartbeat of this node came back, which proves the connection.
+    fn handle_own_heartbeat(&self) {
         self.came_back_ms.set(self.shared.now_ms());
         if self.shared.connected.load(Ordering::Relaxed) {
             return;
         }
         self.peers.borrow_mut().resume(self.shared.now_ms());
-        // Whoever sees that the link is there is not to count on nodes that were heard before it was lost alone.
-        self.tell_known();
+        // Before `connected`: its readers must not count nodes that were heard only before the link was lost.
+        self.publish_node_counts();
         self.shared.connected.store(true, Ordering::Release);
         self.pause.set(Duration::ZERO);
         count(&self.shared.counters.connects, 1);
         self.shared.reached();
     }
 
-    /// Another node wants something done.
-    fn asked(self: &Rc<Self>, head: Head, patience: Duration, request: Request, bytes: usize) {
+    /// Handles another node's request.
+    fn handle_request(self: &Rc<Self>, head: Head, patience: Duration, request: Request, bytes: usize) {
         let counters = &self.shared.counters;
         let now = self.shared.now_ms();
         let to = match &request {
             Request::Publish(publish) => Some(&publish.to),
             _ => None,
         };
-        // Before it is carried out: whoever missed something is to know it before what comes after.
-        self.tell_lost(&head, to.map(Wide::of).unwrap_or_default());
-        let taken = match self.peers.borrow_mut().take(head, patience.as_millis() as u64, now) {
-            Ok(taken) => taken,
-            Err(LetBe::Stranger) => {
-                self.tell_missed(to.cloned());
+        // Before the request itself: sessions learn of a gap before the messages behind it.
+        self.report_lost(&head, to.map(BroadcastCounts::of).unwrap_or_default());
+        let valid = match self.peers.borrow_mut().check(head, patience.as_millis() as u64, now) {
+            Ok(valid) => valid,
+            Err(Rejection::Stranger) => {
+                self.report_dropped(to.cloned());
                 return count(&counters.refused, 1);
             }
-            Err(LetBe::Repeated) => return count(&counters.repeated, 1),
-            Err(LetBe::Stale { missed }) => {
+            Err(Rejection::Repeated) => return count(&counters.repeated, 1),
+            Err(Rejection::Stale { missed }) => {
                 count(&counters.missed, missed);
-                self.tell_missed(to.cloned());
+                self.report_dropped(to.cloned());
                 return count(&counters.stale, 1);
             }
         };
-        count(&counters.missed, taken.missed);
+        count(&counters.missed, valid.missed);
         if let Request::Claim { keys } = request {
             count(&counters.received, 1);
             let is_greater = head.sender > self.shared.me;
-            for place in keys.iter().filter_map(|key| self.node.directory.find(key)) {
-                let claim = Claim { place, age: Duration::from_millis(taken.age_ms), is_greater };
-                self.node.tell(place.core, Box::new(move |hub| claim.settle(hub)));
+            for location in keys.iter().filter_map(|key| self.node.directory.find(key)) {
+                let claim = Claim { location, age: Duration::from_millis(valid.age_ms), is_greater };
+                self.mailboxes.tell(location.thread, Box::new(move |hub| claim.settle(hub)));
             }
             return;
         }
         let Ok(under_way) = Arc::clone(&self.under_way).try_acquire_many_owned((bytes / 1024 + 1) as u32) else {
             self.shared.trouble(format!("other nodes ask for more than {} MiB at a time", UNDER_WAY_KIB / 1024));
-            self.tell_missed(to.cloned());
+            self.report_dropped(to.cloned());
             return count(&counters.refused, 1);
         };
         count(&counters.received, 1);
-        let (orders, shared) = (self.orders.clone(), Arc::clone(&self.shared));
-        let say = move |body: Body| {
+        let (commands, shared) = (self.commands.clone(), Arc::clone(&self.shared));
+        let reply = move |body: Body| {
             let (sender, sent_ms) = (shared.me, shared.now_ms());
             let frame = body.encode(Head { sender, number: head.number, sent_ms, ..Head::default() });
-            // Without its thread there is no link.
-            let _ = orders.send(Order::Reply { to: head.sender, frame });
+            // If the NATS thread has ended, there is no link.
+            let _ = commands.send(Command::Reply { to: head.sender, frame });
         };
-        // What one node asks for is begun by one core, so that it keeps its order.
-        let core = (head.sender % u64::from(self.node.cores())) as u16;
-        self.node.tell(
-            core,
+        // One thread begins all requests of a node, so that they keep their order.
+        let thread = (head.sender % u64::from(self.node.threads())) as u16;
+        self.mailboxes.tell(
+            thread,
             Box::new(move |hub| {
                 let hub = Rc::clone(hub);
                 tokio::task::spawn_local(async move {
-                    if let Some(reply) = serve::perform(&hub, request, patience, || say(Body::Working)).await {
-                        say(Body::Reply(reply));
+                    if let Some(answer) = serve::perform(&hub, request, patience, || reply(Body::Working)).await {
+                        reply(Body::Reply(answer));
                     }
                     drop(under_way);
                 });
@@ -376,35 +385,37 @@ impl Work {
         );
     }
 
-    /// Has this node's sessions told of what another node has published and this one did not hear, but for `own`, which has just come.
-    fn tell_lost(&self, head: &Head, own: Wide) {
+    /// Reports what another node published and this one did not get, except `own`, which has just come.
+    fn report_lost(&self, head: &Head, own: BroadcastCounts) {
         let lost = self.peers.borrow_mut().lost(head, own);
         if !lost.is_none() {
-            self.tell(Missed { all: lost.all > 0, any_group: lost.groups > 0, ..Missed::default() });
+            self.report(Missed { all: lost.all > 0, any_group: lost.groups > 0, ..Missed::default() });
         }
     }
 
-    /// Has sessions told that a publish for these was let be.
-    fn tell_missed(&self, to: Option<Targets>) {
+    /// Reports a publish to these targets that this node dropped.
+    fn report_dropped(&self, to: Option<Targets>) {
         if let Some(Targets { all, groups, .. }) = to
             && (all || !groups.is_empty())
         {
-            self.tell(Missed { all, any_group: false, groups });
+            self.report(Missed { all, any_group: false, groups });
         }
     }
 
-    fn tell(&self, missed: Missed) {
-        self.shared
-            .trouble("what other nodes published did not come: sessions that may have missed it are told".to_owned());
+    /// Tells the sessions of all threads that they may have missed messages.
+    fn report(&self, missed: Missed) {
+        self.shared.trouble(
+            "publishes of other nodes were lost: the hub tells the sessions that may have missed them".to_owned(),
+        );
         let missed = Arc::new(missed);
-        for core in 0..self.node.cores() {
+        for thread in 0..self.node.threads() {
             let missed = Arc::clone(&missed);
-            self.node.tell(core, Box::new(move |hub| hub.tell_missed(&missed)));
+            self.mailboxes.tell(thread, Box::new(move |hub| hub.report_missed(&missed)));
         }
     }
 
-    /// Another node has answered.
-    fn answered(&self, head: Head, progress: Progress) {
+    /// Handles another node's reply.
+    fn handle_reply(&self, head: Head, progress: Progress) {
         let mut all = self.waiting.borrow_mut();
         let place =
             all.get(&head.number).and_then(|waiting| waiting.nodes.iter().position(|&node| node == head.sender));
@@ -422,74 +433,74 @@ impl Work {
         }
     }
 
-    /// These nodes have gone, and will reply nothing.
-    fn wait_no_more(&self, gone: &[u64]) {
+    /// Ends the wait for replies of nodes that have gone.
+    fn stop_waiting_for(&self, gone: &[u64]) {
         self.waiting.borrow_mut().retain(|_, waiting| {
             waiting.nodes.retain(|node| !gone.contains(node));
             !waiting.nodes.is_empty()
         });
     }
 
-    fn tell_known(&self) {
+    fn publish_node_counts(&self) {
         let peers = self.peers.borrow();
         self.shared.set_others(Others { known: peers.known().len() as u32, absent: peers.absent() as u32 });
     }
 
-    /// Hands to NATS what the cores want to be told.
-    async fn speak(&self, client: &Client, orders: &mut UnboundedReceiver<Order>) {
+    /// Executes the commands of this node's threads.
+    async fn send(&self, client: &Client, commands: &mut UnboundedReceiver<Command>) {
         let mut batch = Vec::with_capacity(BATCH);
-        // This end holds a sender too: it does not run dry.
-        while orders.recv_many(&mut batch, BATCH).await > 0 {
+        // This thread holds a sender too, so the channel stays open.
+        while commands.recv_many(&mut batch, BATCH).await > 0 {
             let mut keys = Vec::new();
-            for order in batch.drain(..) {
-                if let Order::Claim { key } = &order {
+            for command in batch.drain(..) {
+                if let Command::Claim { key } = &command {
                     keys.push(Box::from(&**key));
-                } else if !self.hand_over(client, order).await {
+                } else if !self.execute(client, command).await {
                     return;
                 }
             }
-            if !keys.is_empty() && !self.say_claim(client, keys).await {
+            if !keys.is_empty() && !self.send_claim(client, keys).await {
                 return;
             }
-            // The client holds one batch at most. What is late is not handed over, so it cannot be late by more than that.
+            // The client never holds more than a batch. Stale requests stay here, so one is late by a batch at most.
             if client.flush().await.is_err() {
                 return;
             }
         }
     }
 
-    /// False if the client has ended.
-    async fn hand_over(&self, client: &Client, order: Order) -> bool {
-        match order {
-            Order::Request { mut frame, wide, until, replies, _room } => {
+    /// Executes a command. Returns false if the client has ended.
+    async fn execute(&self, client: &Client, command: Command) -> bool {
+        match command {
+            Command::Request { mut frame, broadcasts, until, replies, _room } => {
                 if Instant::now() >= until || !self.shared.connected.load(Ordering::Relaxed) {
                     count(&self.shared.counters.unsent, 1);
-                    self.shared.unsent(wide);
+                    self.shared.unsent(broadcasts);
                     return true;
                 }
                 let number = self.number.get() + 1;
-                let mut said = self.told_unsent();
-                said += wide;
-                wire::set_number(&mut frame, number, said);
+                let mut total = self.add_unsent();
+                total += broadcasts;
+                wire::set_number(&mut frame, number, total);
                 let nodes = self.peers.borrow().known();
                 if !nodes.is_empty() {
                     self.waiting.borrow_mut().insert(number, Waiting { nodes, replies });
                 }
-                let handed_over = self.ask_all(client, number, frame).await;
-                // Not before either: who heard of it from a heartbeat first would take it for lost.
-                let mut said = self.wide.get();
-                said += wide;
-                self.wide.set(said);
-                handed_over
+                let is_sent = self.ask_all(client, number, frame).await;
+                // Not before: a node that learned of it from a heartbeat first would take it for lost.
+                let mut total = self.broadcasts.get();
+                total += broadcasts;
+                self.broadcasts.set(total);
+                is_sent
             }
-            Order::Reply { to, frame } => {
+            Command::Reply { to, frame } => {
                 client.publish(format!("oroshi.push.{}.node.{to:016x}", self.name), frame.into()).await.is_ok()
             }
-            Order::Claim { .. } => true,
+            Command::Claim { .. } => true,
         }
     }
 
-    async fn say_claim(&self, client: &Client, keys: Vec<Box<str>>) -> bool {
+    async fn send_claim(&self, client: &Client, keys: Vec<Box<str>>) -> bool {
         let number = self.number.get() + 1;
         let head = Head { number, ..self.head() };
         let patience = Duration::from_millis(SILENCE_MS);
@@ -498,19 +509,19 @@ impl Work {
 
     async fn ask_all(&self, client: &Client, number: u64, frame: Vec<u8>) -> bool {
         count(&self.shared.counters.sent, 1);
-        let handed_over = client.publish(self.all.clone(), frame.into()).await.is_ok();
-        // Not before, as a heartbeat that tells of it must not overtake it.
+        let is_sent = client.publish(self.all.clone(), frame.into()).await.is_ok();
+        // Not before: a heartbeat with this number must not overtake the request.
         self.number.set(number);
-        handed_over
+        is_sent
     }
 
-    /// Says now and then that this node is there, and sees who else is. Returns when nothing comes back.
+    /// Sends heartbeats, and checks which other nodes are there. Returns when nothing comes back.
     async fn beat(&self, client: &Client) {
         self.came_back_ms.set(self.shared.now_ms());
         loop {
-            // A connection that takes nothing any more has to be noticed too.
+            // With a timeout, as the connection may take nothing any more.
             let until_next = async {
-                self.say_heartbeat(client, false).await;
+                self.send_heartbeat(client, false).await;
                 self.beat_now.notified().await;
             };
             let _ = timeout(Duration::from_millis(HEARTBEAT_MS), until_next).await;
@@ -520,54 +531,54 @@ impl Work {
                 return self.shared.trouble_if_none("nothing comes back from NATS: trying another connection");
             }
             if silence > HEARTBEAT_MS * 3 / 2 {
-                // What is handed over now might reach others when nobody waits for it any more.
+                // A request sent now might come too late.
                 self.shared.connected.store(false, Ordering::Relaxed);
             } else {
                 let gone = self.peers.borrow_mut().forget_silent(now);
-                self.wait_no_more(&gone);
-                self.tell_known();
+                self.stop_waiting_for(&gone);
+                self.publish_node_counts();
                 if self.peers.borrow_mut().take_vanished() {
-                    self.tell(Missed { all: true, any_group: true, ..Missed::default() });
+                    self.report(Missed { all: true, any_group: true, ..Missed::default() });
                 }
             }
             self.waiting.borrow_mut().retain(|_, waiting| !waiting.replies.is_closed());
         }
     }
 
-    async fn say_heartbeat(&self, client: &Client, leaving: bool) {
+    async fn send_heartbeat(&self, client: &Client, leaving: bool) {
         let heard = self.peers.borrow_mut().echoes();
-        // Not with the first on a connection: a node that hears of this one for the first time would take it for what was always so.
+        // Not with the first heartbeat of a connection: a node that does not know this one starts to count from it.
         if self.shared.connected.load(Ordering::Relaxed) {
-            self.told_unsent();
+            self.add_unsent();
         }
         let head = self.head();
-        // If the client has ended, nothing comes back either.
+        // If the client has ended, no heartbeat comes back, which `beat` notices.
         let _ = client.publish(self.all.clone(), Body::Heartbeat { leaving, heard }.encode(head).into()).await;
-        self.tell_known();
+        self.publish_node_counts();
     }
 
-    /// Takes what went to nobody among what this node says that it has published, as it is told from here on.
-    fn told_unsent(&self) -> Wide {
-        let mut wide = self.wide.get();
-        wide += self.shared.take_unsent();
-        self.wide.set(wide);
-        wide
+    /// Adds publishes that went to nobody to the counts of this node, which its messages report from here on.
+    fn add_unsent(&self) -> BroadcastCounts {
+        let mut broadcasts = self.broadcasts.get();
+        broadcasts += self.shared.take_unsent();
+        self.broadcasts.set(broadcasts);
+        broadcasts
     }
 
     fn head(&self) -> Head {
-        let (number, wide) = (self.number.get(), self.wide.get());
-        Head { sender: self.shared.me, number, sent_ms: self.shared.now_ms(), wide }
+        let (number, broadcasts) = (self.number.get(), self.broadcasts.get());
+        Head { sender: self.shared.me, number, sent_ms: self.shared.now_ms(), broadcasts }
     }
 
-    /// The link is lost: nobody waits for what would have come over it, and what was to go over it goes nowhere.
-    fn lose(&self, orders: &mut UnboundedReceiver<Order>) {
+    /// Ends all waits for replies after the link was lost, and discards the waiting commands.
+    fn lose(&self, commands: &mut UnboundedReceiver<Command>) {
         self.shared.connected.store(false, Ordering::Relaxed);
         self.was_away.set(self.shared.counters.connects.load(Ordering::Relaxed) > 0);
         self.waiting.borrow_mut().clear();
-        while let Ok(order) = orders.try_recv() {
-            if let Order::Request { wide, .. } = order {
+        while let Ok(command) = commands.try_recv() {
+            if let Command::Request { broadcasts, .. } = command {
                 count(&self.shared.counters.unsent, 1);
-                self.shared.unsent(wide);
+                self.shared.unsent(broadcasts);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Groups of a core's sessions.
+//! Groups of a thread's sessions.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,49 +7,53 @@ use std::rc::Rc;
 use crate::plan::Slow;
 use crate::session::Session;
 
-/// The sessions of a core that belong together.
+/// A named set of a thread's sessions.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) name: Box<str>,
+    /// The rule for members with a full queue.
     pub(crate) slow: Slow,
     members: RefCell<Vec<Rc<Session>>>,
 }
 
-/// A session's place in a group.
+/// A session's entry in a group.
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) group: Rc<Group>,
+    /// Its index among the members.
     at: usize,
 }
 
-/// A core's groups by name. A group without members is not kept.
+/// A thread's groups by name. A group without members is removed.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     by_name: RefCell<HashMap<Box<str>, Rc<Group>>>,
 }
 
 impl Group {
-    /// Looks at every member. They may leave meanwhile, which counts from the next time on.
-    pub(crate) fn each(&self, mut look: impl FnMut(&Rc<Session>)) {
-        self.members.borrow().iter().for_each(&mut look);
+    /// Calls `visit` with every member. It must not change the group.
+    pub(crate) fn each(&self, mut visit: impl FnMut(&Rc<Session>)) {
+        self.members.borrow().iter().for_each(&mut visit);
     }
 
+    /// Returns how many members it has.
     pub(crate) fn len(&self) -> usize {
         self.members.borrow().len()
     }
 }
 
 impl Groups {
+    /// Finds a group by its name.
     pub(crate) fn find(&self, name: &str) -> Option<Rc<Group>> {
         self.by_name.borrow().get(name).cloned()
     }
 
-    /// How many there are.
+    /// Returns how many groups there are.
     pub(crate) fn len(&self) -> usize {
         self.by_name.borrow().len()
     }
 
-    /// Puts a session into a group, which `slow` is for if it is new. True unless it is there already.
+    /// Adds a session to a group, which gets the rule `slow()` if it is new. Returns false if it is a member already.
     pub(crate) fn join(&self, session: &Rc<Session>, name: &str, slow: impl FnOnce() -> Slow) -> bool {
         if session.groups.borrow().iter().any(|membership| &*membership.group.name == name) {
             return false;
@@ -69,7 +73,7 @@ impl Groups {
         true
     }
 
-    /// Takes a session out of a group. False if it is not in it.
+    /// Removes a session from a group. Returns false if it is no member.
     pub(crate) fn leave(&self, session: &Session, name: &str) -> bool {
         let mut groups = session.groups.borrow_mut();
         let Some(at) = groups.iter().position(|membership| &*membership.group.name == name) else { return false };
@@ -79,7 +83,7 @@ impl Groups {
         true
     }
 
-    /// Takes a session out of all its groups.
+    /// Removes a session from all its groups.
     pub(crate) fn leave_all(&self, session: &Session) {
         for membership in std::mem::take(&mut *session.groups.borrow_mut()) {
             self.remove(&membership);
@@ -92,8 +96,8 @@ impl Groups {
         members.swap_remove(membership.at);
         if let Some(moved) = members.get(membership.at) {
             let mut theirs = moved.groups.borrow_mut();
-            if let Some(place) = theirs.iter_mut().find(|theirs| Rc::ptr_eq(&theirs.group, group)) {
-                place.at = membership.at;
+            if let Some(entry) = theirs.iter_mut().find(|theirs| Rc::ptr_eq(&theirs.group, group)) {
+                entry.at = membership.at;
             }
         }
         if members.is_empty() {
@@ -105,18 +109,18 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::Place;
     use crate::message::Framing;
+    use crate::session::directory::Location;
 
     fn session(slot: u32) -> Rc<Session> {
-        let place = Place { core: 0, slot, generation: 0, of_page: false };
-        Rc::new(Session::new(slot.to_string().into(), place, Framing::WebSocket, 1))
+        let location = Location { thread: 0, slot, generation: 0, of_page: false };
+        Rc::new(Session::new(slot.to_string().into(), location, Framing::WebSocket, 1))
     }
 
     fn members(groups: &Groups, name: &str) -> Vec<u32> {
         let mut slots = Vec::new();
         if let Some(group) = groups.find(name) {
-            group.each(|session| slots.push(session.place.slot));
+            group.each(|session| slots.push(session.location.slot));
         }
         slots.sort_unstable();
         slots

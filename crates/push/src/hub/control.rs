@@ -1,43 +1,21 @@
-//! What else can be asked of the hub about a session, wherever it lives: on this node, or on another.
+//! Requests about single sessions and groups, wherever they live: on this node, or on another.
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use oroshi_websocket::CloseCode;
 
 use crate::counts::Counts;
 use crate::hub::Hub;
 use crate::message::Message;
+use crate::session::info::{Closed, SessionInfo};
 use crate::session::{Reason, Session};
 
-/// What is known of a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SessionInfo {
-    pub(crate) transport: &'static str,
-    pub(crate) groups: Vec<Box<str>>,
-    pub(crate) queued_messages: usize,
-    pub(crate) queued_bytes: usize,
-    /// To the tick.
-    pub(crate) age: Duration,
-}
-
-/// How a request to close a session ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closed {
-    /// It will end, once what waits for it is written.
-    Done,
-    /// It is about to end already.
-    Already,
-    /// No session has this key.
-    Unknown,
-}
-
 impl Hub {
-    /// Those of the keys that no session has.
+    /// Returns the keys that no session has.
     pub(crate) async fn unknown(self: &Rc<Self>, keys: &[Box<str>]) -> Vec<Box<str>> {
         let mut unknown: Vec<_> = keys.iter().filter(|key| self.node.directory.find(key).is_none()).cloned().collect();
-        if let Some(link) = &self.node.cluster {
+        if let Some(link) = &self.node.link {
             for key in std::mem::take(&mut unknown) {
                 if link.find(&key).await.is_none() {
                     unknown.push(key);
@@ -47,15 +25,15 @@ impl Hub {
         unknown
     }
 
-    /// What is known of a session; `None` if no session has this key.
+    /// Describes a session; `None` if no session has this key.
     pub(crate) async fn find(self: &Rc<Self>, key: &str) -> Option<SessionInfo> {
-        match (self.find_here(key).await, &self.node.cluster) {
+        match (self.find_here(key).await, &self.node.link) {
             (None, Some(link)) => link.find(key).await,
             (found, _) => found,
         }
     }
 
-    /// Closes a session, with a last message if there is one. The backend asked for it, so it is not told.
+    /// Closes a session, with an optional last message. It gets no close callback, as the backend asked for this.
     pub(crate) async fn close(
         self: &Rc<Self>,
         key: &str,
@@ -63,32 +41,32 @@ impl Hub {
         code: CloseCode,
         reason: &str,
     ) -> Closed {
-        match (self.close_here(key, last.clone(), code, reason).await, &self.node.cluster) {
+        match (self.close_here(key, last.clone(), code, reason).await, &self.node.link) {
             (Closed::Unknown, Some(link)) => link.close(key, last, code, reason).await,
             (closed, _) => closed,
         }
     }
 
-    /// Puts a session into a group. False if no session has this key.
+    /// Adds a session to a group. Returns false if no session has this key.
     pub(crate) async fn join(self: &Rc<Self>, key: &str, group: &str) -> bool {
-        match (self.join_group_here(key, group).await, &self.node.cluster) {
+        match (self.join_group_here(key, group).await, &self.node.link) {
             (false, Some(link)) => link.join(key, group).await,
             (joined, _) => joined,
         }
     }
 
-    /// Takes a session out of a group, if it is in it. False if no session has this key.
+    /// Removes a session from a group, if it is a member. Returns false if no session has this key.
     pub(crate) async fn leave(self: &Rc<Self>, key: &str, group: &str) -> bool {
-        match (self.leave_group_here(key, group).await, &self.node.cluster) {
+        match (self.leave_group_here(key, group).await, &self.node.link) {
             (false, Some(link)) => link.leave(key, group).await,
             (left, _) => left,
         }
     }
 
-    /// How many sessions are in a group.
+    /// Returns how many sessions are in a group.
     pub(crate) async fn group_size(self: &Rc<Self>, group: &str) -> u64 {
         let here = self.group_size_here(group).await;
-        match &self.node.cluster {
+        match &self.node.link {
             Some(link) => here.saturating_add(link.group_size(group).await),
             None => here,
         }
@@ -103,7 +81,7 @@ impl Hub {
                 groups: session.groups.borrow().iter().map(|membership| membership.group.name.clone()).collect(),
                 queued_messages: outbox.len(),
                 queued_bytes: outbox.bytes(),
-                age: hub.tick() * (hub.now() - session.began),
+                age: hub.clock.tick() * (hub.clock.now() - session.began),
             }
         })
         .await
@@ -124,8 +102,8 @@ impl Hub {
             }
             session.tells_close.set(false);
             if let Some(last) = last {
-                hub.counters.word();
-                hub.send_last(session, last);
+                hub.counters.direct_message();
+                hub.writer.send_last(session, last);
             }
             hub.end(session, Reason::Closed, code, &reason);
             Closed::Done
@@ -155,31 +133,33 @@ impl Hub {
         sizes.await.into_iter().sum()
     }
 
-    /// What the cores of this node have counted.
+    /// Returns what all threads of this node have counted.
     pub(crate) async fn counts(self: &Rc<Self>) -> Counts {
         self.on_all(Hub::counts_here).await.into_iter().sum()
     }
 
-    /// Does something with a session on its own core.
+    /// Runs `work` with a session on its own thread; `None` if no session has this key.
     async fn with<T: Send + 'static>(
         self: &Rc<Self>,
         key: &str,
         work: impl FnOnce(&Hub, &Rc<Session>) -> T + Send + 'static,
     ) -> Option<T> {
-        let place = self.node.directory.find(key)?;
-        if place.core == self.core {
-            return self.at(place).map(|session| work(self, &session));
+        let location = self.node.directory.find(key)?;
+        if location.thread == self.thread {
+            return self.at(location).map(|session| work(self, &session));
         }
-        let asked =
-            self.node.ask(place.core, move |hub| async move { hub.at(place).map(|session| work(&hub, &session)) });
+        let asked = self
+            .mailboxes
+            .ask(location.thread, move |hub| async move { hub.at(location).map(|session| work(&hub, &session)) });
         asked.await.ok().flatten()
     }
 
+    /// Runs `look` on every thread of this node.
     async fn on_all<T: Send + 'static>(self: &Rc<Self>, look: impl Fn(&Hub) -> T + Clone + Send + 'static) -> Vec<T> {
         let mut asked = Vec::new();
-        for core in (0..self.node.cores()).filter(|&core| core != self.core) {
+        for thread in (0..self.node.threads()).filter(|&thread| thread != self.thread) {
             let look = look.clone();
-            asked.push(self.node.ask(core, move |hub| async move { look(&hub) }));
+            asked.push(self.mailboxes.ask(thread, move |hub| async move { look(&hub) }));
         }
         let mut all = vec![look(self)];
         for one in asked {

@@ -1,6 +1,6 @@
-//! What waits for one session: bounded, and what is lost is counted and told.
+//! The queue of one session: it is bounded, counts lost messages, and reports them to the client.
 //!
-//! Sans-IO: bytes are handed to a function that writes some of them.
+//! Sans-IO: a function that the caller passes writes the bytes.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use crate::message::{Framing, Message};
 use crate::plan::Slow;
-use crate::tally::{Delivery, Outcome};
+use crate::session::tally::{Delivery, Outcome};
 
-/// How many messages go out in one write.
+/// The most messages in one write.
 const BATCH: usize = 64;
 
-/// A queue with room for more than this is given back once it is empty.
+/// An empty queue with more capacity than this is freed.
 const KEPT_ROOM: usize = 16;
 
 /// The messages that wait for a session, oldest first.
@@ -23,45 +23,45 @@ pub(crate) struct Outbox {
     queue: VecDeque<Rc<Delivery>>,
     /// The framed bytes of `queue`.
     bytes: usize,
-    /// How many bytes of the first message are written; for a session that polls, how many messages are on their way: neither can be
-    /// taken back.
+    /// How many bytes of the first message are written. For a polling session: how many messages are handed out and not
+    /// acknowledged. Neither can be dropped.
     begun: usize,
-    /// How many at the end were not tried yet.
+    /// How many messages at the end of the queue no write was tried for.
     untried: u32,
-    /// Messages dropped since the last gap was told.
+    /// Messages dropped since the last gap was reported.
     lost: u64,
-    /// Whether something came here under a rule that has older messages make room.
+    /// Whether a message came under a rule that may drop older ones.
     may_drop: bool,
 }
 
-/// What may wait.
+/// The limits of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) bytes: usize,
     pub(crate) messages: usize,
 }
 
-/// What became of a message that was offered.
+/// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     Queued,
-    /// It fits no more: it is not here, and the session is as it was.
+    /// The queue is full, and unchanged.
     Full,
-    /// It fits no more, and the session is to end for it.
+    /// The queue is full and unchanged, and the session must end.
     TooSlow,
 }
 
-/// How a flush went.
+/// The result of a flush.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
     /// Nothing waits.
     Empty,
-    /// The socket takes no more for now.
+    /// The socket is full.
     Blocked,
 }
 
 impl Outbox {
-    /// Takes a message, and makes room for it as `slow` says. Messages of the hub's own are always taken.
+    /// Queues a message, and makes room for it as `slow` says. Messages of the hub's own always fit.
     pub(crate) fn push(&mut self, delivery: &Rc<Delivery>, framing: Framing, slow: Slow, bounds: Bounds) -> Pushed {
         let message = &delivery.message;
         let length = message.frame(framing).len();
@@ -75,8 +75,8 @@ impl Outbox {
                 match slow {
                     Slow::Refuse => return Pushed::Full,
                     Slow::Disconnect => return Pushed::TooSlow,
-                    // Where all that is left cannot be taken back, the newest waits behind it, beyond the bound: it is what such a session
-                    // is to have. The next message takes its place, so there is never more than one.
+                    // If nothing can be dropped, the newest message exceeds the limit: the rule keeps the newest. The
+                    // next message replaces it, so only one ever exceeds the limit.
                     Slow::DropOldest | Slow::KeepLatest => {
                         while !self.has_room(length, bounds) && self.drop_oldest(framing) {}
                     }
@@ -91,7 +91,7 @@ impl Outbox {
         Pushed::Queued
     }
 
-    /// Writes what waits, as far as `write` takes it: it is given slices and says how many bytes it took, or `WouldBlock`.
+    /// Writes the queue with `write`, which gets slices and returns how many bytes it took, or `WouldBlock`.
     pub(crate) fn flush(
         &mut self,
         framing: Framing,
@@ -99,9 +99,9 @@ impl Outbox {
     ) -> io::Result<Flushed> {
         self.tried();
         loop {
-            self.tell_gap(framing);
+            self.insert_gap(framing);
             if self.queue.is_empty() {
-                self.give_back();
+                self.free_capacity();
                 return Ok(Flushed::Empty);
             }
             let mut slices = [IoSlice::new(&[]); BATCH];
@@ -112,7 +112,7 @@ impl Outbox {
                 count += 1;
             }
             match write(&slices[..count]) {
-                // Also after a part of it: only a refusal makes sure that room will be told.
+                // Again even after a partial write: only `WouldBlock` registers for the news of room.
                 Ok(taken) => self.advance(framing, taken),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Flushed::Blocked),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -121,7 +121,8 @@ impl Outbox {
         }
     }
 
-    /// For a session that polls: acknowledges what is on its way if `again` is not set, and hands out everything that waits now.
+    /// Hands out the messages of a polling session. Unless `again`, it acknowledges the last batch and hands out the
+    /// next.
     pub(crate) fn hand_out(&mut self, again: bool) -> impl Iterator<Item = &Message> {
         self.tried();
         if !again {
@@ -129,17 +130,18 @@ impl Outbox {
                 self.settle_first(Framing::Poll, Outcome::Written);
             }
             self.begun = 0;
-            self.tell_gap(Framing::Poll);
+            self.insert_gap(Framing::Poll);
             self.begun = self.queue.len();
             if self.begun == 0 {
-                self.give_back();
+                self.free_capacity();
             }
         }
         self.queue.iter().take(self.begun).map(|delivery| &*delivery.message)
     }
 
-    /// Drops the oldest messages until at most `most` bytes wait, or only the newest and what cannot be taken back. False if no rule of this
-    /// session allows that.
+    /// Drops the oldest messages until at most `most` bytes wait. The newest stays, and all that cannot be dropped.
+    ///
+    /// Returns false if no rule of this session allows that.
     pub(crate) fn shed(&mut self, framing: Framing, most: usize) -> bool {
         if self.may_drop {
             let fixed = self.fixed(framing);
@@ -155,17 +157,17 @@ impl Outbox {
         self.may_drop
     }
 
-    /// Whether the last thing that waits tells of messages that are missing, nobody knows how many.
+    /// Returns whether the last message is a gap of unknown size.
     pub(crate) fn ends_with_gap(&self) -> bool {
         self.queue.back().is_some_and(|last| last.message.is_unknown_gap())
     }
 
-    /// Whether messages were dropped that the session was not told of yet.
+    /// Returns whether messages were dropped that no gap has reported yet.
     pub(crate) fn has_lost(&self) -> bool {
         self.lost > 0
     }
 
-    /// The session ends: none of this will be written.
+    /// Empties the queue of a session that ends. Its messages count as closed.
     pub(crate) fn abandon(&mut self) {
         self.tried();
         for delivery in std::mem::take(self).queue {
@@ -173,22 +175,22 @@ impl Outbox {
         }
     }
 
-    /// Whether nothing waits.
+    /// Returns whether nothing waits, not even a gap.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.lost == 0
     }
 
-    /// How many messages wait.
+    /// Returns how many messages wait.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// How many bytes wait, framed.
+    /// Returns how many framed bytes wait.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Everything here had its first try, or has it now.
+    /// Counts the first try of a write for all messages.
     pub(crate) fn tried(&mut self) {
         let untried = std::mem::take(&mut self.untried) as usize;
         for delivery in self.queue.iter().rev().take(untried) {
@@ -196,7 +198,7 @@ impl Outbox {
         }
     }
 
-    /// Where nothing waits there is room for any message: it may well be gone at once.
+    /// Returns whether a message fits. Any message fits into an empty queue, as it may be written at once.
     fn has_room(&self, length: usize, bounds: Bounds) -> bool {
         self.queue.is_empty() || (self.queue.len() < bounds.messages && self.bytes + length <= bounds.bytes)
     }
@@ -215,8 +217,8 @@ impl Outbox {
         self.begun = written;
     }
 
-    /// Puts the word of what was lost where it would have stood: behind what is on its way.
-    fn tell_gap(&mut self, framing: Framing) {
+    /// Inserts a gap for dropped messages in their place: behind what cannot be dropped.
+    fn insert_gap(&mut self, framing: Framing) {
         if self.lost > 0 {
             let gap = Rc::new(Delivery::new(Arc::new(Message::gap(Some(std::mem::take(&mut self.lost))))));
             self.bytes += gap.message.frame(framing).len();
@@ -224,7 +226,7 @@ impl Outbox {
         }
     }
 
-    /// How many messages cannot be taken back.
+    /// Returns how many messages at the front cannot be dropped.
     fn fixed(&self, framing: Framing) -> usize {
         if framing == Framing::Poll { self.begun } else { usize::from(self.begun > 0) }
     }
@@ -234,20 +236,20 @@ impl Outbox {
         self.drop_where(framing, |_| std::mem::take(&mut first)) > 0
     }
 
-    /// Drops messages that can be taken back, and counts them.
+    /// Drops messages that `goes` selects and that can be dropped, and counts them.
     fn drop_where(&mut self, framing: Framing, mut goes: impl FnMut(&Message) -> bool) -> usize {
         let fixed = self.fixed(framing);
         let (mut at, mut dropped) = (0, 0);
         let tried = self.queue.len() - self.untried as usize;
         let (bytes, untried) = (&mut self.bytes, &mut self.untried);
         self.queue.retain(|delivery| {
-            let place = at;
+            let index = at;
             at += 1;
-            if place < fixed || !delivery.message.is_data() || !goes(&delivery.message) {
+            if index < fixed || !delivery.message.is_data() || !goes(&delivery.message) {
                 return true;
             }
             *bytes -= delivery.message.frame(framing).len();
-            if place >= tried {
+            if index >= tried {
                 *untried -= 1;
                 delivery.tried();
             }
@@ -266,7 +268,7 @@ impl Outbox {
         true
     }
 
-    fn give_back(&mut self) {
+    fn free_capacity(&mut self) {
         self.may_drop = false;
         if self.queue.capacity() > KEPT_ROOM {
             self.queue = VecDeque::new();
@@ -281,7 +283,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tally::Tally;
+    use crate::session::tally::Tally;
 
     const LINES: Framing = Framing::Lines { chunked: false };
     const WIDE: Bounds = Bounds { bytes: 1000, messages: 1000 };
@@ -293,7 +295,7 @@ mod tests {
         delivery
     }
 
-    /// What comes out when everything is taken.
+    /// Returns all bytes, from a socket that takes everything.
     fn drained(outbox: &mut Outbox) -> String {
         let mut out = Vec::new();
         let flushed = outbox.flush(LINES, |slices| {
@@ -305,7 +307,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// A socket that takes so many bytes and no more.
+    /// Flushes to a socket that takes `room` bytes.
     fn takes(outbox: &mut Outbox, mut room: usize) -> Flushed {
         outbox
             .flush(LINES, |slices| {
@@ -355,7 +357,7 @@ mod tests {
         let mut outbox = Outbox::default();
         let all: Vec<_> = ["aa", "bb", "cc", "dddd"].iter().map(|text| delivery(text, None)).collect();
         outbox.push(&all[0], LINES, Slow::DropOldest, bounds);
-        // One byte of it is out: it cannot be taken back.
+        // One byte is written, so it cannot be dropped.
         assert_eq!(takes(&mut outbox, 1), Flushed::Blocked);
         for one in &all[1..] {
             outbox.push(one, LINES, Slow::DropOldest, bounds);
@@ -383,7 +385,7 @@ mod tests {
             let all = ["longer 1", "longer 2", "longer 3", "longer 4"].map(|text| delivery(text, Some("key")));
             outbox.push(&all[0], LINES, slow, bounds);
             assert_eq!(takes(&mut outbox, 1), Flushed::Blocked);
-            // The hub's own words are not taken back either.
+            // Control messages cannot be dropped either.
             let own = Rc::new(Delivery::new(Arc::new(Message::comment(false))));
             outbox.push(&own, LINES, slow, bounds);
             for one in &all[1..] {
@@ -457,11 +459,14 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is pushed and however the socket takes it, each message ends once, what comes out is in order, and the gaps
-        /// account for all that is missing.
+        /// For any pushes and writes: each message ends once, the output is in order, and the gaps count all that is
+        /// missing.
         #[test]
         fn every_message_ends_exactly_once(
-            steps in prop::collection::vec((1..30usize, 0..3u8, 0..40usize, prop::option::weighted(0.1, 0..100usize)), 1..60),
+            steps in prop::collection::vec(
+                (1..30usize, 0..3u8, 0..40usize, prop::option::weighted(0.1, 0..100usize)),
+                1..60,
+            ),
             bytes in 10..120usize,
             messages in 1..8usize,
         ) {
@@ -509,9 +514,9 @@ mod tests {
         }
     }
 
-    /// Whether a publisher that waits for the end would be told.
+    /// Returns whether a publisher that waits would be woken.
     fn futures_ready(delivery: &Delivery) -> bool {
-        let mut waiting = std::pin::pin!(delivery.wait(crate::tally::Wait::Attempted));
+        let mut waiting = std::pin::pin!(delivery.wait(crate::publish::Wait::Attempted));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         waiting.as_mut().poll(&mut context).is_ready()
     }
