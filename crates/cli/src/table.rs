@@ -33,8 +33,8 @@ pub(crate) const WIDTH: usize = 110;
 /// In less there is no room for anything.
 const NARROWEST: usize = 40;
 
-/// How many characters a line of a report may have: as many as the terminal shows, where it is one, and as `COLUMNS` says elsewhere,
-/// but no more than [`WIDTH`].
+/// How many characters a line of a report may have: as many as the terminal shows, where it is one, and as
+/// `COLUMNS` says elsewhere, but no more than [`WIDTH`].
 pub(crate) fn width(output: &(impl IsTerminal + AsFd)) -> usize {
     let terminal =
         if output.is_terminal() { tcgetwinsize(output).ok().map(|size| usize::from(size.ws_col)) } else { None };
@@ -43,8 +43,8 @@ pub(crate) fn width(output: &(impl IsTerminal + AsFd)) -> usize {
     width.unwrap_or(WIDTH).clamp(NARROWEST, WIDTH)
 }
 
-/// The same rows in at most `width` characters: as columns if they fit, else with rows and columns exchanged, else one value below the
-/// other. The first row is the head, the first column the names.
+/// The same rows in at most `width` characters: as columns if they fit, else with rows and columns exchanged, else
+/// one value below the other. The first row is the head, the first column the names.
 pub(crate) fn fitted(rows: &[Vec<String>], width: usize) -> String {
     let fits = |text: &str| text.lines().all(|line| line.chars().count() <= width);
     let straight = columns(0, rows);

@@ -275,7 +275,7 @@ fn what_kuiperbelt_overlooks_is_told_and_overlooked_with_compat_ekbo() {
     let told: Vec<&str> = checked.err.lines().collect();
     let overlooked = wrong.iter().chain(&["-gops-addr: there is no such agent here"]);
     for (told, wanted) in told.iter().zip(overlooked) {
-        assert!(told.contains("warn: overlooked, as kuiperbelt does: ") && told.contains(wanted), "{wanted}: {told}");
+        assert!(told.contains("warn: ignored, as in kuiperbelt: ") && told.contains(wanted), "{wanted}: {told}");
     }
     assert_eq!(told.len(), wrong.len() + 1, "{}", checked.err);
     // The later of two counts, and of two tables each key.

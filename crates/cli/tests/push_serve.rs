@@ -170,7 +170,7 @@ fn the_level_says_how_much_is_told() {
     assert_eq!((told("error"), told("warn")), (String::new(), String::new()));
     // Where the limit on descriptors is low there is a line about it.
     let info = told("info");
-    assert_eq!(info.lines().filter(|line| !line.contains("limits.sessions is taken for ")).count(), 2, "{info}");
+    assert_eq!(info.lines().filter(|line| !line.contains("limits.sessions is lowered to ")).count(), 2, "{info}");
     assert!(told("debug").contains("debug: [limits]"));
 }
 
@@ -225,5 +225,5 @@ fn an_address_in_use_is_told_with_who_has_it() {
     let output = oroshi(&["--port", &port]).output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains(&format!("cannot listen on `:{port}`")) && told.contains("next: see who it is"), "{told}");
+    assert!(told.contains(&format!("cannot listen on `:{port}`")) && told.contains("next: find the process"), "{told}");
 }

@@ -1,4 +1,4 @@
-//! The keys of a gateway's configuration: docs/gate.md has them all.
+//! Reads the keys of a gateway's configuration. docs/gate.md explains them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use oroshi_words::units::{parse_number, parse_time};
 use crate::config::document::Table;
 use crate::config::values::{Kept, cpus, number, off_or, secret, switch};
 
-/// Reads a configuration. Scripts are looked for in `folder`, where the configuration stands.
+/// Reads a configuration. `folder` is its folder: paths of scripts are relative to it.
 pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     let mut draft = Draft { threads: root.read("threads", number), cpus: root.read("cpus", cpus), ..Draft::default() };
     root.set("drain", &mut draft.drain, parse_time);
@@ -112,7 +112,7 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     draft
 }
 
-/// The tables of a kind, by their names.
+/// Reads the tables of a kind, by their names.
 fn named<'d>(root: &Table<'d>, kind: &'static str) -> Vec<(&'d str, Table<'d>)> {
     let Some(table) = root.table(kind) else { return Vec::new() };
     table.fields().filter_map(|(name, field)| Some((name, field.table()?))).collect()
@@ -233,7 +233,7 @@ fn script(name: &str, table: Table<'_>, folder: &Path) -> ScriptDraft {
     draft
 }
 
-/// Where targets may be.
+/// Reads the rules about permitted targets.
 fn allow(table: &Table<'_>, place: &mut Allow) {
     let Some(field) = table.get("allow") else { return };
     let rules = field.texts().unwrap_or_default();
@@ -329,7 +329,7 @@ fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
             if !is_token(name.as_bytes()) {
                 field.wrong(format!("`{name}` is no field name: expected one such as X-Beta"));
             }
-            // `*` is any value.
+            // `*` matches any value.
             let value = field.text().filter(|value| *value != "*").map(str::to_owned);
             draft.headers.push(HeaderPattern { name: name.to_owned(), value });
         }
@@ -381,7 +381,7 @@ fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
     draft
 }
 
-/// `set` and `add`: tables of fields; `remove`: a list of names.
+/// Reads the edits of a head: `set` and `add` are tables of fields, `remove` is a list of names.
 fn edits(table: Table<'_>) -> Edits {
     let mut edits = Edits::none();
     if let Some(field) = table.get("remove") {

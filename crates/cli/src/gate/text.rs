@@ -1,4 +1,4 @@
-//! A plan as a configuration in TOML, with every default in its place: what `--check` prints. Secrets are left out.
+//! Writes a plan as TOML, with every default and without secrets: the output of `--check`.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use oroshi_lookup::{Breaking, StoreKind};
 
 use crate::config::written::Toml;
 
-/// The configuration that makes this plan, but for its secrets.
+/// Returns the configuration of a plan, without its secrets.
 pub(super) fn config(plan: &Plan) -> String {
     let mut out = Toml(String::new());
     out.bare("threads", plan.threads);
@@ -56,7 +56,7 @@ pub(super) fn config(plan: &Plan) -> String {
         }
     }
     answer(&mut out, "no-route", &plan.no_route);
-    // All routes have the same.
+    // All routes have the same settings.
     if let Some(route) = plan.routes.first() {
         forwarding(&mut out, &route.rules.settings().forwarding);
     }
@@ -116,7 +116,7 @@ fn forwarding(out: &mut Toml, forwarding: &Forwarding) {
     out.bare("trust-unix", forwarding.trust_unix);
 }
 
-/// What requests a route takes. What it asks of header fields is a table, which stands behind all keys.
+/// Writes the conditions of a route. Conditions on header fields are a table, so they follow all keys.
 fn matches<'p>(out: &mut Toml, matcher: &'p Matcher) -> &'p [HeaderPattern] {
     let hosts: Vec<String> = matcher
         .hosts

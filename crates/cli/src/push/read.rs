@@ -1,4 +1,4 @@
-//! From what was typed, and the file that it names, to a plan: every mistake at once.
+//! Turns flags and the configuration into a plan; reports every mistake at once.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use crate::config::document::{Mistake, Mistakes, Node, Table, Value};
 use crate::config::{self, ConfigError, toml};
 use crate::log::Level;
 
-/// What kuiperbelt reads when no file is named.
+/// kuiperbelt's default configuration.
 const USUAL: &str = "config.yml";
 
-/// What is to be done.
+/// A plan with the facts about its origin.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) plan: Plan,
@@ -21,20 +21,20 @@ pub(super) struct Reading {
     pub(super) file: Option<PathBuf>,
     /// Whether the file or the command line says where to listen.
     pub(super) listens: bool,
-    /// What is not understood, and was overlooked as kuiperbelt does.
+    /// Keys and flags that are ignored, as in kuiperbelt.
     pub(super) overlooked: Vec<String>,
 }
 
 /// The two languages of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Language {
-    /// Ours, in TOML.
+    /// oroshi's own, in TOML.
     Native,
     /// kuiperbelt's, in YAML.
     Kuiperbelt,
 }
 
-/// Makes sense of the command line, and of the file. `inherits`: sockets are handed down.
+/// Reads the command line and the file. `inherits`: there are inherited sockets.
 pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
     let mut usage = Vec::new();
     let level = Level::parse(&args.log_level).unwrap_or_else(|why| {
@@ -64,7 +64,7 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
         Language::Kuiperbelt => kuiperbelt::read(root),
     };
     let mut mistakes = mistakes.into_inner();
-    // kuiperbelt starts all the same with keys that it does not know, and with those that stand twice or are no texts.
+    // kuiperbelt starts despite unknown keys, repeated keys, and keys that are no texts.
     let mut overlooked = Vec::new();
     if draft.compat_ekbo && language == Language::Kuiperbelt {
         (overlooked, mistakes) = mistakes.into_iter().partition(Mistake::is_unknown_key);
@@ -91,7 +91,7 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
     if let Some(door) = door {
         draft.doors = vec![door];
     } else if inherits && !listens {
-        // kuiperbelt's port, which nobody asked for.
+        // kuiperbelt's default port.
         draft.doors.clear();
     }
     match planned(draft, inherits, &node, language, &mut mistakes) {
@@ -116,7 +116,7 @@ fn planned(
     let plan = match planned {
         Ok(plan) => Some(plan),
         Err(problems) => {
-            // What could not be read is not there, and need not be told to be missing.
+            // A key that could not be read is absent from the draft; it must not be reported as missing too.
             let known: Vec<String> = mistakes.iter().map(|mistake| mistake.key.clone()).collect();
             let told = |problem: &PlanError, key: &str| {
                 let lacks_a_door = matches!(problem, PlanError::Nowhere | PlanError::NoPublic | PlanError::NoAdmin);
@@ -132,17 +132,17 @@ fn planned(
     plan.filter(|_| mistakes.is_empty())
 }
 
-/// Whether a key is another one, or in it.
+/// Whether a key equals another one, or is within it.
 fn is_within(key: &str, outer: &str) -> bool {
     key.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// The outermost key.
+/// Returns the outermost key.
 fn top(key: &str) -> &str {
     key.split(['.', '[']).next().unwrap_or(key)
 }
 
-/// What is wrong with a draft, in the words of the file.
+/// Describes a mistake of the draft in the words of the file.
 fn mistake(problem: &PlanError, node: &Node, language: Language) -> Mistake {
     let key = match language {
         Language::Native => problem.key().to_owned(),
@@ -152,7 +152,7 @@ fn mistake(problem: &PlanError, node: &Node, language: Language) -> Mistake {
     Mistake { line: node.line_of(&key), key, text: format!("{problem}{cause}") }
 }
 
-/// A mistake where there is no file.
+/// Describes a mistake without a file.
 fn in_flags(mistake: &Mistake) -> String {
     match top(&mistake.key) {
         "listen" => {
@@ -164,7 +164,7 @@ fn in_flags(mistake: &Mistake) -> String {
     }
 }
 
-/// Where the command line says to listen.
+/// Returns the listeners that the command line names.
 fn door(args: &Args, usage: &mut Vec<String>) -> Option<Door> {
     let address = match (&args.port, &args.sock) {
         (None, None) => return None,
@@ -195,7 +195,7 @@ fn language(file: &Path) -> Result<Language, String> {
     }
 }
 
-/// What stands in a file, and which of its keys are odd.
+/// Reads a file into a tree, with its odd keys.
 fn parse(text: &str, language: Language) -> Result<(Node, Vec<Mistake>), Vec<Mistake>> {
     match language {
         Language::Native => toml::parse(text).map(|node| (node, Vec::new())),
