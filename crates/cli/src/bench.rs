@@ -373,7 +373,7 @@ pub(crate) fn write_beside(text: &str, file: Place, path: &Path) -> Result<(), E
     written(file.write(text.as_bytes()), Some(path))
 }
 
-/// `path`: the destination, if it is not standard output.
+/// Names the file in a failed write; a closed pipe is no failure. `path`: the file, if it is not standard output.
 fn written(result: io::Result<()>, path: Option<&Path>) -> Result<(), Error> {
     match result {
         // `oroshi bench ... | head` closes the pipe early.

@@ -86,7 +86,7 @@ fn it_says_when_it_is_ready_and_when_anybody_may_publish() {
     let told = hub.said.join("\n");
     // All addresses are shown as such, and not as one of them.
     let all = if std::net::TcpListener::bind("[::1]:0").is_ok() { "*" } else { "0.0.0.0" };
-    assert!(told.contains(&format!("warn: whoever reaches http://{all}:{port}/ may publish")), "{told}");
+    assert!(told.contains(&format!("warn: every client that reaches http://{all}:{port}/ may publish")), "{told}");
     assert!(told.contains(&format!("info: listening on http://{all}:{port}/ (everything)")), "{told}");
 }
 
@@ -114,7 +114,7 @@ fn publishing_without_a_token_is_warned_of_where_others_could() {
         "{told:?}"
     );
     let told = warnings("everything = \"127.0.0.1:0\"", "");
-    assert!(matches!(&told[..], [one] if one.starts_with("whoever reaches http://127.0.0.1:")), "{told:?}");
+    assert!(matches!(&told[..], [one] if one.starts_with("every client that reaches http://127.0.0.1:")), "{told:?}");
     for (listen, rest) in [
         (loopback, "[auth]\ntoken-env = \"TOKEN\"\n"),
         ("everything = \"127.0.0.1:0\"".into(), "[auth]\ntoken-env = \"TOKEN\"\n"),

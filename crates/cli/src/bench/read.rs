@@ -119,7 +119,7 @@ impl Args {
             || !self.urls.is_empty();
         if loaded || report != ReportArgs::default() || matches!(format, Format::Wrk | Format::Ab) {
             return Err(vec![
-                "--self-test chooses its own loads: it goes with --format text or json, and --output".into(),
+                "--self-test chooses its own loads: expected only --format text or json, and --output".into(),
             ]);
         }
         Ok((format, output))
@@ -154,7 +154,7 @@ fn files_of_their_own(report: &ReportArgs, output: Option<&Path>, problems: &mut
     let given: Vec<(&str, &Path)> = files.into_iter().filter_map(|(flag, path)| Some((flag, path?))).collect();
     for (i, (flag, path)) in given.iter().enumerate() {
         if let Some((first, _)) = given[..i].iter().find(|(_, other)| other == path) {
-            problems.add(flag, format!("it names the file that {first} does: give each its own"));
+            problems.add(flag, format!("it names the same file as {first}: give each its own"));
         }
     }
 }

@@ -349,7 +349,7 @@ mod tests {
             ["--close", "--pipeline 2", "--hold 1", "--check status=200", "-s x.lua", "-L", "--format wrk", "--urls x"]
         {
             let found = problems(&format!("--mode ws {flags} http://h/"));
-            assert!(found[0].contains("leave out --mode"), "{flags}: {found:?}");
+            assert!(found[0].contains("no meaning with --mode: leave out one"), "{flags}: {found:?}");
         }
         assert!(problems("--mode ws -R 50% --publish http://h/ http://h/")[0].contains("share"));
         assert!(problems("--mode ws -R 50 http://h/")[0].contains("--publish URL"));

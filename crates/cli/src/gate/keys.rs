@@ -275,7 +275,7 @@ fn balance(table: &Table<'_>, policy: &mut Policy, hash: &mut HashBy) {
         None if text == "target" => Ok(HashBy::Target),
         None if text == "client" => Ok(HashBy::Client),
         Some(("header", name)) if is_token(name.as_bytes()) => Ok(HashBy::Header(name.to_owned())),
-        _ => Err(format!("`{text}` is nothing to divide requests by: expected host, target, client or header NAME")),
+        _ => Err(format!("`{text}` is no key for hashing: expected host, target, client or header NAME")),
     });
 }
 
@@ -306,7 +306,7 @@ fn key(text: &str) -> Result<KeyDraft, String> {
         Some(("script", name)) => return Ok(KeyDraft::Script(name.to_owned())),
         _ => {
             return Err(format!(
-                "`{text}` is nothing to look up: expected host, header NAME, segment N or script NAME"
+                "`{text}` is no key of a look-up: expected host, header NAME, segment N or script NAME"
             ));
         }
     }))

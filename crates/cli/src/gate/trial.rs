@@ -38,7 +38,7 @@ pub(super) fn queries(plan: &Plan) -> (Found, Found) {
         while let Some(tried) = trials.join_next().await {
             match tried {
                 Ok((name, Some(Err(error)))) if matches!(error.failure, Failure::Refused(_)) => {
-                    refused.push((key(&name), format!("the database does not take it: {error}")));
+                    refused.push((key(&name), format!("the database rejects it: {error}")));
                 }
                 Ok((name, Some(Err(error)))) => untried.push((key(&name), format!("it could not be tried: {error}"))),
                 _ => {}

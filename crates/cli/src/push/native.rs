@@ -155,7 +155,7 @@ fn compat(text: &str) -> Result<bool, String> {
     match text {
         "ekbo" => Ok(true),
         "none" => Ok(false),
-        _ => Err(format!("`{text}` is nothing to be compatible with: expected ekbo or none")),
+        _ => Err(format!("`{text}` is no compatibility mode: expected ekbo or none")),
     }
 }
 
@@ -166,7 +166,7 @@ fn slow(text: &str) -> Result<Slow, String> {
         "keep-latest" => Ok(Slow::KeepLatest),
         "refuse" => Ok(Slow::Refuse),
         _ => Err(format!(
-            "`{text}` is nothing to do about slow sessions: expected disconnect, drop-oldest, keep-latest or refuse"
+            "`{text}` is no rule for slow sessions: expected disconnect, drop-oldest, keep-latest or refuse"
         )),
     }
 }

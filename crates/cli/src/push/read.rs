@@ -77,11 +77,11 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
     match &args.gops_addr {
         None => {}
         Some(_) if draft.compat_ekbo => {
-            overlooked.push("-gops-addr: there is no such agent here: /metrics and /status say more".to_owned());
+            overlooked.push("-gops-addr: oroshi push has no such agent: use /metrics and /status".to_owned());
         }
         Some(address) => {
             return Err(Error::Usage(vec![format!(
-                "--gops-addr {address}: there is no such agent here, /metrics and /status say more: leave it out, or set `compat: ekbo` in \
+                "--gops-addr {address}: oroshi push has no such agent, but /metrics and /status: leave it out, or set `compat: ekbo` in \
                  kuiperbelt's configuration, which overlooks it"
             )]));
         }

@@ -57,7 +57,7 @@ pub(super) fn open_to_others(plan: &Plan, all: &[Bound]) -> Vec<String> {
         match bound.serves {
             Serves::Sessions => None,
             Serves::Everything => Some(format!(
-                "whoever reaches {address} may publish: keep it behind a proxy or a firewall, set auth.token-file, or give publishers a \
+                "every client that reaches {address} may publish: keep it behind a proxy or a firewall, set auth.token-file, or give publishers a \
                  listener of their own (listen.admin)"
             )),
             Serves::Admin => Some(format!(

@@ -37,7 +37,7 @@ pub(super) fn config(plan: &Plan) -> String {
     out.comment(if plan.token.is_some() {
         "a token is set"
     } else {
-        "no token: whoever reaches a door may do what it serves"
+        "no token: every client that reaches a listener may use it"
     });
 
     let paths = &plan.paths;

@@ -100,7 +100,7 @@ impl<'t, I: saphyr_parser::Input> Events<'t, I> {
             match entries.iter().position(|entry| entry.key == key) {
                 None => entries.push(Entry { key, line, node }),
                 Some(at) => {
-                    let text = "it stands here twice: expected each key once".into();
+                    let text = "the key is here twice: expected it once".into();
                     self.odd.push(Mistake { line, key: key.clone(), text });
                     let earlier = entries.remove(at).node;
                     entries.push(Entry { key, line, node: later(earlier, node) });

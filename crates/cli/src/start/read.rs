@@ -144,7 +144,7 @@ fn mode(text: &str) -> Result<u32, String> {
 fn queue(text: &str) -> Result<Option<u32>, String> {
     match parse_count(text)? {
         0 => Ok(None),
-        n => u32::try_from(n).map(Some).map_err(|_| format!("`{text}` is too much: expected a number such as 1024")),
+        n => u32::try_from(n).map(Some).map_err(|_| format!("`{text}` is too large: expected a number such as 1024")),
     }
 }
 

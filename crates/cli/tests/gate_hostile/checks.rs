@@ -41,7 +41,7 @@ fn refuses(url: &str, user: &str, good: &str, bad: &[(String, &str)], rename: im
         let wrong = check(folder.path(), &with_query(url, query));
         assert_eq!(wrong.code, Some(2), "{query}: {wrong:?}");
         assert!(
-            wrong.err.contains("lookup.l.sql.query: the database does not take it: ") && wrong.err.contains(words),
+            wrong.err.contains("lookup.l.sql.query: the database rejects it: ") && wrong.err.contains(words),
             "{query}: {wrong:?}"
         );
         assert!(wrong.err.contains("line 12: "), "{wrong:?}");
