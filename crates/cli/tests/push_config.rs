@@ -267,8 +267,10 @@ fn what_kuiperbelt_overlooks_is_told_and_overlooked_with_compat_ekbo() {
     folder.push(&["-config", "none.yml", "-check"], &[]).refused(&wrong);
     folder
         .push(&["-config", "none.yml", "-gops-addr", "127.0.0.1:0"], &[])
-        .refused(&["--gops-addr 127.0.0.1:0: there is no"]);
-    folder.push(&["-gops-addr=127.0.0.1:0", "-port", "1"], &[]).refused(&["--gops-addr 127.0.0.1:0: there is no"]);
+        .refused(&["--gops-addr 127.0.0.1:0: oroshi push has no such agent"]);
+    folder
+        .push(&["-gops-addr=127.0.0.1:0", "-port", "1"], &[])
+        .refused(&["--gops-addr 127.0.0.1:0: oroshi push has no such agent"]);
 
     let checked = folder.push(&["-config", "ekbo.yml", "-gops-addr", "127.0.0.1:0", "-check"], &[]);
     assert_eq!(checked.code, Some(0), "{}", checked.err);
