@@ -194,7 +194,10 @@ fn a_log_command_that_cannot_be_run_ends_the_start() {
             [("| /nonexistent/logger", "exit code 127", "logger"), ("|echo sorry >&2; exit 3", "exit code 3", "sorry")]
         {
             let words = [flags, &["--log-file", command, "--", "touch", &ran]].concat();
-            w.run(&words).said(1, &["the log command `", how, "expected one that reads", said, "next: see what"]);
+            w.run(&words).said(
+                1,
+                &["the log command `", how, "expected one that reads", said, "next: read the log command's output"],
+            );
         }
     }
     assert!(!exists(&ran), "nothing was started");
