@@ -98,7 +98,7 @@ fn size(text: &str) -> Result<u64, String> {
 fn at_least_one(text: &str, most: u64) -> Result<u64, String> {
     match parse_count(text)? {
         0 => Err(format!("`{text}` is too little: expected at least 1")),
-        count if count > most => Err(format!("`{text}` is too much: expected at most {most}")),
+        count if count > most => Err(format!("`{text}` is too large: expected at most {most}")),
         count => Ok(count),
     }
 }
