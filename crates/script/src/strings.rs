@@ -1,24 +1,27 @@
-//! What a confined state has in place of those functions of LuaJIT's libraries that are written in C and may run for long: nothing can end one of
-//! those. Here they count their work against the call's instructions, and stop when there are none left. `strings.lua` is their Lua side.
+//! Replaces LuaJIT's C functions that may run for long, in confined states.
+//!
+//! Nothing can end such a C function. The replacements charge their work to the call's instructions, and stop when
+//! there are none left. `strings.lua` is their Lua side.
 
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 
 use crate::guard::Handle;
 use crate::pattern::{Capture, Fault, Match, Matcher, find_text, is_pattern};
 
-/// So many steps of a pattern's match count as one instruction: they take about as long.
+/// Steps of a match that count as one instruction: they take about as long.
 const STEPS_PER_INSTRUCTION: u64 = 8;
 
-/// So many bytes that are copied are one step.
+/// Copied bytes per step.
 const BYTES_PER_STEP: usize = 64;
 
-/// A text that a pattern takes apart, and the pattern.
+/// A text, a pattern for it, and a number.
 type Given = (LuaString, LuaString, f64);
 
-/// Adds the functions to what is between Rust and the preludes. What a script did wrong they return as `false` and a text, for Lua to raise it at
-/// the script's line.
+/// Adds the functions to the table shared by Rust and the preludes. They return a script's errors as `false` and a
+/// text, and Lua raises these at the script's line.
 ///
-/// `instructions`: what one function may take where instructions are not counted. `memory`: what the state may use, bytes.
+/// `instructions`: the limit for one function where instructions are not counted. `memory`: the state's memory limit,
+/// bytes.
 pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64, memory: usize) -> mlua::Result<()> {
     own.raw_set("memory", memory as f64)?;
     let payer = Payer { handle, uncounted: instructions, memory };
@@ -49,7 +52,7 @@ pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64,
         })
     };
     own.raw_set("match", lua.create_function(first)?)?;
-    // Where to go on, from 0, and the captures. `^` is a byte like others here.
+    // Position to continue from, from 0, and the captures. `^` is an ordinary byte here.
     let pays = payer.clone();
     let next = move |lua: &Lua, (subject, pattern, from): Given| {
         let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
@@ -60,7 +63,7 @@ pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64,
         })
     };
     own.raw_set("gmatch", lua.create_function(next)?)?;
-    // The next match from a place on, from 0: where it begins and ends, and the captures or the first of them alone.
+    // The next match from a position on, from 0: begin, end, and the captures or only the first of them.
     let pays = payer.clone();
     let step = move |lua: &Lua, (subject, pattern, from, all): (LuaString, LuaString, f64, bool)| {
         let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
@@ -93,7 +96,7 @@ pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64,
     own.raw_set("charge", lua.create_function(charge)?)
 }
 
-/// Who pays for the work.
+/// Charges the work of functions.
 #[derive(Clone)]
 struct Payer {
     handle: Handle,
@@ -101,11 +104,11 @@ struct Payer {
     memory: usize,
 }
 
-/// Why there is no result.
+/// The reason why there is no result.
 enum Wrong {
-    /// What the script did.
+    /// An error of the script.
     Fault(Fault),
-    /// What Lua says.
+    /// An error of Lua.
     Lua(mlua::Error),
 }
 
@@ -122,7 +125,7 @@ impl From<mlua::Error> for Wrong {
 }
 
 impl Payer {
-    /// Work of so many instructions.
+    /// Charges this many instructions.
     fn charge(&self, instructions: u64) {
         match self.handle.left() {
             None if instructions > self.uncounted => self.handle.exhaust(),
@@ -131,7 +134,7 @@ impl Payer {
         }
     }
 
-    /// As [`run`](Self::run), for a pattern that may begin with `^`: whether it does is told.
+    /// Like [`run`](Self::run), for a pattern that may begin with `^`; returns whether it does.
     fn search(
         &self,
         lua: &Lua,
@@ -144,7 +147,7 @@ impl Payer {
         }
     }
 
-    /// Has a pattern at work, as far as the instructions that are left go. Nil where nothing was found.
+    /// Runs a match within the instructions left. Nil without a match.
     fn run(
         &self,
         lua: &Lua,
@@ -161,11 +164,11 @@ impl Payer {
             Err(Wrong::Fault(Fault::Pattern(what))) => wrong(lua, what)?,
             Err(Wrong::Fault(Fault::Steps)) => {
                 self.handle.exhaust();
-                // Read by nobody, as the next instruction ends the call; unless there is none.
+                // Never read, because the next instruction ends the call; unless there is none.
                 return wrong(lua, "the pattern takes too many steps").map(MultiValue::from_vec);
             }
             Err(Wrong::Lua(error)) => {
-                // What was done before the memory ended is paid for too: the script may try again.
+                // Work before the memory ended is charged too: the script may retry.
                 self.charge(taken / STEPS_PER_INSTRUCTION);
                 return Err(error);
             }
@@ -174,7 +177,7 @@ impl Payer {
         Ok(MultiValue::from_vec(values))
     }
 
-    /// Sorts the first `count` values of a table if all are numbers; whether they are.
+    /// Sorts the first `count` values of a table if all are numbers; returns whether they are.
     fn sort(&self, table: &Table, count: usize) -> mlua::Result<bool> {
         if !matches!(table.raw_get(1)?, Value::Number(_) | Value::Integer(_)) {
             return Ok(false);
@@ -205,10 +208,10 @@ fn wrong(lua: &Lua, what: &str) -> mlua::Result<Vec<Value>> {
     Ok(vec![Value::Boolean(false), Value::String(lua.create_string(what)?)])
 }
 
-/// Where Lua's `init` is in a text of so many bytes, from 0: below 0 it counts from the end.
+/// Converts Lua's `init` for a text of `bytes` bytes to a position from 0: negative values count from the end.
 fn place(init: f64, bytes: usize) -> usize {
     let from = if init < 0.0 { bytes as f64 + init.trunc() } else { init.trunc() - 1.0 };
-    // What is beyond either end, or no number, is there.
+    // Clamps values beyond either end, and NaN.
     (from.max(0.0) as usize).min(bytes)
 }
 
@@ -216,12 +219,12 @@ fn number(place: usize) -> Value {
     Value::Number(place as f64)
 }
 
-/// As Lua counts: the first byte's place, from 1, and the last one's.
+/// Returns the range as Lua counts: first byte, from 1, and last byte.
 fn ends(found: Match) -> [Value; 2] {
     [number(found.start + 1), number(found.end)]
 }
 
-/// A match's captures, or all of it where the pattern has none.
+/// Returns a match's captures, or all of it if the pattern has none.
 fn captures(
     lua: &Lua,
     mut values: Vec<Value>,
@@ -254,7 +257,7 @@ fn add_captures(
     Ok(())
 }
 
-/// Replaces up to `most` matches; the text, and how many there were. With more than `room` bytes there is no memory for it.
+/// Replaces up to `most` matches; returns the text, and their number. More than `room` bytes is a lack of memory.
 fn substitute(
     matcher: &mut Matcher<'_>,
     is_anchored: bool,
@@ -279,12 +282,12 @@ fn substitute(
     Ok((text.bytes, count))
 }
 
-/// What stands in a match's place: `%1` is a capture, `%0` the match, and `%` before any other byte is that byte.
+/// Appends the replacement of a match: `%1` is a capture, `%0` the match, and `%` before any other byte is that byte.
 fn replace(text: &mut Text, matcher: &mut Matcher<'_>, subject: &[u8], with: &[u8], found: Match) -> Result<(), Wrong> {
     let mut left = with;
     while let Some(escape) = memchr::memchr(b'%', left) {
         text.add(matcher, &left[..escape])?;
-        // Behind the end there is a zero byte in C, which LuaJIT takes for what is escaped.
+        // After the end there is a zero byte in C, which LuaJIT takes as the escaped byte.
         let escaped = left.get(escape + 1).copied().unwrap_or(0);
         match escaped {
             b'0' => text.add(matcher, &subject[found.start..found.end])?,
@@ -299,7 +302,7 @@ fn replace(text: &mut Text, matcher: &mut Matcher<'_>, subject: &[u8], with: &[u
     text.add(matcher, left)
 }
 
-/// A text that grows, up to its room.
+/// A text that grows up to a limit.
 struct Text {
     bytes: Vec<u8>,
     room: usize,

@@ -1,4 +1,4 @@
-//! The thread that looks at calls, and what it looks with.
+//! The thread that checks calls.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,28 +11,28 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::guard::{Look, Watched};
 
-/// How long it waits between two looks, at least and at most.
+/// Shortest and longest pause between two checks.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// The most that is taken to have passed between two looks. Had this process been stopped, that would be nobody's fault.
+/// The most time counted between two checks: a stop of the whole process is no script's fault.
 const LONGEST_STEP: Duration = Duration::from_secs(1);
 
-/// Looks at it from now on, until it is dropped.
+/// Adds a state to the checks, until it is dropped.
 pub(crate) fn watch(watched: &Arc<Watched>) {
     let mut all = WATCHDOG.all();
     all.watched.push(Arc::downgrade(watched));
     WATCHDOG.more.notify_one();
     if !all.is_awake {
-        // Without the thread, limits are not kept; a script that needs none runs all the same.
+        // Without the thread, limits have no effect; a script that needs none runs all the same.
         all.is_awake = thread::Builder::new().name("watchdog".into()).spawn(keep_looking).is_ok();
     }
 }
 
-/// What this process may use before its states are asked how much is theirs, bytes: half of what there is.
+/// Returns the memory of this process, bytes, beyond which its states check their shares: half of the machine's.
 pub(crate) fn memory() -> u64 {
     let machine = rustix::system::sysinfo();
     let machine = machine.totalram as u64 * u64::from(machine.mem_unit);
-    // In a container this is its own limit; elsewhere it is not there.
+    // In a container this is its own limit; elsewhere the file does not exist.
     let container = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
     machine.min(container.unwrap_or(u64::MAX)) / 2
 }
@@ -79,7 +79,7 @@ fn keep_looking() {
     }
 }
 
-/// What this process has in memory, bytes: the second number of `/proc/self/statm`, in pages.
+/// Returns the memory use of this process, bytes: the second number of `/proc/self/statm`, in pages.
 fn memory_used(statm: &File) -> io::Result<u64> {
     let mut text = [0; 128];
     let length = statm.read_at(&mut text, 0)?;

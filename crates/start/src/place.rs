@@ -1,4 +1,4 @@
-//! Where to listen, as `--port` and `--path` of `start_server` write it.
+//! Listening addresses in the form of `start_server`'s `--port` and `--path`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::RawFd;
@@ -6,14 +6,14 @@ use std::os::fd::RawFd;
 use oroshi_net::UnixAddress;
 use oroshi_net::address::UnixAddressError;
 
-/// A socket that is asked for.
+/// A configured socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// How SERVER_STARTER_PORT names it: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `/run/app.sock`, `@name`.
+    /// Its name in SERVER_STARTER_PORT: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `/run/app.sock`, `@name`.
     pub name: String,
-    /// What it is.
+    /// Its kind and address.
     pub kind: Kind,
-    /// The descriptor that it shall have in the command, if that is asked for.
+    /// Its descriptor in the command, if configured.
     pub descriptor: Option<RawFd>,
 }
 
@@ -31,20 +31,20 @@ pub enum Kind {
 /// The part before the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// None was given: every IPv4 address of this machine, as with `start_server`.
+    /// None: every IPv4 address of this machine, as in `start_server`.
     Any,
-    /// An IPv6 address; such a socket takes IPv6 alone.
+    /// An IPv6 address; the socket accepts only IPv6.
     V6(Ipv6Addr),
-    /// An IPv4 address, or a name that is looked up when the socket is made.
+    /// An IPv4 address, or a name that is resolved when the socket is made.
     Named(String),
 }
 
 impl Place {
-    /// Reads what `--port` takes: `8080`, `127.0.0.1:8080`, `name:8080`, `[::1]:8080`, with a `u` in front of the port for
-    /// UDP (`u5353`), and perhaps the descriptor behind (`8080=5`). Port 0 is a free one.
+    /// Parses the value of `--port`: `8080`, `127.0.0.1:8080`, `name:8080`, `[::1]:8080`, with `u` before the port
+    /// for UDP (`u5353`), and an optional descriptor (`8080=5`). Port 0 is a free one.
     ///
     /// # Errors
-    /// What was expected, in words.
+    /// A message with the expected form.
     pub fn port(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
@@ -87,7 +87,7 @@ impl Place {
         Ok(Place { name, kind, descriptor })
     }
 
-    /// Reads what `--path` takes: a path, or `@` and a name in the abstract namespace.
+    /// Parses the value of `--path`: a path, or `@` and a name in the abstract namespace.
     ///
     /// # Errors
     /// When it cannot name a unix socket.
@@ -97,10 +97,10 @@ impl Place {
 }
 
 impl Host {
-    /// The address to bind. A name has its first IPv4 address, or its first address where it has none.
+    /// Returns the address to bind: for a name, its first IPv4 address, or its first address if it has none.
     ///
     /// # Errors
-    /// When the name has no address: what the resolver said.
+    /// The resolver's error.
     pub(crate) fn resolve(&self, port: u16) -> std::io::Result<SocketAddr> {
         match self {
             Host::Any => Ok((Ipv4Addr::UNSPECIFIED, port).into()),
@@ -122,8 +122,8 @@ fn descriptor(text: &str) -> Option<RawFd> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// The descriptor of each place: the one that is asked for, or else the lowest free one from 3 on, where systemd's
-/// protocol has them.
+/// Assigns a descriptor to each socket: the configured one, or the lowest free one from 3 on, where systemd's
+/// protocol expects them.
 pub(crate) fn descriptors(places: &[Place]) -> Vec<RawFd> {
     let pinned = |number: RawFd| places.iter().any(|place| place.descriptor == Some(number));
     let mut free = (3..).filter(|number| !pinned(*number));

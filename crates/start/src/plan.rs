@@ -1,4 +1,4 @@
-//! What to do: a [`Draft`] as somebody wrote it becomes a [`Plan`] in which everything has been decided.
+//! Validates the configuration: a [`Draft`] becomes a [`Plan`].
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -15,47 +15,48 @@ use crate::output::LogTo;
 use crate::place::{Kind, Place};
 use crate::sockets::Listening;
 
-/// A superdaemon as the user described it: typed, not yet checked for sense. `Default` is `start_server`'s, without a command.
+/// A superdaemon as the user configured it, unchecked. `Default` has `start_server`'s defaults, without a command.
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// The command and its arguments.
     pub command: Vec<OsString>,
-    /// This program, and the words that make a new process of it a [`Child`](crate::Child).
+    /// This program, and the arguments that make it a [`Child`](crate::Child).
     pub helper: Vec<OsString>,
-    /// This program, and the words that make a new process of it a [`guard`](crate::guard()).
+    /// This program, and the arguments that make it a [`guard`](crate::guard()).
     pub guard: Vec<OsString>,
     /// The sockets, ports first.
     pub places: Vec<Place>,
-    /// How they listen.
+    /// Options of the sockets.
     pub listening: Listening,
-    /// The folder that the command runs in.
+    /// The folder to run the command in.
     pub folder: Option<PathBuf>,
-    /// How long a generation must live to be ready, when nothing else says so; also the least time from a failed start to the next.
+    /// How long a generation must live to be ready without another condition; also the minimum time from a failed
+    /// start to the next.
     pub interval: Duration,
-    /// When a generation is ready; `None`: when it has lived for the interval, and a restart that failed is tried again
-    /// until it succeeds.
+    /// The condition for readiness. `None`: alive after the interval, with failed restarts retried until one
+    /// succeeds.
     pub ready: Option<Ready>,
-    /// How long it may take to become ready, when it is asked or told.
+    /// Time to become ready, for the conditions other than the interval.
     pub ready_timeout: Duration,
-    /// What older generations are sent when a newer one is ready.
+    /// The signal to older generations when a newer one is ready.
     pub signal_on_hup: Signal,
-    /// What all are sent at the end.
+    /// The signal to all generations at the end.
     pub signal_on_term: Signal,
-    /// How long a generation may take to end before it is killed; `None`: as long as it likes.
+    /// Time for a generation to end before it is killed; `None`: unlimited.
     pub stop_timeout: Option<Duration>,
     /// The file for the superdaemon's process number.
     pub pid_file: Option<PathBuf>,
     /// The file for the generations.
     pub status_file: Option<PathBuf>,
-    /// Where standard output and error go.
+    /// The destination of standard output and error.
     pub log: Option<LogTo>,
-    /// The socket for questions and orders.
+    /// The control socket.
     pub control: Option<ControlAt>,
-    /// Options that the command sees as variables (see [`environment`](crate::environment)).
+    /// Options that the command gets as variables (see [`environment`](crate::environment)).
     pub variables: Vec<(&'static str, OsString)>,
     /// Whether it runs in the background.
     pub daemonize: bool,
-    /// Whether the command ends when the superdaemon dies, however that comes about.
+    /// Whether the command ends when the superdaemon dies, for any reason.
     pub die_together: bool,
 }
 
@@ -85,39 +86,40 @@ impl Default for Draft {
     }
 }
 
-/// A place for the control socket.
+/// The location of the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlAt {
     /// Its path.
     pub path: PathBuf,
-    /// Whether somebody asked for it there. Otherwise, where it cannot be made, it is done without.
+    /// Whether the user configured it. Otherwise the superdaemon works without it if it cannot be made.
     pub asked_for: bool,
 }
 
-/// How a generation shows that it is ready. A restart whose generation does not become so has failed, and the older one stays.
+/// The condition for a generation's readiness. If a new generation does not meet it, the restart has failed, and the
+/// older one stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// It is still there after the interval.
+    /// It is still alive after the interval.
     Alive,
-    /// It says `READY=1` to the socket in NOTIFY_SOCKET (sd_notify(3)).
+    /// It sends `READY=1` to the socket in NOTIFY_SOCKET (sd_notify(3)).
     Notify,
-    /// A process of it answers a GET of this with 200 to 399.
+    /// One of its processes answers a GET of this URL with 200 to 399.
     Answers(Box<Endpoint>),
 }
 
-/// What is to be done, decided and without contradictions.
+/// A validated configuration.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) draft: Draft,
     pub(crate) control: Option<UnixAddress>,
-    /// Why there is no control socket where nobody asked for one.
+    /// The reason why there is no control socket if the user did not configure one.
     pub(crate) without_control: Option<String>,
 }
 
-/// What is wrong with a draft.
+/// A mistake in a draft.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// Name the command behind `--`.
+    /// Name the command after `--`.
     #[error("there is no command to run: expected it behind the options, as in -- ./server")]
     NoCommand,
     /// Give each socket a number of its own.
@@ -125,15 +127,15 @@ pub enum PlanError {
     Descriptor {
         /// The number.
         descriptor: RawFd,
-        /// Who has it first.
+        /// The first socket with it.
         first: String,
-        /// Who has it next.
+        /// The other socket with it.
         second: String,
     },
     /// Leave out one of the two.
     #[error("{name} is given twice: expected each place once")]
     Twice {
-        /// The place.
+        /// The name of the socket.
         name: String,
     },
     /// Choose another path: a semicolon ends a name in SERVER_STARTER_PORT.
@@ -142,7 +144,7 @@ pub enum PlanError {
         /// The path.
         name: String,
     },
-    /// Say where the log shall go: there is no terminal in the background.
+    /// Configure a log: there is no terminal in the background.
     #[error("to run in the background takes a log file")]
     NoLog,
     /// Use `http://` or `unix:`.
@@ -151,7 +153,7 @@ pub enum PlanError {
         /// The URL.
         url: String,
     },
-    /// Choose a shorter path for it.
+    /// Choose a shorter path.
     #[error("the control socket cannot be at {}", .path.display())]
     Control {
         /// The path.
@@ -162,10 +164,10 @@ pub enum PlanError {
 }
 
 impl Draft {
-    /// Checks it.
+    /// Validates the draft.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All mistakes in it.
     pub fn plan(self) -> Result<Plan, Vec<PlanError>> {
         let mut problems = Vec::new();
         if self.command.is_empty() {
@@ -180,7 +182,7 @@ impl Draft {
                 let (first, second) = (first.to_owned(), place.name.clone());
                 problems.push(PlanError::Descriptor { descriptor, first, second });
             }
-            // Port 0 is another one each time.
+            // Port 0 is a different one each time.
             let is_free = matches!(place.kind, Kind::Tcp(_, 0) | Kind::Udp(_, 0));
             if !is_free && seen.contains(&&place.kind) {
                 problems.push(PlanError::Twice { name: place.name.clone() });

@@ -1,4 +1,4 @@
-//! The sockets themselves: made once, and held for as long as the superdaemon lives.
+//! The sockets: made once, held until the superdaemon ends.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,31 +15,31 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::place::{Kind, Place, descriptors};
 
-/// How the sockets listen.
+/// Options of the sockets.
 #[derive(Clone, Debug)]
 pub struct Listening {
-    /// How many connections may wait to be accepted. The kernel takes no more than net.core.somaxconn.
+    /// The most connections that wait for accept. The kernel caps it at net.core.somaxconn.
     pub backlog: u32,
-    /// The mode of unix sockets' files: whoever may write may connect.
+    /// The mode of unix sockets' files: write permission allows connecting.
     pub path_mode: u32,
-    /// The user and group of unix sockets' files; `None` leaves either as it is.
+    /// The user and group of unix sockets' files; `None` leaves either unchanged.
     pub path_owner: (Option<u32>, Option<u32>),
 }
 
 impl Default for Listening {
-    /// As `start_server` does it: SOMAXCONN, and a socket that everybody may connect to.
+    /// As in `start_server`: SOMAXCONN, and a socket open to all users.
     fn default() -> Self {
         Self { backlog: 4096, path_mode: 0o777, path_owner: (None, None) }
     }
 }
 
-/// A socket, its name, and where the command finds it.
+/// A socket with its name and its descriptor in the command.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) place: Place,
     pub(crate) descriptor: RawFd,
     held: Held,
-    /// What systemd calls it, for LISTEN_FDNAMES; `None` for a socket of our own.
+    /// systemd's name for it, for LISTEN_FDNAMES; `None` for our own sockets.
     label: Option<String>,
 }
 
@@ -50,19 +50,19 @@ enum Held {
     Udp(OwnedFd, SocketAddr),
 }
 
-/// Where to listen, when the name has become an address.
+/// A resolved listening address.
 enum To<'a> {
     Tcp(SocketAddr),
     Unix(&'a UnixAddress),
 }
 
-/// Why a socket could not be made.
+/// The reason why a socket could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The cause says why, and what to do.
+    /// See the cause.
     #[error("cannot listen on {name}")]
     Listen {
-        /// The place, as it is named.
+        /// The name of the socket.
         name: String,
         /// What is wrong.
         source: ListenError,
@@ -70,15 +70,15 @@ pub enum SocketError {
     /// Check the spelling, or give an IP address.
     #[error("the host of {name} has no address")]
     Resolve {
-        /// The place, as it is named.
+        /// The name of the socket.
         name: String,
         /// What the resolver said.
         source: io::Error,
     },
-    /// Another process has the port, or this user may not have it.
+    /// Another process has the port, or this user lacks permission.
     #[error("cannot bind the UDP port {name}")]
     Udp {
-        /// The place, as it is named.
+        /// The name of the socket.
         name: String,
         /// What the kernel said.
         source: io::Error,
@@ -86,27 +86,28 @@ pub enum SocketError {
     /// Ask for a lower number, or raise the limit (`ulimit -n`).
     #[error("{name} cannot be descriptor {descriptor}: this process may have numbers below {limit} (ulimit -n)")]
     Descriptor {
-        /// The place, as it is named.
+        /// The name of the socket.
         name: String,
-        /// The number asked for.
+        /// The configured number.
         descriptor: RawFd,
-        /// The first number that is too high.
+        /// The first number beyond the limit.
         limit: u64,
     },
-    /// What systemd hands down is no listening stream socket, or its variables are odd: correct the unit.
+    /// systemd passed on something other than a listening stream socket, or its variables are invalid: correct the
+    /// unit.
     #[error("cannot take over the sockets of systemd")]
     Inherited(#[source] InheritError),
-    /// The kernel refused what it refuses nobody.
+    /// An unexpected error of the kernel.
     #[error("cannot prepare the socket of {name}")]
     Prepare {
-        /// The place, as it is named.
+        /// The name of the socket.
         name: String,
         /// What the kernel said.
         source: io::Error,
     },
 }
 
-/// Has all of them: those that systemd hands down first, so that they keep their numbers; then ours, ports first, as `start_server` does.
+/// Makes all sockets: systemd's first, so that they keep their numbers; then ours, ports first, as in `start_server`.
 pub(crate) fn hold_all(
     inherited: Vec<Inherited>,
     places: &[Place],
@@ -131,7 +132,7 @@ pub(crate) fn hold_all(
     Ok(sockets)
 }
 
-/// An inherited socket's place, named as Server::Starter would: by its address.
+/// Describes an inherited socket, named by its address as in Server::Starter.
 fn place_of(address: &Peer) -> Option<Place> {
     match address {
         Peer::Tcp(address) => Place::port(&address.to_string()).ok(),
@@ -139,13 +140,13 @@ fn place_of(address: &Peer) -> Option<Place> {
     }
 }
 
-/// Programs that wait in accept(2) expect it to wait. Those that do not change it for themselves and, as it belongs to the socket, for all;
-/// so this is done once and not for each generation.
+/// Makes accept(2) block, as many programs expect. Other programs change it for themselves and, because it belongs to
+/// the socket, for all; so this happens once and not per generation.
 fn let_accept_wait(listener: &BoundListener, name: &str) -> Result<(), SocketError> {
     ioctl_fionbio(listener, false).map_err(|errno| SocketError::Prepare { name: name.to_owned(), source: errno.into() })
 }
 
-/// Whether each can have the number that it is to have.
+/// Checks that each socket can have its number.
 fn check_numbers(places: &[Place]) -> Result<(), SocketError> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     for (place, descriptor) in places.iter().zip(descriptors(places)) {
@@ -167,7 +168,7 @@ impl Socket {
                 backlog: listening.backlog,
                 unix_mode: Some(listening.path_mode),
                 unix_owner: listening.path_owner,
-                // What accepted connections are like is the command's own matter.
+                // The command sets the options of accepted connections.
                 nodelay: false,
                 v6_only: true,
                 ..ListenOptions::default()
@@ -193,7 +194,8 @@ impl Socket {
         Ok(Socket { place, descriptor, held, label: None })
     }
 
-    /// Where it listens, with the port that port 0 has become: `127.0.0.1:8080`, `unix:/run/app.sock`, `udp 0.0.0.0:53`.
+    /// The listening address, with the actual port for port 0: `127.0.0.1:8080`, `unix:/run/app.sock`, `udp
+    /// 0.0.0.0:53`.
     pub(crate) fn address(&self) -> String {
         match &self.held {
             Held::Listener(bound) => bound.address().to_string(),
@@ -223,8 +225,7 @@ fn udp(address: SocketAddr) -> rustix::io::Result<(OwnedFd, SocketAddr)> {
     Ok((socket, SocketAddr::try_from(bound).unwrap_or(address)))
 }
 
-/// The sockets while they may pass through an exec; closed on exec again when it is dropped. Nothing else may be started
-/// meanwhile.
+/// Sockets that survive an exec; dropping this makes them close-on-exec again. Nothing else may be started meanwhile.
 pub(crate) struct Opened<'a>(&'a [Socket]);
 
 impl<'a> Opened<'a> {
@@ -240,19 +241,19 @@ impl<'a> Opened<'a> {
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
         for socket in self.0 {
-            // It worked the other way round.
+            // The opposite change succeeded before.
             let _ = fcntl_setfd(socket, FdFlags::CLOEXEC);
         }
     }
 }
 
-/// Where each of them is, and where the command finds it.
+/// Returns the present and future number of each socket.
 pub(crate) fn moves(sockets: &[Socket]) -> Vec<Move> {
     sockets.iter().map(|socket| Move { from: socket.as_fd().as_raw_fd(), to: socket.descriptor }).collect()
 }
 
-/// What tells a command about its sockets: Server::Starter's variable, and systemd's where the descriptors are as its
-/// protocol wants them, from 3 on without a gap. `None`: to be removed.
+/// Returns the variables that name a command's sockets: Server::Starter's, and systemd's if the descriptors are
+/// contiguous from 3, as its protocol requires. `None`: to be removed.
 pub(crate) fn variables(sockets: &[Socket]) -> Vec<(&'static str, Option<OsString>)> {
     let named = sockets.iter().map(|socket| format!("{}={}", socket.place.name, socket.descriptor));
     let mut in_order: Vec<&Socket> = sockets.iter().collect();
@@ -265,12 +266,12 @@ pub(crate) fn variables(sockets: &[Socket]) -> Vec<(&'static str, Option<OsStrin
         ("SERVER_STARTER_PORT", Some(named.collect::<Vec<_>>().join(";").into())),
         ("LISTEN_FDS", systemd.then(|| sockets.len().to_string().into())),
         ("LISTEN_FDNAMES", systemd.then(|| names.join(":").into())),
-        // The process itself says this when it knows its number.
+        // The process sets this itself when it knows its number.
         ("LISTEN_PID", None),
     ]
 }
 
-/// A name that sd_listen_fds_with_names(3) allows: up to 255 ASCII characters, without controls and colons.
+/// Makes a name valid for sd_listen_fds_with_names(3): up to 255 ASCII characters, without controls and colons.
 fn descriptor_name(name: &str) -> String {
     let allowed = |c: char| if c.is_ascii_graphic() && c != ':' { c } else { '_' };
     name.chars().take(255).map(allowed).collect()

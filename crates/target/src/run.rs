@@ -1,4 +1,4 @@
-//! Binding and serving.
+//! Binds and serves.
 
 use std::future::poll_fn;
 use std::io;
@@ -17,27 +17,27 @@ use oroshi_server::{Counts, Door, Server};
 use crate::plan::{Place, Plan};
 use crate::responder::{Responder, Shared};
 
-/// Why the target did not do its work.
+/// The reason why the target failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// The address cannot be listened on; the cause says why.
+    /// The address cannot be listened on; see the cause.
     #[error("--listen {endpoint}: cannot listen")]
     Listen {
-        /// As it was given.
+        /// The address as typed.
         endpoint: String,
         /// What is wrong.
         source: ListenError,
     },
-    /// The certificate or the key cannot be used; the cause names the file.
+    /// The certificate or the key is unusable; the cause names the file.
     #[error("--cert, --key: cannot use them for https")]
     Tls(#[source] TlsConfigError),
     /// The threads could not be started, or one of them panicked.
     #[error("cannot run the threads that serve")]
     Cores(#[source] CoresError),
-    /// The system refused what a server needs: a descriptor, a thread.
+    /// The system refused a descriptor or a thread.
     #[error("{what}")]
     System {
-        /// What could not be done.
+        /// The failed operation.
         what: &'static str,
         /// What the system said.
         source: io::Error,
@@ -55,7 +55,7 @@ impl TargetError {
     }
 }
 
-/// A target that listens and does not answer yet.
+/// A listening target that does not answer yet.
 #[derive(Debug)]
 pub struct Target {
     plan: Arc<Plan>,
@@ -65,14 +65,15 @@ pub struct Target {
 }
 
 impl Target {
-    /// Listens at the plan's addresses and on inherited sockets. An inherited TCP socket speaks TLS if the plan has a certificate.
+    /// Listens at the plan's addresses and on inherited sockets. Inherited TCP sockets use TLS if the plan has a
+    /// certificate.
     ///
     /// # Errors
     /// [`TargetError`]; then nothing listens.
     pub fn bind(plan: Plan, inherited: Vec<Inherited>) -> Result<Self, TargetError> {
         let tls = plan.tls.as_ref().map(|files| ServerTls::from_files(&files.cert, &files.key, &Default::default()));
         let tls = tls.transpose().map_err(TargetError::Tls)?;
-        // As far as the limit can be raised; where it is too low for the load, connections wait in the backlog.
+        // As far as the limit allows; if it is too low for the load, connections wait in the backlog.
         let _ = [200_000, 50_000, 12_000].into_iter().find(|&count| ensure_descriptors(count).is_ok());
         let mut doors: Vec<Vec<(BoundListener, Option<ServerTls>)>> = (0..plan.threads).map(|_| Vec::new()).collect();
         let mut addresses = Vec::new();
@@ -96,13 +97,13 @@ impl Target {
         Ok(Self { plan: Arc::new(plan), doors, addresses })
     }
 
-    /// Returns where it listens: `http://127.0.0.1:8080/`, `unix:/run/app.sock`.
+    /// Returns the listening addresses: `http://127.0.0.1:8080/`, `unix:/run/app.sock`.
     #[must_use]
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
 
-    /// Answers until the first shutdown, and then what is under way; the second shutdown ends it at once.
+    /// Serves until the first shutdown, then finishes requests in progress; a second shutdown ends it at once.
     ///
     /// # Errors
     /// [`TargetError::Cores`] and [`TargetError::System`].
@@ -112,7 +113,7 @@ impl Target {
         options.cpus = plan.cpus.clone();
         options.stop = Some(shutdown.clone());
         let (shutdown, shared) = (shutdown.clone(), Arc::new(Shared::default()));
-        // Taken out by the threads: a listener that stayed here would keep its socket open during the shutdown.
+        // The threads take them out: a listener left here would keep its socket open during the shutdown.
         let doors = Mutex::new(doors);
         let counts = Cores::run(&options, move |_| {
             let mine = doors.lock().map(|mut doors| doors.pop()).ok().flatten().unwrap_or_default();

@@ -18,7 +18,7 @@ pub struct Date {
 }
 
 impl Date {
-    /// Returns the date `unix_s` seconds after 1970 began; years beyond 9999 become its last second.
+    /// Returns the date `unix_s` seconds after 1970 began; times after the year 9999 become its last second.
     #[must_use]
     pub fn at(unix_s: u64) -> Self {
         const END_OF_9999: u64 = 253_402_300_799;
@@ -40,8 +40,7 @@ impl Date {
 /// The length of an HTTP date, in bytes.
 pub const HTTP_DATE_BYTES: usize = 29;
 
-/// Formats `unix_s` seconds after 1970 began as an HTTP date (RFC 9110 section 5.6.7): `Sun, 06 Nov 1994 08:49:37
-/// GMT`.
+/// Formats a Unix time in seconds as HTTP does (RFC 9110 section 5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`.
 #[must_use]
 pub fn http_date(unix_s: u64) -> [u8; HTTP_DATE_BYTES] {
     const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed"; // 1 January 1970 was a Thursday

@@ -1,7 +1,8 @@
-//! What the states of a script share, each on its own thread: whose turn it is, what they ask of each other, and that it is over.
+//! Coordination of a script's states, each on its own thread: turns, requests between states, and the end.
 //!
-//! Each core has a seat. The main state and the cores that are set up ask through it for values; a core that waits, for its turn
-//! or for anything else, waits at its seat and answers. So nobody waits for somebody who does not listen.
+//! Each load thread has a mailbox. The main state and the threads in set-up ask it for values. A thread that waits
+//! for anything, for example its turn, waits at its mailbox and answers. So no thread waits for one that does not
+//! listen.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +14,10 @@ use oroshi_bench::ScriptError;
 use oroshi_net::Peer;
 use oroshi_script::{Data, Handle};
 
-/// How often somebody who waits for an answer looks whether there can still be one.
+/// Interval at which a waiting thread checks whether an answer is still possible.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// All of them.
+/// All load threads of a script.
 #[derive(Debug)]
 pub(crate) struct Crew {
     file: String,
@@ -24,11 +25,11 @@ pub(crate) struct Crew {
     common: Mutex<Common>,
 }
 
-/// One core's place.
+/// The messages and the settings of one thread.
 #[derive(Debug)]
 struct Seat {
     ask: Sender<Ask>,
-    /// Until the core takes it.
+    /// None after the thread has taken it.
     asked: Mutex<Option<Receiver<Ask>>>,
     /// `thread.addr`.
     peer: Mutex<Choice>,
@@ -36,42 +37,42 @@ struct Seat {
     stopped: AtomicBool,
 }
 
-/// Where a core connects.
+/// The address that a thread connects to.
 #[derive(Debug, Default)]
 struct Choice {
     peer: Option<Peer>,
-    /// It does so already.
+    /// Whether the thread has begun.
     made: bool,
 }
 
 #[derive(Debug, Default)]
 struct Common {
-    /// Nothing is called any more, or nothing needs to be.
+    /// The reason why no more calls are made.
     over: Option<ScriptError>,
     interrupted: bool,
-    /// All states that there are.
+    /// Handles of all states.
     handles: Vec<Handle>,
 }
 
-/// What a core is asked, or told.
+/// A message to a load thread.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// It is this core's turn to be set up.
+    /// It is this thread's turn to set up.
     Turn,
-    /// What the main state was asked is done.
+    /// The main state has finished the requested task.
     Done(Result<(), ScriptError>),
-    /// All cores are set up.
+    /// All threads are set up.
     Go,
-    /// The value of a global, for `thread:get`.
+    /// Get a global, for `thread:get`.
     Get(Vec<u8>, Sender<Result<Data, String>>),
     /// Set a global, for `thread:set`.
     Set(Vec<u8>, Data, Sender<Result<Data, String>>),
-    /// There is nothing to wait for any more.
+    /// Stop waiting.
     End,
 }
 
 impl Crew {
-    /// A crew of `cores`, of which the first has its turn.
+    /// Makes the mailboxes for `cores` threads; the first thread has its turn.
     pub(crate) fn new(file: &Path, cores: usize) -> Self {
         let seats: Vec<Seat> = (0..cores).map(|_| Seat::new()).collect();
         let crew = Self { file: file.display().to_string(), seats, common: Mutex::default() };
@@ -84,24 +85,24 @@ impl Crew {
         &self.file
     }
 
-    /// An error without a line.
+    /// Makes an error without a line.
     pub(crate) fn error(&self, what: impl Into<String>) -> ScriptError {
         ScriptError { place: self.file.clone(), what: what.into() }
     }
 
-    /// The receiving end of a core's seat; `None` if the core has taken it before, or there is no such core.
+    /// Takes the receiving end of a thread's mailbox; `None` if it was taken before, or there is no such thread.
     pub(crate) fn sit_down(&self, core: usize) -> Option<Receiver<Ask>> {
         locked(&self.seats.get(core)?.asked).take()
     }
 
-    /// Tells a core something; in vain if it is gone.
+    /// Sends a message to a thread; no effect if the thread has ended.
     pub(crate) fn tell(&self, core: usize, what: Ask) {
         if let Some(seat) = self.seats.get(core) {
             let _ = seat.ask.send(what);
         }
     }
 
-    /// A core is set up: the next one has its turn. Was it the last one, all may go.
+    /// Passes the turn on after a thread is set up: to the next thread, or starts all after the last.
     pub(crate) fn pass_on(&self, core: usize) {
         if core + 1 < self.seats.len() {
             return self.tell(core + 1, Ask::Turn);
@@ -109,7 +110,7 @@ impl Crew {
         (0..self.seats.len()).for_each(|core| self.tell(core, Ask::Go));
     }
 
-    /// A value from a core's state. The core may be at work: it answers when it next waits.
+    /// Asks for a value from a thread's state. A busy thread answers when it next waits.
     pub(crate) fn ask(
         &self,
         core: usize,
@@ -128,12 +129,12 @@ impl Crew {
         }
     }
 
-    /// Where a core is to connect, as far as that is known.
+    /// Returns the address for a thread, if known.
     pub(crate) fn peer(&self, core: usize) -> Option<Peer> {
         locked(&self.seats[core].peer).peer.clone()
     }
 
-    /// Says where a core is to connect.
+    /// Sets the address for a thread.
     pub(crate) fn choose(&self, core: usize, peer: Peer) -> Result<(), String> {
         let mut choice = locked(&self.seats[core].peer);
         if choice.made {
@@ -143,7 +144,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Where a core connects from now on.
+    /// Returns the thread's final address.
     pub(crate) fn chosen(&self, core: usize) -> Option<Peer> {
         let mut choice = locked(&self.seats[core].peer);
         choice.made = true;
@@ -159,7 +160,7 @@ impl Crew {
         self.seats[core].stopped.store(true, Ordering::Relaxed);
     }
 
-    /// A state begins to be called.
+    /// Registers a state before its first call.
     pub(crate) fn register(&self, handle: Handle) {
         let mut common = self.common();
         if common.interrupted {
@@ -168,14 +169,14 @@ impl Crew {
         common.handles.push(handle);
     }
 
-    /// The script has failed before the run: whoever waits for a core to be set up need not. Gives back the first error.
+    /// Records an error before the run, so that no thread waits for set-up. Returns the first error.
     pub(crate) fn fail(&self, error: ScriptError) -> ScriptError {
         let first = self.common().over.get_or_insert(error).clone();
         self.end();
         first
     }
 
-    /// Why there is nothing to wait for.
+    /// Returns the reason for the end.
     pub(crate) fn over(&self) -> ScriptError {
         self.common().over.clone().unwrap_or_else(|| self.error("the run has ended"))
     }
@@ -190,12 +191,12 @@ impl Crew {
         self.end();
     }
 
-    /// Everybody who waits at a seat, or comes to wait there, leaves.
+    /// Ends all present and later waits.
     pub(crate) fn end(&self) {
         (0..self.seats.len()).for_each(|core| self.tell(core, Ask::End));
     }
 
-    /// A call that cannot be ended.
+    /// Returns a call that cannot be ended.
     pub(crate) fn stuck(&self) -> Option<ScriptError> {
         self.common().handles.iter().find_map(Handle::stuck).map(crate::told)
     }

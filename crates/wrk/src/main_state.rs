@@ -1,4 +1,4 @@
-//! The main state: the one in which `setup` and `done` run. It lives on a thread of its own, named `script`.
+//! The main state, which runs `setup` and `done`, on its own thread named `script`.
 
 use std::io;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use crate::state::{Source, State};
 use crate::stats::Stats;
 use crate::summary::{Errors, Summary};
 
-/// How often somebody who waits for the main state looks whether it can still answer.
+/// Interval at which a waiting thread checks whether the main state can still answer.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What the main state is to do.
+/// A task for the main state.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// Find the addresses, for the core that has its turn first.
+    /// Find the addresses, for the first thread to set up.
     Resolve(usize),
-    /// `setup` of a core's thread.
+    /// Call `setup` for a load thread.
     Setup(usize),
-    /// Write out what was printed.
+    /// Flush the output.
     Flush(Sender<()>),
-    /// Say whether there is a `done`.
+    /// Report whether there is a `done`.
     HasDone(Sender<bool>),
-    /// `done`.
+    /// Call `done`.
     Done(Box<Summary>, Sender<Result<(), ScriptError>>),
 }
 
-/// Reaches the main state.
+/// Controls the main state.
 #[derive(Debug)]
 pub(crate) struct Main {
     source: Arc<Source>,
@@ -41,7 +41,7 @@ pub(crate) struct Main {
 }
 
 impl Main {
-    /// Makes it and runs the script in it.
+    /// Starts its thread and runs the script there.
     pub(crate) fn start(source: &Arc<Source>) -> Result<Self, ScriptError> {
         let (tasks, to_do) = channel();
         let (reply, loaded) = channel();
@@ -57,15 +57,15 @@ impl Main {
         Ok(main)
     }
 
-    /// Gives it something to do.
+    /// Sends a task.
     pub(crate) fn give(&self, task: Task) -> Result<(), ScriptError> {
         self.tasks.send(task).map_err(|_| self.source.crew.over())
     }
 
-    /// Writes out what was printed in any state.
+    /// Writes out the output of all states.
     pub(crate) fn flush(&self) {
         let (reply, answer) = channel();
-        // If it is stuck, it is told elsewhere.
+        // If it is stuck, another call reports that.
         let _ = self.give(Task::Flush(reply)).and_then(|()| self.wait(&answer));
     }
 
@@ -102,7 +102,7 @@ impl Main {
     }
 }
 
-/// The thread's life: it ends when nobody can give it anything to do.
+/// Runs the thread until no more tasks can come.
 fn live(source: &Arc<Source>, loaded: &Sender<Result<(), ScriptError>>, tasks: &Receiver<Task>) {
     let state = State::new(source).and_then(|state| state.load().map(|()| state));
     let state = match state {

@@ -1,4 +1,4 @@
-//! One core's part: its state on its own thread, from coming up through each request to leaving.
+//! The script on one load thread: set-up, each request, the end.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::state::{Source, State, kind};
 /// The longest delay: a day, in milliseconds.
 const LONGEST_DELAY_MS: f64 = 86_400_000.0;
 
-/// A core's part of the script.
+/// The script of one load thread.
 pub(crate) struct Part {
     core: usize,
     source: Arc<Source>,
@@ -24,13 +24,13 @@ pub(crate) struct Part {
     state: State,
     terms: Terms,
     calls: Calls,
-    /// What `request` returned before the run.
+    /// The result of `request` before the run.
     first: Option<Vec<u8>>,
-    /// The headers of an answer as one text.
+    /// The headers of a response as one text.
     headers: Vec<u8>,
 }
 
-/// What is called while requests flow.
+/// Functions called during the run.
 #[derive(Debug)]
 struct Calls {
     request: Function,
@@ -39,7 +39,7 @@ struct Calls {
 }
 
 impl Part {
-    /// Brings it up, when its turn comes; returns when all cores are up.
+    /// Sets the script up when its turn comes; returns when all threads are set up.
     pub(crate) fn bring_up(
         source: &Arc<Source>,
         main: &Main,
@@ -74,7 +74,7 @@ impl Part {
         Ok(part)
     }
 
-    /// Appends what the script's `request` returns.
+    /// Appends the result of the script's `request`.
     fn append(&self, bytes: &mut Vec<u8>) -> Result<(), ScriptError> {
         let returned: Value = self.state.call_own("request", &self.calls.request, ())?;
         take(&returned, bytes)
@@ -97,7 +97,7 @@ impl CoreScript for Part {
             place: self.place("delay"),
             what: format!("delay() returned {what}: expected a number of milliseconds, from 0 to {LONGEST_DELAY_MS}"),
         };
-        // As in wrk, a text will do if it is a number.
+        // As in wrk, a string is accepted if it is a number.
         let number = self.state.engine.lua().coerce_number(returned.clone()).ok().flatten();
         match number {
             Some(ms) if (0.0..=LONGEST_DELAY_MS).contains(&ms) => Ok(Duration::from_secs_f64(ms / 1e3)),
@@ -127,7 +127,7 @@ impl CoreScript for Part {
             self.headers.clear();
             for (name, value) in answer.headers() {
                 for piece in [name, value] {
-                    // No line break can be in one: http1 lets none pass.
+                    // http1 accepts no line break within a name or value.
                     self.headers.extend_from_slice(piece);
                     self.headers.push(b'\n');
                 }
@@ -162,7 +162,7 @@ impl fmt::Debug for Part {
     }
 }
 
-/// Answers what is asked of this core until what it waits for has come.
+/// Answers messages to this thread until the awaited one arrives.
 fn listen(source: &Source, asked: &Receiver<Ask>, state: Option<&State>) -> Result<(), ScriptError> {
     for ask in asked {
         match (ask, state) {
@@ -175,14 +175,14 @@ fn listen(source: &Source, asked: &Receiver<Ask>, state: Option<&State>) -> Resu
             (Ask::Set(name, value, reply), Some(state)) => {
                 let _ = reply.send(state.set(&name, value).map(|()| Data::Nil));
             }
-            // The script has no thread object of this core yet.
+            // The script has no object for this thread yet.
             (Ask::Get(..) | Ask::Set(..), None) => {}
         }
     }
     Err(source.crew.over())
 }
 
-/// What `init` is given: the URL, and behind it the arguments that are the script's.
+/// Makes the arguments of `init`: the URL, then the script's own.
 fn arguments(state: &State, source: &Source) -> Result<mlua::Table, ScriptError> {
     let options = &source.options;
     let made = state.engine.lua().create_table().and_then(|args| {
@@ -195,7 +195,7 @@ fn arguments(state: &State, source: &Source) -> Result<mlua::Table, ScriptError>
     made.map_err(|error| state.ours(&error))
 }
 
-/// What the script takes part in, by the functions that it has now.
+/// Determines the script's terms from the functions that it defines.
 fn agree(state: &State, source: &Source) -> Result<(Terms, Calls), ScriptError> {
     let calls = Calls { request: state.own("request")?, response: state.own("response")?, delay: state.own("delay")? };
     let (responds, arguments): (bool, usize) = state.call_own("response", &state.own("responds")?, ())?;
@@ -214,7 +214,7 @@ fn agree(state: &State, source: &Source) -> Result<(Terms, Calls), ScriptError> 
     Ok((terms, calls))
 }
 
-/// Appends what a script returned as its request.
+/// Appends a script's result as its request.
 #[inline]
 fn take(returned: &Value, bytes: &mut Vec<u8>) -> Result<(), String> {
     if let Value::String(request) = returned {

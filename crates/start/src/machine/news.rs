@@ -1,4 +1,4 @@
-//! What is told about the generations, each transition in one line.
+//! Log messages about the generations, one line per transition.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,187 +7,187 @@ use oroshi_net::process::signal_name;
 use oroshi_words::units::{self, length};
 use rustix::process::Signal;
 
-/// A generation, as it is named.
+/// The identity of a generation in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Who {
     /// 1 for the first.
     pub number: u64,
-    /// Its process, if there ever was one.
+    /// Its process, if there was one.
     pub pid: Option<u32>,
 }
 
-/// Why a new generation is started.
+/// The cause of a new generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The signal HUP.
     Hup,
-    /// Through the control socket.
+    /// A request through the control socket.
     Control,
-    /// By time (`--enable-auto-restart`).
+    /// The time (`--enable-auto-restart`).
     Time,
 }
 
-/// Why a generation did not become, or stay, ready.
+/// The reason why a generation did not become, or stay, ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It ended: how, and how long after its start.
+    /// Its process ended.
     Died {
-        /// In words.
+        /// A description of its end.
         how: String,
-        /// After so long.
+        /// Time since its start.
         after: Duration,
     },
-    /// It said nothing for so long.
+    /// It was not ready in time.
     NotReady {
-        /// For how long.
+        /// The timeout.
         timeout: Duration,
-        /// What was last found when it was asked.
+        /// The latest result of probing it.
         found: Option<String>,
     },
-    /// No process could be made: why.
+    /// No process could be made, for this reason.
     NotStarted(String),
 }
 
-/// What follows a failure.
+/// The consequence of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A start, after so long.
+    /// Another start.
     Start {
-        /// From now.
+        /// Delay from now.
         after: Duration,
     },
-    /// One is starting already.
+    /// Another generation is already starting.
     Starting(Who),
-    /// Nothing by itself.
+    /// No automatic action.
     Nothing,
 }
 
-/// What is told.
+/// A log message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// A new generation is asked for, and is being started.
+    /// A new generation is requested, and is being started.
     Asked {
-        /// By whom.
+        /// The cause.
         cause: Cause,
     },
-    /// It is asked for while one is starting: it comes after that.
+    /// The request waits for the generation that is starting.
     Queued {
-        /// By whom.
+        /// The cause.
         cause: Cause,
-        /// The one that is starting.
+        /// The starting generation.
         after: Who,
     },
-    /// It is asked for after the end was.
+    /// The request came after the end was requested.
     TooLate {
-        /// By whom.
+        /// The cause.
         cause: Cause,
     },
-    /// What was asked for meanwhile is done now.
+    /// A waiting request is carried out.
     Again,
-    /// There is a process.
+    /// A generation has a process.
     Started {
-        /// Which.
+        /// The generation.
         who: Who,
     },
-    /// It can do its work.
+    /// A generation is ready.
     Ready {
-        /// Which.
+        /// The generation.
         who: Who,
-        /// So long after its start.
+        /// Time since its start.
         after: Duration,
-        /// Those that serve too, and are told to stop.
+        /// Older serving generations, which are told to stop.
         older: Vec<Who>,
-        /// After so long.
+        /// Delay until then.
         delay: Duration,
-        /// By this signal.
+        /// The signal for them.
         signal: Signal,
     },
-    /// The older ones are told to stop, after the delay.
+    /// The older generations are told to stop, after the delay.
     HandOver {
-        /// Which.
+        /// The generations.
         older: Vec<Who>,
-        /// By this signal.
+        /// The signal.
         signal: Signal,
     },
-    /// It did not become ready.
+    /// A generation did not become ready.
     Failed {
-        /// Which.
+        /// The generation.
         who: Who,
-        /// Why.
+        /// The reason.
         ended: Ended,
-        /// The one that serves on.
+        /// The generation that keeps serving.
         stays: Option<Who>,
-        /// What follows.
+        /// The consequence.
         next: Next,
     },
-    /// A ready one ended before the older ones were told to stop.
+    /// A ready generation ended before the older ones were told to stop.
     Relapse {
-        /// Which.
+        /// The generation.
         who: Who,
-        /// The one that serves on.
+        /// The generation that keeps serving.
         stays: Who,
     },
-    /// The one that served ended without being told to.
+    /// The serving generation ended unexpectedly.
     Died {
-        /// Which.
+        /// The generation.
         who: Who,
-        /// How.
+        /// A description of its end.
         how: String,
-        /// How long it served.
+        /// Time that it served.
         served: Duration,
-        /// What follows.
+        /// The consequence.
         next: Next,
     },
-    /// One that would have ended soon did so by itself.
+    /// A generation that was about to be told to stop ended by itself.
     Gone {
-        /// Which.
+        /// The generation.
         who: Who,
-        /// How.
+        /// A description of its end.
         how: String,
-        /// How old it was.
+        /// Its age.
         after: Duration,
     },
-    /// It ended as it was told to.
+    /// A generation ended as it was told to.
     Stopped {
-        /// Which.
+        /// The generation.
         who: Who,
-        /// How.
+        /// A description of its end.
         how: String,
-        /// By what it was told.
+        /// The signal to it.
         signal: Signal,
-        /// How long it took.
+        /// Time since the signal.
         after: Duration,
     },
-    /// It did not end in time.
+    /// A generation did not end in time.
     Killed {
-        /// Which.
+        /// The generation.
         who: Who,
-        /// By what it was told.
+        /// The signal to it.
         signal: Signal,
-        /// So long ago.
+        /// Time since the signal.
         after: Duration,
     },
-    /// The end is asked for.
+    /// The end is requested.
     Stop {
-        /// By this signal.
+        /// The received signal.
         signal: Signal,
-        /// What the generations are sent.
+        /// The signal to the generations.
         to_send: Signal,
-        /// All that there are.
+        /// All generations.
         told: Vec<Who>,
     },
-    /// The end is asked for again.
+    /// The end is requested again.
     StopAgain {
-        /// By this signal.
+        /// The received signal.
         signal: Signal,
-        /// Those that there are still.
+        /// The remaining generations.
         left: Vec<Who>,
-        /// They are killed.
+        /// Whether they are killed.
         at_once: bool,
     },
 }
 
-/// `generation 3 (pid 123)`
+/// Prints `generation 3 (pid 123)`.
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pid {
@@ -295,7 +295,7 @@ fn name(signal: Signal) -> String {
     signal_name(signal.as_raw())
 }
 
-/// `350ms`, `1.2s`, `2.5h`.
+/// Formats `350ms`, `1.2s`, `2.5h`.
 pub(crate) fn seconds(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match seconds {

@@ -4,14 +4,13 @@ use std::fmt::Write;
 
 use super::*;
 
-/// A machine, a clock, and what was decided since it was last asked.
+/// A machine, a clock, and the actions since the last check.
 struct World {
     machine: Machine,
     begun: Instant,
     now: Instant,
-    /// The process of the next start: the number and a thousand.
     decided: Vec<Action>,
-    /// The next start fails.
+    /// Makes the next start fail.
     no_process: bool,
 }
 
@@ -59,7 +58,7 @@ impl World {
         self
     }
 
-    /// Time goes by, and whatever is due happens at its time.
+    /// Advances the time, and handles everything due at its time.
     fn wait(&mut self, seconds: f64) -> &mut Self {
         let end = self.now + Duration::from_secs_f64(seconds);
         for _ in 0..1000 {
@@ -73,7 +72,7 @@ impl World {
         panic!("what is due is never done");
     }
 
-    /// Until the next thing is due.
+    /// Advances to the next due time.
     fn wait_until_due(&mut self) -> &mut Self {
         self.now = self.machine.due().unwrap();
         self.happens(Event::Due)
@@ -91,7 +90,8 @@ impl World {
         self.happens(Event::Restart(Cause::Hup))
     }
 
-    /// What was done since it was last asked, in short: `start 1`, `HUP 1`, `kill 1`, `write`, `ready 1`, `failed 1`, `leave`.
+    /// Checks the actions since the last check, abbreviated: `start 1`, `HUP 1`, `kill 1`, `write`, `ready 1`,
+    /// `failed 1`, `leave`.
     #[track_caller]
     fn did(&mut self, expected: &str) -> &mut Self {
         let number = |pid: u32| pid - 1000;
@@ -113,7 +113,7 @@ impl World {
         self
     }
 
-    /// The lines for the log since it was last asked.
+    /// Returns the log lines since the last check.
     fn said(&mut self) -> String {
         let mut text = String::new();
         for action in self.decided.drain(..) {
@@ -158,9 +158,9 @@ fn a_first_start_is_tried_until_it_succeeds_with_longer_and_longer_pauses() {
         world.wait_until_due();
     }
     let pauses: Vec<f64> = starts.windows(2).map(|pair| ((pair[1] - pair[0]) * 10.0).round() / 10.0).collect();
-    // As start_server at first: one in each interval.
+    // As in start_server at first: one per interval.
     assert_eq!(pauses, [1.0, 1.0, 1.0, 1.0, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]);
-    // Whoever asks does not wait.
+    // A requested restart does not wait.
     world.dies(13).hup().did("start 13; failed 13, again; start 14");
     world.wait(1.0).did("write; ready 14");
 }
@@ -175,12 +175,12 @@ fn pauses_are_never_shorter_than_the_interval_and_end_with_a_stable_generation()
         world.dies(number).wait_until_due();
     }
     world.decided.clear();
-    // When the tenth dies young, it was one more of them; when the next has served for long, it was not.
+    // If the tenth dies early, it belongs to the row; if the next has served for long, it does not.
     world.wait(5.0).did("write; ready 10").dies(10).did("write").wait(24.9).did("").wait(0.1).did("start 11");
     world.wait(12.0).did("write; ready 11").dies(11).did("write; start 12");
 }
 
-/// The page did not say that a row of failures ends.
+/// Bug: the page did not say that a row of failures ends.
 #[test]
 fn the_page_says_how_long_pauses_are_and_when_they_end() {
     let page = include_str!("../../../../docs/start.md");
@@ -235,7 +235,7 @@ fn with_readiness_a_restart_that_fails_is_over() {
         _ => None,
     });
     assert_eq!(verdict, Some(("not ready within 60s (last: status 500)".into(), 1)));
-    // It is ended: asked, and by force if need be.
+    // It is stopped, and killed if necessary.
     world.did("failed 3; QUIT 3").wait(9.0).did("").wait(1.0).did("kill 3").dies(3).did("").wait(1e6).did("");
     assert_eq!(world.machine.current().unwrap().number, 1);
     // Too late.
@@ -264,7 +264,7 @@ fn one_that_is_asked_for_meanwhile_follows() {
     world.wait(5.0).hup().wait(0.5).hup().hup().did("start 1; write; ready 1; start 2");
     world.wait(0.5).did("write; ready 2; HUP 1; start 3").wait(1.0).did("write; ready 3; HUP 2");
     world.dies(1).dies(2).did("write; write").wait(1e6).did("");
-    // Also behind one that fails, where nothing would follow by itself.
+    // Also after a failed one, which would have no automatic consequence.
     let mut world = World::new(told());
     world.happens(Event::Ready { number: 1 }).wait(10.0).hup().hup().did("start 1; write; ready 1; start 2");
     world.dies(2).did("failed 2, again").wait(1.0).did("start 3");
@@ -277,11 +277,11 @@ fn older_ones_serve_on_for_the_delay() {
     world.wait(10.0).hup().wait(1.0).did("start 1; write; ready 1; start 2; write; ready 2");
     assert_eq!(world.machine.generations().iter().filter(|one| one.is_serving()).count(), 2);
     world.wait(4.9).did("").wait(0.1).did("HUP 1").dies(1).did("write");
-    // When the new one dies within the delay, the old one was not told to stop, and stays.
+    // If the new one dies within the delay, the old one was not told to stop, and stays.
     world.hup().wait(3.0).did("start 3; write; ready 3").dies(3).did("write; failed 3, again; start 4");
     assert_eq!(world.machine.current().unwrap().number, 2);
     world.wait(1.0).did("write; ready 4").wait(5.0).did("HUP 2");
-    // When the old one dies within the delay, nothing is to be done.
+    // If the old one dies within the delay, nothing has to be done.
     world.dies(2).hup().wait(1.0).did("write; start 5; write; ready 5").dies(4).did("write").wait(1e6).did("");
 }
 
@@ -291,9 +291,9 @@ fn restarts_that_follow_each_other_do_not_put_off_the_end_of_older_ones() {
     let mut world = World::tuned(Policy { interval: Duration::ZERO, ..policy() }, delay);
     world.did("start 1; write; ready 1").hup().did("start 2; write; ready 2");
     world.wait(1.5).hup().did("start 3; write; ready 3");
-    // Each has the delay to itself, counted from when a newer one was ready.
+    // Each has its own delay, from the time when a newer one was ready.
     world.wait(0.6).did("HUP 1").wait(1.5).did("HUP 2").wait(1e3).did("");
-    // With nobody older left there is nothing to be told.
+    // Without older generations none is told to stop.
     world.hup().did("start 4; write; ready 4").dies(3);
     world.said();
     world.wait(5.0);
@@ -305,7 +305,7 @@ fn each_is_told_to_stop_once() {
     let mut world = World::new(policy());
     world.wait(2.0).hup().wait(2.0).hup().wait(2.0);
     world.did("start 1; write; ready 1; start 2; write; ready 2; HUP 1; start 3; write; ready 3; HUP 2");
-    // At the end those that were told something else are told too.
+    // At the end, generations that got another signal get this one too.
     world.happens(Event::Stop(Signal::TERM)).did("QUIT 1; QUIT 2; QUIT 3");
     let mut world = World::new(Policy { signal_on_hup: Signal::TERM, signal_on_term: Signal::TERM, ..policy() });
     world.wait(2.0).hup().wait(2.0).did("start 1; write; ready 1; start 2; write; ready 2; TERM 1");
@@ -319,7 +319,7 @@ fn the_end_waits_for_all() {
     world.happens(Event::Stop(Signal::INT)).did("TERM 1; TERM 2").wait(1e6).did("");
     world.hup().did("").happens(Event::Stop(Signal::TERM)).did("");
     world.dies(2).did("").dies(1).did("write; leave");
-    // Nobody is there while it waits to start another.
+    // No generation exists while it waits to start one.
     let mut world = World::new(policy());
     world.dies(1).did("start 1; failed 1, again").happens(Event::Stop(Signal::TERM)).did("leave");
 }
@@ -352,7 +352,7 @@ fn with_a_deadline_those_that_do_not_end_are_killed_once() {
     world.wait(4.9).did("").wait(0.1).did("kill 1").wait(100.0).did("").dies(1).did("write");
     world.happens(Event::Stop(Signal::TERM)).wait(5.0).did("QUIT 2; kill 2").wait(100.0).did("");
     assert_eq!(world.machine.counts().killed, 2);
-    // The end does not put a deadline off that is running.
+    // The end does not extend a running deadline.
     let mut world = World::new(Policy { stop_timeout: Some(Duration::from_secs(5)), ..policy() });
     world.wait(2.0).hup().wait(4.0).happens(Event::Stop(Signal::TERM)).decided.clear();
     world.wait(2.0).did("kill 1").wait(3.0).did("kill 2");
@@ -364,7 +364,7 @@ fn restarts_come_by_time_when_nothing_else_is_going_on() {
     let mut world = World::tuned(policy(), every(10));
     world.wait(10.9).did("start 1; write; ready 1").wait(0.2).did("start 2");
     world.wait(1.0).did("write; ready 2; HUP 1");
-    // While an older one is there, it takes twice as long.
+    // While an older one exists, it takes twice as long.
     world.wait(19.0).did("").wait(1.0).did("start 3").wait(1.0).did("write; ready 3; HUP 2");
     world.dies(1).dies(2).did("write; write");
     // A variable may change it at any time.
@@ -372,7 +372,7 @@ fn restarts_come_by_time_when_nothing_else_is_going_on() {
     world.wait(900.0).did("").machine.tune(Tunables::default());
     world.wait(1e6).did("").machine.tune(every(10));
     world.wait(0.0).did("start 4");
-    // One that fails is due again after the same time.
+    // A failed restart is due again after the same interval.
     let mut world = World::tuned(told(), every(10));
     world.happens(Event::Ready { number: 1 }).wait(10.0).did("start 1; write; ready 1; start 2");
     world.dies(2).did("failed 2").wait(9.9).did("").wait(0.1).did("start 3");
@@ -392,7 +392,7 @@ fn one_that_dies_while_the_next_is_starting_is_not_replaced_twice() {
     let mut world = World::new(told());
     world.happens(Event::Ready { number: 1 }).wait(20.0).hup().did("start 1; write; ready 1; start 2");
     world.dies(1).did("write").wait(10.0).did("");
-    // Now nobody serves: what would have been over is tried again.
+    // Now none serves: a final failure is retried.
     world.dies(2).did("failed 2, again; start 3");
 }
 
@@ -434,14 +434,14 @@ fn a_command_that_never_could_be_run_ends_it() {
         for policy in [policy(), told()] {
             World::new(policy).did("start 1").cannot_be_run(1, code).did("failed 1; leave");
         }
-        // Also after another failure, as nothing has served yet.
+        // Also after another failure, because none has served yet.
         World::new(policy())
             .dies(1)
             .did("start 1; failed 1, again")
             .wait(1.0)
             .cannot_be_run(2, code)
             .did("start 2; failed 2; leave");
-        // What served once may come back: the file of a deployment that is being replaced is not there for a moment.
+        // A command that once served may come back: during a deployment its file is briefly missing.
         let mut world = World::new(policy());
         world.wait(1.0).did("start 1; write; ready 1").cannot_be_run(1, code).wait(0.0).did("write; start 2");
         world.cannot_be_run(2, code).did("failed 2, again");
