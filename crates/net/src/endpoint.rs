@@ -156,7 +156,7 @@ pub enum EndpointError {
     /// Add the scheme, as the message suggests.
     #[error("`{value}` has no scheme: did you mean {suggestion} ?")]
     NoScheme {
-        /// What was given.
+        /// The given text.
         value: String,
         /// The same with a scheme.
         suggestion: String,
@@ -167,7 +167,7 @@ pub enum EndpointError {
          did you mean {nearest}?"
     )]
     UnknownScheme {
-        /// What was given.
+        /// The given text.
         value: String,
         /// The part before the colon.
         scheme: String,
@@ -177,7 +177,7 @@ pub enum EndpointError {
     /// Write a host after `//`.
     #[error("`{value}` names no host: expected for example {example}")]
     NoHost {
-        /// What was given.
+        /// The given text.
         value: String,
         /// A valid URL of that scheme.
         example: &'static str,
@@ -185,7 +185,7 @@ pub enum EndpointError {
     /// Correct the host; write names outside ASCII in their `xn--` form.
     #[error("`{value}`: `{host}` is no host: {why}")]
     Host {
-        /// What was given.
+        /// The given text.
         value: String,
         /// The invalid host.
         host: String,
@@ -197,7 +197,7 @@ pub enum EndpointError {
         "`{value}`: `{port}` is no port: expected a number from 1 to 65535, or no colon for the default, {default}"
     )]
     Port {
-        /// What was given.
+        /// The given text.
         value: String,
         /// The invalid port.
         port: String,
@@ -217,7 +217,7 @@ pub enum EndpointError {
     /// Percent-encode the character.
     #[error("`{value}`: {character} at byte {position} cannot stand in a request line: write it as {instead}")]
     Character {
-        /// What was given.
+        /// The given text.
         value: String,
         /// The character, named or quoted.
         character: String,
@@ -232,7 +232,7 @@ pub enum EndpointError {
          expected % and two hexadecimal digits"
     )]
     PercentEncoding {
-        /// What was given.
+        /// The given text.
         value: String,
         /// The offset of the `%` in the socket's name, in bytes, from 0.
         position: usize,
@@ -240,9 +240,9 @@ pub enum EndpointError {
     /// Correct the socket's name; the cause says what is wrong with it.
     #[error("`{value}` names no unix socket")]
     Unix {
-        /// What was given.
+        /// The given text.
         value: String,
-        /// What is wrong with the name.
+        /// The defect of the name.
         source: UnixAddressError,
     },
 }
@@ -255,7 +255,7 @@ pub enum ResolveError {
     Failed {
         /// The name.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
     /// The name exists but has no address: check its A and AAAA records.

@@ -84,7 +84,7 @@ pub enum HandoverError {
     Copy {
         /// The requested number.
         descriptor: RawFd,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The program cannot run: it does not exist, is not executable, or is for another architecture.

@@ -139,7 +139,7 @@ pub enum InheritError {
     Prepare {
         /// The descriptor.
         descriptor: RawFd,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -78,7 +78,7 @@ pub struct DescriptorError {
     pub total: u64,
     /// The hard limit in force.
     pub hard: u64,
-    /// What the kernel said.
+    /// The kernel's error.
     pub source: io::Error,
 }
 

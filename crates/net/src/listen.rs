@@ -262,23 +262,23 @@ pub enum ListenError {
          or unix:@name"
     )]
     Address {
-        /// What was given.
+        /// The given text.
         address: String,
     },
     /// Correct the socket's name; the cause says what is wrong with it.
     #[error("`{address}` names no unix socket")]
     Unix {
-        /// What was given.
+        /// The given text.
         address: String,
-        /// What is wrong with the name.
+        /// The defect of the name.
         source: UnixAddressError,
     },
     /// Check the spelling, or listen on an IP address.
     #[error("could not resolve the host of `{address}`")]
     Resolve {
-        /// What was given.
+        /// The given text.
         address: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
     /// Another process listens there: stop it (`ss -ltnp` or `ss -lxp` names it), or choose another address.
@@ -316,7 +316,7 @@ pub enum ListenError {
     Permission {
         /// The address.
         address: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The owner of the socket's file cannot be changed: that requires root, or a group of this user.
@@ -326,7 +326,7 @@ pub enum ListenError {
         address: String,
         /// User and group.
         owner: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The address is not one of this machine's: choose one that `ip address` lists, or `:PORT` for all of them.
@@ -334,7 +334,7 @@ pub enum ListenError {
     NoSuchAddress {
         /// The address.
         address: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The folder of the unix socket does not exist: create it.
@@ -348,7 +348,7 @@ pub enum ListenError {
     Descriptors {
         /// The address.
         address: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Any other error of the kernel.
@@ -356,7 +356,7 @@ pub enum ListenError {
     Other {
         /// The address.
         address: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -96,7 +96,7 @@ pub enum PortsError {
     Read {
         /// The file.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The file has an unknown format.

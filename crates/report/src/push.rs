@@ -1,4 +1,4 @@
-//! The page of a run of subscriptions: how much came and how late first, then whether all of it did, and what it cost.
+//! The page of a run of subscriptions: deliveries and their delays first, then completeness and costs.
 
 use maud::{Markup, html};
 use oroshi_bench::record::ClockRecord;
@@ -12,7 +12,7 @@ use crate::machine;
 use crate::page::{self, Page, Section, big, cell, facts, table};
 use crate::words::{self, push};
 
-/// The page.
+/// Renders the page.
 pub(crate) fn page(record: &Record) -> String {
     let header = html! {
         h1.where { (record.plan.mode.name()) " " (record.plan.address) (record.plan.target) }
@@ -59,7 +59,7 @@ fn tiles(record: &Record) -> Markup {
     }
 }
 
-/// All that was timed and happened at least once.
+/// Returns all clocks with at least one value.
 fn clocks(record: &Record) -> Vec<(String, &ClockRecord)> {
     let mut clocks = vec![("delivery", &record.deliveries.delay)];
     clocks.extend(record.deliveries_to_one.as_ref().map(|deliveries| ("to one", &deliveries.delay)));

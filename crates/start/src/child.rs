@@ -74,7 +74,7 @@ pub enum ChildError {
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The program is not in PATH, is not executable, or is not a program.

@@ -66,7 +66,7 @@ pub enum ControlError {
     Connect {
         /// The socket.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Box<ConnectError>,
     },
     /// The path cannot be a socket's: use the right one.
@@ -74,7 +74,7 @@ pub enum ControlError {
     Path {
         /// The path.
         path: String,
-        /// What is wrong with it.
+        /// The defect.
         source: oroshi_net::address::UnixAddressError,
     },
     /// It ended meanwhile, or another program listens there.

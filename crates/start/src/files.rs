@@ -33,7 +33,7 @@ pub enum FileError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file does not exist or is unreadable: check that the superdaemon is running, and that this is its file.
@@ -41,7 +41,7 @@ pub enum FileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file does not contain a process number: name the right one.

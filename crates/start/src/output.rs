@@ -39,7 +39,7 @@ pub enum LogError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// There is no shell, or no process can be made.
@@ -47,7 +47,7 @@ pub enum LogError {
     Command {
         /// The command.
         command: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The shell cannot run the command, or the command does not read. The reason is on standard error.

@@ -158,7 +158,7 @@ pub enum PlanError {
     Control {
         /// The path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         source: UnixAddressError,
     },
 }

@@ -70,7 +70,7 @@ pub enum StartError {
     System {
         /// The failed operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -64,7 +64,7 @@ pub enum SocketError {
     Listen {
         /// The name of the socket.
         name: String,
-        /// What is wrong.
+        /// The cause.
         source: ListenError,
     },
     /// Check the spelling, or give an IP address.
@@ -72,7 +72,7 @@ pub enum SocketError {
     Resolve {
         /// The name of the socket.
         name: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
     /// Another process has the port, or this user lacks permission.
@@ -80,7 +80,7 @@ pub enum SocketError {
     Udp {
         /// The name of the socket.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Ask for a lower number, or raise the limit (`ulimit -n`).
@@ -102,7 +102,7 @@ pub enum SocketError {
     Prepare {
         /// The name of the socket.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -25,7 +25,7 @@ pub enum TargetError {
     Listen {
         /// The address as typed.
         endpoint: String,
-        /// What is wrong.
+        /// The cause.
         source: ListenError,
     },
     /// The certificate or the key is unusable; the cause names the file.
@@ -39,7 +39,7 @@ pub enum TargetError {
     System {
         /// The failed operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -62,7 +62,7 @@ pub enum ConnectError {
     Source {
         /// The configured source.
         address: IpAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// No configured source has the destination's family: add one, or connect to an address of their family.

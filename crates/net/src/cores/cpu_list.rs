@@ -92,13 +92,13 @@ pub enum CpuListError {
     /// Write numbers and ranges with commas between them.
     #[error("`{text}` is no list of CPUs: expected numbers and ranges, for example 0,2-3")]
     Format {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// Linux numbers CPUs from 0; see /sys/devices/system/cpu/online.
     #[error("`{text}`: there is no CPU {cpu}: the highest number possible is {}", CpuSet::MAX_CPU - 1)]
     TooLarge {
-        /// What was given.
+        /// The given text.
         text: String,
         /// The number.
         cpu: usize,
@@ -106,7 +106,7 @@ pub enum CpuListError {
     /// Name each CPU once.
     #[error("`{text}` names CPU {cpu} twice")]
     Twice {
-        /// What was given.
+        /// The given text.
         text: String,
         /// The number.
         cpu: usize,

@@ -77,7 +77,7 @@ pub enum TlsConfigError {
         path: PathBuf,
         /// The item.
         wanted: &'static str,
-        /// What is wrong.
+        /// The cause.
         source: rustls::pki_types::pem::Error,
     },
     /// The file holds a certificate that rustls does not accept as a root.
@@ -85,7 +85,7 @@ pub enum TlsConfigError {
     Root {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: rustls::Error,
     },
     /// No root certificates on this machine: install the package ca-certificates, or give the CA in a file.
@@ -97,7 +97,7 @@ pub enum TlsConfigError {
     /// The CA files contain no certificate that can be a root, so no verifier for servers could be made.
     #[error("servers cannot be checked against the CA files")]
     Verifier {
-        /// What is wrong.
+        /// The cause.
         source: rustls::server::VerifierBuilderError,
     },
     /// The certificate and the key do not match, or their type is not supported.
@@ -106,7 +106,7 @@ pub enum TlsConfigError {
     /// The name is neither a DNS name nor an IP address.
     #[error("`{name}` cannot be the name of a TLS server: expected a DNS name or an IP address")]
     Name {
-        /// What was given.
+        /// The given text.
         name: String,
     },
     /// The verifier for client certificates could not be made from the CA file.
@@ -114,7 +114,7 @@ pub enum TlsConfigError {
     ClientRoots {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: rustls::server::VerifierBuilderError,
     },
 }

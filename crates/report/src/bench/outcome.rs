@@ -1,4 +1,4 @@
-//! What became of the requests and of the connections.
+//! Outcomes of requests and connections.
 
 use maud::{Markup, html};
 use oroshi_bench::{Failure, Record};
@@ -8,7 +8,7 @@ use crate::Named;
 use crate::page::{Cell, cell, facts, table};
 use crate::words;
 
-/// Where the requests of a run ended.
+/// Renders the outcomes of one run.
 pub(super) fn one(record: &Record) -> Markup {
     html! {
         (facts([
@@ -36,7 +36,7 @@ pub(super) fn one(record: &Record) -> Markup {
     }
 }
 
-/// Where those of several runs ended, beside each other.
+/// Renders the outcomes of several runs, side by side.
 pub(super) fn several(runs: &[Named<'_>]) -> Markup {
     let head: Vec<&str> = std::iter::once("").chain(runs.iter().map(|run| run.name.as_str())).collect();
     let row = |name: &str, of: &dyn Fn(&Record) -> String| -> Vec<Cell> {

@@ -1,4 +1,4 @@
-//! Counts by time and by latency as shades: where most answers lie, and which few lie elsewhere.
+//! A heat map of counts by time and latency: shows most responses, and the few outliers.
 
 use std::fmt::Write as _;
 
@@ -9,17 +9,17 @@ use oroshi_words::units;
 use super::scale::Scale;
 use super::{Plot, thousandth};
 
-/// How many shades are told apart.
+/// Number of shades.
 const SHADES: usize = 9;
 
-/// Shades for the answers of a run.
+/// A heat map of a run's responses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heat<'a> {
     record: &'a HeatRecord,
     most: u64,
 }
 
-/// Cells beside each other that have the same shade.
+/// Adjacent cells of the same shade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stretch {
     row: usize,
@@ -29,20 +29,20 @@ struct Stretch {
 }
 
 impl<'a> Heat<'a> {
-    /// Shades that are held against the fullest cell; `None` where there is none.
+    /// Makes a heat map relative to the fullest cell; `None` if all are empty.
     pub(crate) fn new(record: &'a HeatRecord) -> Option<Self> {
         let most = record.counts.iter().flatten().copied().max().filter(|most| *most > 0)?;
         (record.bounds_ns.len() > 1).then_some(Self { record, most })
     }
 
-    /// Where the rows with answers begin and end, nanoseconds.
+    /// Returns the ends of the rows with responses, nanoseconds.
     pub(crate) fn ends(&self) -> (f64, f64) {
         let bounds = &self.record.bounds_ns;
         let used =
             |row: &usize| self.record.counts.iter().any(|column| column.get(*row).is_some_and(|count| *count > 0));
         let rows = bounds.len() - 1;
         let (first, last) = ((0..rows).find(used).unwrap_or(0), (0..rows).rfind(used).unwrap_or(rows - 1));
-        // The lowest row begins at nothing, which has no place on a logarithmic scale.
+        // The lowest row begins at zero, which a logarithmic scale lacks.
         let low = bounds[first].max(bounds[first + 1] / 2).max(1) as f64;
         (low, (bounds[last + 1] as f64).max(low * 2.0))
     }
@@ -63,7 +63,7 @@ impl<'a> Heat<'a> {
         }
     }
 
-    /// From few to many.
+    /// Renders the shades from few to many.
     pub(crate) fn key(&self) -> Markup {
         html! {
             p.key.shades {
@@ -76,7 +76,7 @@ impl<'a> Heat<'a> {
         }
     }
 
-    /// Cells with answers, row by row.
+    /// Returns the runs of cells with responses, row by row.
     fn stretches(&self) -> Vec<Stretch> {
         let mut stretches: Vec<Stretch> = Vec::new();
         for row in 0..self.record.bounds_ns.len() - 1 {
@@ -93,7 +93,7 @@ impl<'a> Heat<'a> {
         stretches
     }
 
-    /// By orders of magnitude: a single answer far from the others is to be seen.
+    /// Returns the shade by order of magnitude, so that a single distant response is visible.
     fn shade(&self, count: u64) -> Option<usize> {
         let part = match (count, self.most) {
             (0, _) => return None,
@@ -104,7 +104,7 @@ impl<'a> Heat<'a> {
     }
 }
 
-/// A scale on which all of several heat maps have their place.
+/// Returns a scale that covers several heat maps.
 pub(crate) fn common_scale<'a>(heats: impl IntoIterator<Item = &'a Heat<'a>>) -> Scale {
     let ends = heats.into_iter().map(Heat::ends).reduce(|(low, high), (l, h)| (low.min(l), high.max(h)));
     ends.map_or(Scale::Log { low: 1.0, high: 10.0 }, |(low, high)| Scale::Log { low, high })

@@ -9,7 +9,7 @@ use crate::chart::strip::Rows;
 use crate::figure::{self, Unit};
 use crate::page::{Cell, cell, table};
 
-/// The primary metric as a chart, unless there are curves; all metrics as a table per group.
+/// Renders the primary metric as a chart, unless there are curves; and all metrics as a table per group.
 pub(super) fn section(view: &View<'_>) -> Markup {
     html! {
         p.small { "Median over the runs of a variant, with its " (figure::percent(view.result.rules.confidence)) " interval." }

@@ -1,4 +1,4 @@
-//! What was compared, by which rules, what is missing, and how to do it again.
+//! Subjects and rules of the comparison, omissions, and how to repeat it.
 
 use maud::{Markup, html};
 use oroshi_lab::LabResult;
@@ -9,7 +9,7 @@ use super::View;
 use crate::figure;
 use crate::page::{command, facts, folded};
 
-/// Variants that were left out or given up: said early, as they are missing everywhere below.
+/// Renders omitted variants and those given up: early on the page, because they are missing everywhere below.
 pub(super) fn left_out(view: &View<'_>) -> Markup {
     let failed: Vec<(&CellResult, &VariantResult)> = view
         .result
@@ -41,7 +41,7 @@ pub(super) fn left_out(view: &View<'_>) -> Markup {
     }
 }
 
-/// The rules, and the subjects.
+/// Renders the rules, and the subjects.
 pub(super) fn section(view: &View<'_>) -> Markup {
     let result = view.result;
     let rules = &result.rules;
@@ -108,7 +108,7 @@ pub(super) fn section(view: &View<'_>) -> Markup {
     }
 }
 
-/// Each variant of a group once, with the loads that it had at the points of the sweep.
+/// Renders each variant of a group once, with its loads at the points of the sweep.
 fn subjects(cells: &[&CellResult]) -> Markup {
     let mut seen: Vec<(&VariantResult, Vec<&str>)> = Vec::new();
     for variant in cells.iter().flat_map(|cell| &cell.variants) {
@@ -130,7 +130,7 @@ fn subjects(cells: &[&CellResult]) -> Markup {
     }
 }
 
-/// The command and the file.
+/// Renders the command and the file for a repetition.
 pub(super) fn again(result: &LabResult) -> Markup {
     html! {
         (command(&result.rerun))
@@ -141,7 +141,7 @@ pub(super) fn again(result: &LabResult) -> Markup {
     }
 }
 
-/// Which CPUs were whose.
+/// Renders the assignment of CPUs.
 pub(super) fn pinning(result: &LabResult) -> Markup {
     let pinned = |cpus: &Option<String>| Some(cpus.clone().unwrap_or_else(|| "wherever the kernel put them".into()));
     facts([("CPUs of the servers", pinned(&result.server_cpus)), ("CPUs of the load", pinned(&result.load_cpus))])

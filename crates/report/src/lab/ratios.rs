@@ -1,4 +1,4 @@
-//! Every ratio with its interval, under each other on one scale.
+//! Every ratio with its interval, stacked on one scale.
 
 use maud::{Markup, html};
 use oroshi_lab::result::{CellResult, Comparison, MetricRecord};
@@ -11,7 +11,7 @@ use crate::chart::{Figure, Swatch};
 use crate::figure;
 use crate::page::{Cell, cell, folded, table};
 
-/// A comparison, with where it was made and of what.
+/// A comparison, with its cell and its metric.
 #[derive(Clone, Copy)]
 struct Found<'a> {
     cell: &'a CellResult,
@@ -19,8 +19,8 @@ struct Found<'a> {
     comparison: &'a Comparison,
 }
 
-/// One figure for all metrics where there is one cell; where there are several, one per metric, those of others than the primary
-/// one to be unfolded.
+/// Renders one figure for all metrics of a single cell. For several cells, one figure per metric, folded except for
+/// the primary one.
 pub(super) fn section(view: &View<'_>) -> Markup {
     let of_metric = |metric| -> Vec<Found<'_>> {
         let in_cell = |cell| found(cell, metric);
@@ -48,7 +48,7 @@ pub(super) fn section(view: &View<'_>) -> Markup {
     }
 }
 
-/// Comparisons of one metric, with the name of the cell that they were made in.
+/// Groups the comparisons of one metric by the name of their cell.
 fn by_cell<'a>(view: &View<'_>, found: &[Found<'a>]) -> Vec<(String, Vec<Found<'a>>)> {
     let mut groups: Vec<(String, Vec<Found<'a>>)> = Vec::new();
     for one in found {
@@ -71,7 +71,7 @@ fn figure(view: &View<'_>, title: &str, direction: &str, groups: &[(String, Vec<
     let all = || groups.iter().flat_map(|(_, group)| group);
     let ratios: Vec<Interval> = all().filter_map(|found| found.comparison.ratio).collect();
     let rows = Rows::of_ratios(&ratios, rules.smallest_effect);
-    // Where no group has more than one row, the group names it.
+    // If no group has more than one row, the group names it.
     let single = groups.iter().all(|(_, group)| group.len() == 1);
     let chart = html! {
         div.rows {
@@ -143,7 +143,7 @@ fn p_value(p: f64) -> String {
 }
 
 impl Found<'_> {
-    /// `unix / TCP`.
+    /// Formats `unix / TCP`.
     fn pair(&self) -> String {
         let name = |variant| View::name(self.cell, variant);
         format!("{} / {}", name(self.comparison.variant), name(self.comparison.base))
