@@ -14,7 +14,8 @@ pub fn descendants(ancestor: u32) -> Vec<u32> {
     let mut found = vec![ancestor];
     let mut next = 0;
     while let Some(&parent) = found.get(next) {
-        let new = processes_and_parents.iter().filter(|(pid, its_parent)| *its_parent == parent && !found.contains(pid));
+        let new =
+            processes_and_parents.iter().filter(|(pid, its_parent)| *its_parent == parent && !found.contains(pid));
         let new: Vec<u32> = new.map(|(pid, _)| *pid).collect();
         found.extend(new);
         next += 1;

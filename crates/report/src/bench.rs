@@ -58,15 +58,17 @@ pub(crate) fn several(runs: &[Named<'_>]) -> String {
         h1 { (units::plural(runs.len() as u64, "run")) }
         @if runs.len() > 1 {
             p.lede {
-                "These runs were made one after the other, perhaps on different machines: a difference between them may be the \
-                 day's. What proves one is runs that take turns: " code { "oroshi compare" } "."
+                "These runs were made one after the other, perhaps on different machines: a difference between them \
+                 may be the day's. What proves one is runs that take turns: " code { "oroshi compare" } "."
             }
         }
         (legend(runs))
         (side_by_side(runs))
         @for run in runs {
             @if words::alarm(run.record).is_some() {
-                p.grade.bad { strong { (run.name) } " is " (run.record.grade.bottleneck.name()) ": " (run.record.grade.because) }
+                p.grade.bad {
+                    strong { (run.name) } " is " (run.record.grade.bottleneck.name()) ": " (run.record.grade.because)
+                }
             }
         }
     };
@@ -113,7 +115,11 @@ fn tiles(record: &Record) -> Markup {
         0 => "no request failed".to_owned(),
         n => format!("{} of all requests", figure::share(n, due)),
     };
-    let tile = |name: &str, value: String, what: String| html! { div { dt { (name) } dd { (big(&value)) } dd.what { (what) } } };
+    let tile = |name: &str, value: String, what: String| {
+        html! {
+            div { dt { (name) } dd { (big(&value)) } dd.what { (what) } }
+        }
+    };
     let read = Unit::Bytes.text(record.rates.read_bytes_per_s);
     let error = words::rate_error(record).map(|error| format!("{error}, ")).unwrap_or_default();
     html! {

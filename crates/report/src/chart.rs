@@ -113,8 +113,8 @@ impl Axis {
     }
 
     /// Makes an axis with a name for each position.
-    pub(crate) fn places(name: impl Into<String>, names: Vec<String>) -> Self {
-        let mut axis = Self::new(name, Scale::Places { count: names.len() }, Unit::Plain);
+    pub(crate) fn categories(name: impl Into<String>, names: Vec<String>) -> Self {
+        let mut axis = Self::new(name, Scale::Categories { count: names.len() }, Unit::Plain);
         axis.named(names.into_iter().enumerate().map(|(place, name)| (place as f64, name)));
         axis
     }
@@ -193,7 +193,9 @@ impl Plot {
     pub(crate) fn mark(&mut self, series: usize, kind: &str, (x, y): (f64, f64), title: &str) {
         let (left, top) = (percent(self.x.scale.at(x)), percent(1.0 - self.y.scale.at(y)));
         self.marks.push(html! {
-            svg x=(left) y=(top) { path class={ "mark " (kind) " " (colour(series)) } d=(shape(series)) { title { (title) } } }
+            svg x=(left) y=(top) {
+                path class={ "mark " (kind) " " (colour(series)) } d=(shape(series)) { title { (title) } }
+            }
         });
     }
 
@@ -215,7 +217,8 @@ impl Plot {
         let (left, right) = (self.x.scale.at(from), self.x.scale.at(to));
         let height = self.y.scale.at(value);
         self.marks.push(html! {
-            rect class=(kind) x=(percent(left)) y=(percent(1.0 - height)) width=(percent((right - left).max(0.001))) height=(percent(height)) {}
+            rect class=(kind) x=(percent(left)) y=(percent(1.0 - height))
+                width=(percent((right - left).max(0.001))) height=(percent(height)) {}
         });
     }
 
@@ -236,7 +239,9 @@ impl Plot {
     /// Draws a path in thousandths of the plot.
     pub(crate) fn stretched(&mut self, class: &str, path: &str) {
         self.marks.push(html! {
-            svg viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%" { path class=(class) d=(path) {} }
+            svg viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%" {
+                path class=(class) d=(path) {}
+            }
         });
     }
 
@@ -361,7 +366,7 @@ mod tests {
 
     #[test]
     fn names_stand_at_their_places() {
-        let axis = Axis::places("", vec!["a".into(), "b".into()]);
+        let axis = Axis::categories("", vec!["a".into(), "b".into()]);
         assert_eq!(axis.labels(6), [(0.25, "a".to_owned()), (0.75, "b".to_owned())]);
     }
 }

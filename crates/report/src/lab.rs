@@ -28,7 +28,11 @@ pub(crate) fn page(result: &LabResult) -> String {
         h1 { (result.title) }
         @if !result.question.is_empty() { p.lede { (result.question) } }
         @if result.quick { p.badge { "a quick look: short runs, few blocks" } }
-        @if result.cut_short { p.badge { "ended early, after " (figure::time(result.elapsed_s * 1e9)) ": this is what there was until then" } }
+        @if result.cut_short {
+            p.badge {
+                "ended early, after " (figure::time(result.elapsed_s * 1e9)) ": this is what there was until then"
+            }
+        }
         (verdict::summary(&view))
         (method::left_out(&view))
         (page::warnings(&result.warnings))
@@ -56,8 +60,8 @@ pub(crate) fn page(result: &LabResult) -> String {
         sections,
         footer: html! {
             p {
-                "Drawn by oroshi " (env!("CARGO_PKG_VERSION")) " from a result in " (result.schema) ". It loads nothing and runs \
-                 no script. " code { "oroshi lab report RESULT.json --html OUT.html" } " draws it again."
+                "Drawn by oroshi " (env!("CARGO_PKG_VERSION")) " from a result in " (result.schema) ". It loads nothing \
+                 and runs no script. " code { "oroshi lab report RESULT.json --html OUT.html" } " draws it again."
             }
         },
     }

@@ -37,7 +37,7 @@ const NAME_BYTES: usize = 200;
 pub type Read = dyn Fn(&Path) -> io::Result<Arc<[u8]>>;
 
 /// Limits and callbacks of a confined state.
-pub struct Confines {
+pub struct ConfinedOptions {
     /// Memory limit, bytes; LuaJIT's own libraries use about 200 KB of it.
     pub memory: usize,
     /// Whether LuaJIT compiles. Instructions are not counted then.
@@ -52,10 +52,10 @@ pub struct Confines {
     pub read: Box<Read>,
 }
 
-impl fmt::Debug for Confines {
+impl fmt::Debug for ConfinedOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Confines { memory, jit, instructions, limit, .. } = self;
-        f.debug_struct("Confines")
+        let ConfinedOptions { memory, jit, instructions, limit, .. } = self;
+        f.debug_struct("ConfinedOptions")
             .field("memory", memory)
             .field("jit", jit)
             .field("instructions", instructions)

@@ -22,7 +22,8 @@ pub enum Data {
 pub enum DataError {
     /// Copy its contents instead.
     #[error(
-        "a {0} cannot be copied from one Lua state to another: only nil, booleans, numbers, strings and tables of them can"
+        "a {0} cannot be copied from one Lua state to another: only nil, booleans, numbers, strings and tables \
+         of them can"
     )]
     Type(&'static str),
     /// Copy a part of it.
@@ -37,12 +38,12 @@ pub enum DataError {
 }
 
 /// Bytes left for a copy.
-struct Room {
+struct CopyLimit {
     most: usize,
     left: usize,
 }
 
-impl Room {
+impl CopyLimit {
     fn take(&mut self, bytes: usize) -> Result<(), DataError> {
         self.left = self.left.checked_sub(bytes).ok_or(DataError::TooLarge(self.most))?;
         Ok(())
@@ -69,7 +70,7 @@ impl Data {
     /// # Errors
     /// When a part of it cannot be copied, or it is too large.
     pub fn from_lua_within(value: &Value, most: usize) -> Result<Self, DataError> {
-        copy(value, &mut Vec::new(), &mut Room { most, left: most })
+        copy(value, &mut Vec::new(), &mut CopyLimit { most, left: most })
     }
 
     /// Size of the copy, bytes.
@@ -118,8 +119,8 @@ impl From<DataError> for mlua::Error {
 }
 
 /// Copies a value; `within` has the enclosing tables.
-fn copy(value: &Value, within: &mut Vec<mlua::Table>, room: &mut Room) -> Result<Data, DataError> {
-    room.take(size_of::<Data>())?;
+fn copy(value: &Value, within: &mut Vec<mlua::Table>, limit: &mut CopyLimit) -> Result<Data, DataError> {
+    limit.take(size_of::<Data>())?;
     Ok(match value {
         Value::Nil => Data::Nil,
         Value::Boolean(value) => Data::Boolean(*value),
@@ -128,7 +129,7 @@ fn copy(value: &Value, within: &mut Vec<mlua::Table>, room: &mut Room) -> Result
         Value::Number(value) => Data::Number(*value),
         Value::String(string) => {
             let bytes = string.as_bytes();
-            room.take(bytes.len())?;
+            limit.take(bytes.len())?;
             Data::String(bytes.to_vec())
         }
         Value::Table(table) => {
@@ -143,7 +144,7 @@ fn copy(value: &Value, within: &mut Vec<mlua::Table>, room: &mut Room) -> Result
             for pair in table.pairs::<Value, Value>() {
                 // Raw pairs: no code of the script runs.
                 let (key, value) = pair.map_err(|_| DataError::Type("table"))?;
-                pairs.push((copy(&key, within, room)?, copy(&value, within, room)?));
+                pairs.push((copy(&key, within, limit)?, copy(&value, within, limit)?));
             }
             within.pop();
             Data::Table(pairs)

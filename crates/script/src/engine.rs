@@ -9,10 +9,10 @@ use std::time::Duration;
 use mlua::chunk::ChunkMode;
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table, Thread};
 
-use crate::confined::{Confined, Confines};
+use crate::confined::{Confined, ConfinedOptions};
 use crate::contained::contained;
 use crate::error::{Context, Error, Kind, TOP_LEVEL, shortened};
-use crate::guard::{self, Guard, Handle, Tell};
+use crate::guard::{self, Guard, Handle, Reporter};
 use crate::watchdog;
 
 /// A LuaJIT state, for the thread that made it. All of LuaJIT's libraries are open, unless it is
@@ -26,7 +26,7 @@ pub struct Engine {
     /// The path as text, and LuaJIT's short form in messages.
     file: String,
     short: String,
-    own: Own,
+    own: SavedFunctions,
     /// Names of chunks outside the script.
     preludes: Rc<RefCell<Vec<String>>>,
     pub(crate) confined: Option<Confined>,
@@ -45,7 +45,7 @@ pub struct Parameters {
 
 /// Functions of the state, saved before a script can replace them.
 #[derive(Debug)]
-struct Own {
+struct SavedFunctions {
     getinfo: Function,
     /// None if nothing can be written.
     flush: Option<Function>,
@@ -68,7 +68,7 @@ impl Engine {
             look_for_packages(&lua)?;
             let flush = lua.load("local out, flush = io.stdout, io.stdout.flush return function() flush(out) end");
             let flush = flush.set_name("=flush").eval()?;
-            let own = Own { getinfo: getinfo(&lua)?, flush: Some(flush) };
+            let own = SavedFunctions { getinfo: getinfo(&lua)?, flush: Some(flush) };
             Ok(Self::made(lua, guard, path, own, None))
         });
         made.map_err(|error| no_state(&file, &error))
@@ -81,12 +81,12 @@ impl Engine {
     ///
     /// # Errors
     /// When the state cannot be made.
-    pub fn confined(path: &Path, confines: Confines) -> Result<Self, Error> {
+    pub fn confined(path: &Path, confines: ConfinedOptions) -> Result<Self, Error> {
         let file = path.display().to_string();
-        let Confines { memory, jit, instructions, limit, tell, read } = confines;
+        let ConfinedOptions { memory, jit, instructions, limit, tell, read } = confines;
         let made = guard::new_confined_state(memory, jit).and_then(|lua| {
-            let guard = Guard::confined(&lua, &file, limit, jit, Tell(tell))?;
-            let own = Own { getinfo: getinfo(&lua)?, flush: None };
+            let guard = Guard::confined(&lua, &file, limit, jit, Reporter(tell))?;
+            let own = SavedFunctions { getinfo: getinfo(&lua)?, flush: None };
             let confined = Confined::new(&lua, path, (instructions, memory), read, guard.handle())?;
             Ok(Self::made(lua, guard, path, own, Some(confined)))
         });
@@ -95,7 +95,7 @@ impl Engine {
         Ok(engine)
     }
 
-    fn made(lua: Lua, guard: Guard, path: &Path, own: Own, confined: Option<Confined>) -> Self {
+    fn made(lua: Lua, guard: Guard, path: &Path, own: SavedFunctions, confined: Option<Confined>) -> Self {
         let file = path.display().to_string();
         let short = shortened(&file);
         let preludes = confined.as_ref().map(|confined| Rc::clone(&confined.preludes)).unwrap_or_default();

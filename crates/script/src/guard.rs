@@ -125,8 +125,8 @@ pub(crate) struct Watched {
     /// Counts instructions, in a confined state without compilation.
     budget: Option<Budget>,
     /// Receives reports that no call returns.
-    tell: Option<Tell>,
-    seen: Mutex<Seen>,
+    tell: Option<Reporter>,
+    seen: Mutex<History>,
 }
 
 /// A report on calls in progress in a confined state.
@@ -146,24 +146,24 @@ pub enum Report {
 }
 
 /// Receives reports, from any thread.
-pub(crate) struct Tell(pub(crate) Box<dyn Fn(Report) + Send + Sync>);
+pub(crate) struct Reporter(pub(crate) Box<dyn Fn(Report) + Send + Sync>);
 
-impl fmt::Debug for Tell {
+impl fmt::Debug for Reporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tell")
+        f.write_str("Reporter")
     }
 }
 
 /// Rarely used data.
 #[derive(Debug)]
-struct Seen {
+struct History {
     state: State,
     names: Vec<&'static str>,
     /// The call in progress at the last check, and how long it has been seen.
     call: u64,
     held: Duration,
     /// Time and reason of the first order to interrupt.
-    order: Option<(Instant, Why)>,
+    order: Option<(Instant, Reason)>,
     /// Position at that time.
     place: Option<String>,
     /// Call and position of a slow slice.
@@ -192,7 +192,7 @@ struct State {
 unsafe impl Send for State {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum Reason {
     Limit,
     Until,
     Ended,
@@ -203,7 +203,7 @@ enum Why {
 
 /// The watchdog's input to a check.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct Check {
     /// Time since the last check.
     pub(crate) passed: Duration,
     /// Nanoseconds of CLOCK_MONOTONIC.
@@ -218,7 +218,13 @@ impl Guard {
     }
 
     /// Makes the guard of a confined state: counts instructions, unless its code is `compiled`.
-    pub(crate) fn confined(lua: &Lua, file: &str, limit: Duration, compiled: bool, tell: Tell) -> mlua::Result<Self> {
+    pub(crate) fn confined(
+        lua: &Lua,
+        file: &str,
+        limit: Duration,
+        compiled: bool,
+        tell: Reporter,
+    ) -> mlua::Result<Self> {
         let budget = if compiled { None } else { Some(Budget::new(lua)?) };
         // The allocator limits its memory.
         Self::with(lua, file, limit, u64::MAX, budget, Some(tell))
@@ -230,7 +236,7 @@ impl Guard {
         limit: Duration,
         memory: u64,
         budget: Option<Budget>,
-        tell: Option<Tell>,
+        tell: Option<Reporter>,
     ) -> mlua::Result<Self> {
         let watched = Arc::new(Watched {
             running: AtomicU64::new(NONE),
@@ -244,7 +250,7 @@ impl Guard {
             memory,
             budget,
             tell,
-            seen: Mutex::new(Seen {
+            seen: Mutex::new(History {
                 state: State { pointer: ptr::null_mut(), thread: own_thread::current() },
                 names: Vec::new(),
                 call: NONE,
@@ -337,20 +343,20 @@ impl Guard {
         let fired = self.watched.fired.swap(NONE, Ordering::Relaxed) != NONE;
         let why = match order {
             Some((_, why)) if fired => why,
-            _ if self.watched.ended.load(Ordering::Relaxed) => Why::Ended,
+            _ if self.watched.ended.load(Ordering::Relaxed) => Reason::Ended,
             _ => return None,
         };
         let kind = match why {
-            Why::Memory(_) => Kind::Memory,
-            Why::Instructions | Why::Stack => Kind::Instructions,
-            Why::Limit | Why::Until | Why::Ended => Kind::Interrupted,
+            Reason::Memory(_) => Kind::Memory,
+            Reason::Instructions | Reason::Stack => Kind::Instructions,
+            Reason::Limit | Reason::Until | Reason::Ended => Kind::Interrupted,
         };
         Some(Error { place: found.unwrap_or_else(place), what: why.tell(what, self.watched.limit, allowed), kind })
     }
 
     /// Prepares to close the state, which may call functions of the script. Nothing can interrupt those.
     pub(crate) fn close(&self) {
-        self.watched.part();
+        self.watched.detach();
         self.watched.running.store(self.number("__gc"), Ordering::Relaxed);
     }
 
@@ -377,7 +383,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.watched.part();
+        self.watched.detach();
         self.watched.running.store(NONE, Ordering::Relaxed);
         STATES.fetch_sub(1, Ordering::Relaxed);
     }
@@ -409,7 +415,7 @@ impl Handle {
     /// Ends the call in progress, and all later ones: each returns an error.
     pub fn interrupt(&self) {
         self.watched.ended.store(true, Ordering::Relaxed);
-        self.watched.look(&Look { passed: Duration::ZERO, now_ns: 0, memory: 0 });
+        self.watched.check(&Check { passed: Duration::ZERO, now_ns: 0, memory: 0 });
     }
 
     /// Whether the call in progress is being ended.
@@ -426,11 +432,11 @@ impl Handle {
 }
 
 impl Watched {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, History> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stuck(&self, seen: &Seen) -> Option<Error> {
+    fn stuck(&self, seen: &History) -> Option<Error> {
         let (at, why) = seen.order?;
         let running = self.running.load(Ordering::Relaxed);
         if running == NONE || running != seen.call || at.elapsed() < STUCK {
@@ -447,7 +453,7 @@ impl Watched {
     /// Reports a slice that held its thread for long.
     #[cold]
     fn tell_slow(&self, what: &'static str, ns: u64, now_ns: u64) {
-        let Some(Tell(tell)) = &self.tell else { return };
+        let Some(Reporter(tell)) = &self.tell else { return };
         let mut seen = self.seen();
         let found = seen.slow.take().filter(|(call, _)| *call == self.running.load(Ordering::Relaxed));
         if now_ns.saturating_sub(seen.told_slow_ns.unwrap_or(0)) < BETWEEN_REPORTS.as_nanos() as u64 {
@@ -461,21 +467,21 @@ impl Watched {
     }
 
     /// Ends access to the state by other threads.
-    fn part(&self) {
+    fn detach(&self) {
         let mut seen = self.seen();
         seen.unhook();
         seen.state.pointer = ptr::null_mut();
     }
 
     /// Decides whether to interrupt the call in progress, if any.
-    pub(crate) fn look(&self, look: &Look) {
+    pub(crate) fn check(&self, check: &Check) {
         let mut seen = self.seen();
-        let crowded = look.memory > self.memory;
+        let crowded = check.memory > self.memory;
         self.crowded.store(crowded, Ordering::Relaxed);
         let running = self.running.load(Ordering::Relaxed);
         let is_same = running == seen.call;
         if is_same {
-            seen.held += look.passed;
+            seen.held += check.passed;
         } else {
             (seen.call, seen.held, seen.order) = (running, Duration::ZERO, None);
             seen.uncounted = 0;
@@ -489,17 +495,17 @@ impl Watched {
             seen.uncounted += u32::from(is_same && counted.began_anew_since(seen.counted));
             seen.counted = counted;
         }
-        let over = Duration::from_nanos(look.now_ns.saturating_sub(self.until.load(Ordering::Relaxed)));
+        let over = Duration::from_nanos(check.now_ns.saturating_sub(self.until.load(Ordering::Relaxed)));
         let why = if running == NONE {
             None
         } else if self.ended.load(Ordering::Relaxed) {
-            Some(Why::Ended)
+            Some(Reason::Ended)
         } else if over >= GRACE && seen.held > Duration::ZERO {
-            Some(Why::Until)
+            Some(Reason::Until)
         } else if seen.uncounted >= MOST_UNCOUNTED {
-            Some(Why::Stack)
+            Some(Reason::Stack)
         } else {
-            (seen.held >= self.limit).then_some(Why::Limit)
+            (seen.held >= self.limit).then_some(Reason::Limit)
         };
         if let Some(why) = why {
             seen.order.get_or_insert((Instant::now(), why));
@@ -509,7 +515,7 @@ impl Watched {
         if why.is_some() || crowded {
             seen.hook();
         }
-        if let Some(Tell(tell)) = &self.tell
+        if let Some(Reporter(tell)) = &self.tell
             && seen.stuck != running
             && let Some(error) = self.stuck(&seen)
         {
@@ -520,7 +526,7 @@ impl Watched {
     }
 }
 
-impl Seen {
+impl History {
     fn place_of(&self, what: &str) -> Option<&str> {
         self.places.iter().find(|(known, _)| *known == what).map(|(_, place)| &**place)
     }
@@ -547,7 +553,7 @@ impl Seen {
     }
 }
 
-impl Why {
+impl Reason {
     fn tell(self, what: &str, limit: Duration, allowed: u64) -> String {
         let subject = subject(what);
         match self {
@@ -564,68 +570,4 @@ impl Why {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::thread;
-
-    use super::*;
-
-    #[test]
-    fn only_a_call_that_stays_is_interrupted() {
-        let lua = new_state().unwrap();
-        let guard = Guard::new(&lua, "a.lua", Duration::from_secs(3600), u64::MAX).unwrap();
-        // The watchdog checks as well, and sees almost no time pass.
-        let most_of_the_limit = Look { passed: Duration::from_secs(3000), now_ns: 0, memory: 0 };
-        let is_ordered = || guard.watched.seen().order.is_some();
-        for _ in 0..10 {
-            let _short = guard.enter("f");
-            guard.watched.look(&most_of_the_limit);
-            assert!(!is_ordered());
-        }
-        guard.watched.look(&most_of_the_limit);
-        let _long = guard.enter("f");
-        for _ in 0..3 {
-            let _within = guard.enter("g");
-            guard.watched.look(&most_of_the_limit);
-        }
-        assert!(is_ordered());
-    }
-
-    /// LuaJIT constantly compiles, and enters and leaves hooks, while another thread constantly requests a hook. Bug:
-    /// some of these loops were never ended.
-    #[test]
-    fn a_hook_that_another_thread_asks_for_is_set_whatever_luajit_does_meanwhile() {
-        const CALLS: usize = 100;
-        for source in [
-            "while true do jit.flush() for i = 1, 100 do end end",
-            "while true do pcall(function() while true do end end) end",
-            "local f = load('for i = 1, 100 do end') while true do f() end",
-        ] {
-            let (tell, told) = mpsc::channel();
-            thread::spawn(move || {
-                let lua = new_state().unwrap();
-                let guard = Guard::new(&lua, "a.lua", Duration::from_secs(3600), u64::MAX).unwrap();
-                let function = lua.load(source).into_function().unwrap();
-                let (handle, is_over) = (guard.handle(), Arc::new(AtomicBool::new(false)));
-                let over = Arc::clone(&is_over);
-                let other = thread::spawn(move || {
-                    while !over.load(Ordering::Relaxed) {
-                        handle.watched.look(&Look { passed: Duration::from_secs(2000), now_ns: 0, memory: 0 });
-                        thread::yield_now();
-                    }
-                });
-                for _ in 0..CALLS {
-                    let _call = guard.enter("f");
-                    function.call::<()>(()).unwrap_err();
-                    let error = guard.interrupted("f", 0, String::new).unwrap();
-                    assert_eq!(error.kind, Kind::Interrupted);
-                }
-                is_over.store(true, Ordering::Relaxed);
-                other.join().unwrap();
-                tell.send(()).unwrap();
-            });
-            // Longer than needed, however busy the machine is.
-            assert!(told.recv_timeout(Duration::from_secs(120)).is_ok(), "a call was not ended: {source}");
-        }
-    }
-}
+mod tests;

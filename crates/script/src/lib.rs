@@ -5,7 +5,7 @@
 //! Read it in this order:
 //!
 //! 1. [`engine`](Engine): loads a file, and calls its functions.
-//! 2. [`confined`](Confines): states with limited rights. [`coroutine`](Coroutine): their calls, which may wait.
+//! 2. [`confined`](ConfinedOptions): states with limited rights. [`coroutine`](Coroutine): their calls, which may wait.
 //!    `contained`: a panic ends only its call. `strings`, on `pattern`: bounded replacements for library functions
 //!    that may run for long.
 //! 3. [`guard`](Handle): ends calls that do not return, and counts instructions; all `unsafe` of this crate is there.
@@ -29,7 +29,7 @@ mod pattern;
 mod strings;
 mod watchdog;
 
-pub use confined::{Confines, Read};
+pub use confined::{ConfinedOptions, Read};
 pub use contained::panics_are_contained;
 pub use coroutine::{Coroutine, Progress};
 pub use data::{Data, DataError};

@@ -33,7 +33,7 @@ pub(crate) enum Capture {
     /// These bytes of the subject, from start to end.
     Bytes(usize, usize),
     /// `()`: a position in the subject, from 0.
-    Place(usize),
+    Position(usize),
 }
 
 /// The range of a match: first byte, and first byte after it.
@@ -59,7 +59,7 @@ pub(crate) struct Matcher<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Length {
     Unfinished,
-    Place,
+    Position,
     Bytes(usize),
 }
 
@@ -128,7 +128,7 @@ impl<'a> Matcher<'a> {
         }
         match self.captures[index] {
             (_, Length::Unfinished) => Err(Fault::Pattern("unfinished capture")),
-            (start, Length::Place) => Ok(Capture::Place(start)),
+            (start, Length::Position) => Ok(Capture::Position(start)),
             (start, Length::Bytes(length)) => Ok(Capture::Bytes(start, start + length)),
         }
     }
@@ -157,7 +157,7 @@ impl<'a> Matcher<'a> {
         loop {
             self.step(1)?;
             match self.at(p) {
-                b'(' if self.at(p + 1) == b')' => return self.begin_capture(s, p + 2, Length::Place),
+                b'(' if self.at(p + 1) == b')' => return self.begin_capture(s, p + 2, Length::Position),
                 b'(' => return self.begin_capture(s, p + 1, Length::Unfinished),
                 b')' => return self.end_capture(s, p + 1),
                 0 => return Ok(Some(s)),
@@ -363,7 +363,7 @@ impl<'a> Matcher<'a> {
         let (start, length) = match self.captures[..self.level].get(index) {
             Some(&(start, Length::Bytes(length))) => (start, length),
             // LuaJIT uses the mark of a position capture as a length, which never matches.
-            Some((_, Length::Place)) => return Ok(None),
+            Some((_, Length::Position)) => return Ok(None),
             Some((_, Length::Unfinished)) | None => return Err(INVALID_INDEX),
         };
         self.step(length / BYTES_PER_STEP)?;

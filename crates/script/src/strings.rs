@@ -15,7 +15,7 @@ const STEPS_PER_INSTRUCTION: u64 = 8;
 const BYTES_PER_STEP: usize = 64;
 
 /// A text, a pattern for it, and a number.
-type Given = (LuaString, LuaString, f64);
+type PatternArgs = (LuaString, LuaString, f64);
 
 /// Adds the functions to the table shared by Rust and the preludes. They return a script's errors as `false` and a
 /// text, and Lua raises these at the script's line.
@@ -24,17 +24,17 @@ type Given = (LuaString, LuaString, f64);
 /// bytes.
 pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64, memory: usize) -> mlua::Result<()> {
     own.raw_set("memory", memory as f64)?;
-    let payer = Payer { handle, uncounted: instructions, memory };
-    let pays = payer.clone();
+    let meter = Meter { handle, uncounted: instructions, memory };
+    let costs = meter.clone();
     let find = move |lua: &Lua, (subject, pattern, init, plain): (LuaString, LuaString, f64, bool)| {
         let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
         let from = place(init, subject.len());
         if plain || !is_pattern(&pattern) {
             let (found, steps) = find_text(&subject, &pattern, from);
-            pays.charge(steps / STEPS_PER_INSTRUCTION);
+            costs.charge(steps / STEPS_PER_INSTRUCTION);
             return Ok(MultiValue::from_vec(found.map_or_else(|| vec![Value::Nil], |found| ends(found).into())));
         }
-        pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
+        costs.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
             let Some(found) = matcher.find(from, is_anchored)? else { return Ok(None) };
             let mut values = Vec::from(ends(found));
             let count = matcher.captures();
@@ -43,20 +43,20 @@ pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64,
         })
     };
     own.raw_set("find", lua.create_function(find)?)?;
-    let pays = payer.clone();
-    let first = move |lua: &Lua, (subject, pattern, init): Given| {
+    let costs = meter.clone();
+    let first = move |lua: &Lua, (subject, pattern, init): PatternArgs| {
         let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
-        pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
+        costs.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
             let found = matcher.find(place(init, subject.len()), is_anchored)?;
             found.map(|found| captures(lua, Vec::new(), matcher, &subject, found)).transpose()
         })
     };
     own.raw_set("match", lua.create_function(first)?)?;
     // Position to continue from, from 0, and the captures. `^` is an ordinary byte here.
-    let pays = payer.clone();
-    let next = move |lua: &Lua, (subject, pattern, from): Given| {
+    let costs = meter.clone();
+    let next = move |lua: &Lua, (subject, pattern, from): PatternArgs| {
         let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
-        pays.run(lua, &subject, &pattern, |matcher| {
+        costs.run(lua, &subject, &pattern, |matcher| {
             let Some(found) = matcher.find(from as usize, false)? else { return Ok(None) };
             let on = found.end + usize::from(found.end == found.start);
             captures(lua, vec![number(on)], matcher, &subject, found).map(Some)
@@ -64,10 +64,10 @@ pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64,
     };
     own.raw_set("gmatch", lua.create_function(next)?)?;
     // The next match from a position on, from 0: begin, end, and the captures or only the first of them.
-    let pays = payer.clone();
+    let costs = meter.clone();
     let step = move |lua: &Lua, (subject, pattern, from, all): (LuaString, LuaString, f64, bool)| {
         let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
-        pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
+        costs.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
             let Some(found) = matcher.find(from as usize, is_anchored)? else { return Ok(None) };
             let mut values = vec![number(found.start), number(found.end)];
             let count = if all { matcher.captures().max(1) } else { 1 };
@@ -76,21 +76,21 @@ pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64,
         })
     };
     own.raw_set("step", lua.create_function(step)?)?;
-    let pays = payer.clone();
+    let costs = meter.clone();
     let gsub = move |lua: &Lua, (subject, pattern, with, most): (LuaString, LuaString, LuaString, f64)| {
         let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
-        let room = pays.memory.saturating_sub(lua.used_memory());
-        pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
+        let room = costs.memory.saturating_sub(lua.used_memory());
+        costs.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
             let with = with.as_bytes();
             let (text, count) = substitute(matcher, is_anchored, &subject, &with, most, room)?;
             Ok(Some(vec![Value::String(lua.create_string(&text)?), Value::Number(count as f64)]))
         })
     };
     own.raw_set("gsub", lua.create_function(gsub)?)?;
-    let pays = payer.clone();
-    own.raw_set("sort", lua.create_function(move |_, (table, count): (Table, usize)| pays.sort(&table, count))?)?;
+    let costs = meter.clone();
+    own.raw_set("sort", lua.create_function(move |_, (table, count): (Table, usize)| costs.sort(&table, count))?)?;
     let charge = move |_: &Lua, instructions: f64| {
-        payer.charge(instructions as u64);
+        meter.charge(instructions as u64);
         Ok(())
     };
     own.raw_set("charge", lua.create_function(charge)?)
@@ -98,33 +98,33 @@ pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64,
 
 /// Charges the work of functions.
 #[derive(Clone)]
-struct Payer {
+struct Meter {
     handle: Handle,
     uncounted: u64,
     memory: usize,
 }
 
 /// The reason why there is no result.
-enum Wrong {
+enum Failure {
     /// An error of the script.
     Fault(Fault),
     /// An error of Lua.
     Lua(mlua::Error),
 }
 
-impl From<Fault> for Wrong {
+impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
-        Wrong::Fault(fault)
+        Failure::Fault(fault)
     }
 }
 
-impl From<mlua::Error> for Wrong {
+impl From<mlua::Error> for Failure {
     fn from(error: mlua::Error) -> Self {
-        Wrong::Lua(error)
+        Failure::Lua(error)
     }
 }
 
-impl Payer {
+impl Meter {
     /// Charges this many instructions.
     fn charge(&self, instructions: u64) {
         match self.handle.left() {
@@ -139,7 +139,7 @@ impl Payer {
         &self,
         lua: &Lua,
         (subject, pattern): (&[u8], &[u8]),
-        work: impl FnOnce(&mut Matcher<'_>, bool) -> Result<Option<Vec<Value>>, Wrong>,
+        work: impl FnOnce(&mut Matcher<'_>, bool) -> Result<Option<Vec<Value>>, Failure>,
     ) -> mlua::Result<MultiValue> {
         match pattern.strip_prefix(b"^") {
             Some(rest) => self.run(lua, subject, rest, |matcher| work(matcher, true)),
@@ -153,7 +153,7 @@ impl Payer {
         lua: &Lua,
         subject: &[u8],
         pattern: &[u8],
-        work: impl FnOnce(&mut Matcher<'_>) -> Result<Option<Vec<Value>>, Wrong>,
+        work: impl FnOnce(&mut Matcher<'_>) -> Result<Option<Vec<Value>>, Failure>,
     ) -> mlua::Result<MultiValue> {
         let most = self.handle.left().unwrap_or(self.uncounted).saturating_mul(STEPS_PER_INSTRUCTION);
         let mut matcher = Matcher::new(subject, pattern, most);
@@ -161,13 +161,13 @@ impl Payer {
         let taken = most - matcher.steps();
         let values = match done {
             Ok(values) => values.unwrap_or_else(|| vec![Value::Nil]),
-            Err(Wrong::Fault(Fault::Pattern(what))) => wrong(lua, what)?,
-            Err(Wrong::Fault(Fault::Steps)) => {
+            Err(Failure::Fault(Fault::Pattern(what))) => wrong(lua, what)?,
+            Err(Failure::Fault(Fault::Steps)) => {
                 self.handle.exhaust();
                 // Never read, because the next instruction ends the call; unless there is none.
                 return wrong(lua, "the pattern takes too many steps").map(MultiValue::from_vec);
             }
-            Err(Wrong::Lua(error)) => {
+            Err(Failure::Lua(error)) => {
                 // Work before the memory ended is charged too: the script may retry.
                 self.charge(taken / STEPS_PER_INSTRUCTION);
                 return Err(error);
@@ -231,7 +231,7 @@ fn captures(
     matcher: &mut Matcher<'_>,
     subject: &[u8],
     found: Match,
-) -> Result<Vec<Value>, Wrong> {
+) -> Result<Vec<Value>, Failure> {
     let count = matcher.captures().max(1);
     add_captures(lua, &mut values, matcher, count, subject, found)?;
     Ok(values)
@@ -244,14 +244,14 @@ fn add_captures(
     count: usize,
     subject: &[u8],
     found: Match,
-) -> Result<(), Wrong> {
+) -> Result<(), Failure> {
     for index in 0..count {
         values.push(match matcher.capture(index, found)? {
             Capture::Bytes(start, end) => {
                 matcher.spend(((end - start) / BYTES_PER_STEP) as u64)?;
                 Value::String(lua.create_string(&subject[start..end])?)
             }
-            Capture::Place(place) => number(place + 1),
+            Capture::Position(place) => number(place + 1),
         });
     }
     Ok(())
@@ -265,8 +265,8 @@ fn substitute(
     with: &[u8],
     most: f64,
     room: usize,
-) -> Result<(Vec<u8>, usize), Wrong> {
-    let mut text = Text { bytes: Vec::new(), room };
+) -> Result<(Vec<u8>, usize), Failure> {
+    let mut text = BoundedText { bytes: Vec::new(), room };
     let (mut copied, mut count, mut from) = (0, 0, 0);
     while (count as f64) < most && from <= subject.len() {
         let Some(found) = matcher.find(from, is_anchored)? else { break };
@@ -283,7 +283,13 @@ fn substitute(
 }
 
 /// Appends the replacement of a match: `%1` is a capture, `%0` the match, and `%` before any other byte is that byte.
-fn replace(text: &mut Text, matcher: &mut Matcher<'_>, subject: &[u8], with: &[u8], found: Match) -> Result<(), Wrong> {
+fn replace(
+    text: &mut BoundedText,
+    matcher: &mut Matcher<'_>,
+    subject: &[u8],
+    with: &[u8],
+    found: Match,
+) -> Result<(), Failure> {
     let mut left = with;
     while let Some(escape) = memchr::memchr(b'%', left) {
         text.add(matcher, &left[..escape])?;
@@ -293,7 +299,7 @@ fn replace(text: &mut Text, matcher: &mut Matcher<'_>, subject: &[u8], with: &[u
             b'0' => text.add(matcher, &subject[found.start..found.end])?,
             b'1'..=b'9' => match matcher.capture(usize::from(escaped - b'1'), found)? {
                 Capture::Bytes(start, end) => text.add(matcher, &subject[start..end])?,
-                Capture::Place(place) => text.add(matcher, (place + 1).to_string().as_bytes())?,
+                Capture::Position(place) => text.add(matcher, (place + 1).to_string().as_bytes())?,
             },
             other => text.add(matcher, &[other])?,
         }
@@ -303,15 +309,15 @@ fn replace(text: &mut Text, matcher: &mut Matcher<'_>, subject: &[u8], with: &[u
 }
 
 /// A text that grows up to a limit.
-struct Text {
+struct BoundedText {
     bytes: Vec<u8>,
     room: usize,
 }
 
-impl Text {
-    fn add(&mut self, matcher: &mut Matcher<'_>, piece: &[u8]) -> Result<(), Wrong> {
+impl BoundedText {
+    fn add(&mut self, matcher: &mut Matcher<'_>, piece: &[u8]) -> Result<(), Failure> {
         if self.bytes.len() + piece.len() > self.room {
-            return Err(Wrong::Lua(mlua::Error::MemoryError("not enough memory".to_owned())));
+            return Err(Failure::Lua(mlua::Error::MemoryError("not enough memory".to_owned())));
         }
         matcher.spend(1 + (piece.len() / BYTES_PER_STEP) as u64)?;
         self.bytes.extend_from_slice(piece);

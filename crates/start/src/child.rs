@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use oroshi_net::handover::{HandoverError, Move, become_program};
 
 use crate::guard::OWN_NAME;
-use crate::sockets::{Opened, Socket, moves};
+use crate::sockets::{Inheritable, Socket, moves};
 
 /// The inputs of a new generation.
 pub(crate) struct Launch<'a> {
@@ -50,7 +50,7 @@ impl Launch<'_> {
         if self.own_group {
             command.process_group(0);
         }
-        let _open = Opened::new(self.sockets)?;
+        let _open = Inheritable::new(self.sockets)?;
         Ok(command.spawn()?.id())
     }
 }

@@ -49,7 +49,7 @@ pub enum Outcome {
 
 /// A request to the superdaemon.
 #[derive(Debug)]
-pub(crate) enum Ask {
+pub(crate) enum Request {
     Status(oneshot::Sender<Status>),
     Restart {
         /// Whether to report the first attempt, even if another follows.
@@ -118,7 +118,11 @@ const CONNECTIONS: usize = 64;
 const WAITING: usize = 48;
 
 /// Serves requests until `end` resolves.
-pub(crate) async fn serve(listener: oroshi_net::Listener, asks: impl Fn(Ask) + 'static, end: impl Future<Output = ()>) {
+pub(crate) async fn serve(
+    listener: oroshi_net::Listener,
+    asks: impl Fn(Request) + 'static,
+    end: impl Future<Output = ()>,
+) {
     let settings = Settings { connections: CONNECTIONS, drain_timeout: Duration::from_secs(1), ..Settings::default() };
     let waiting = Cell::new(0);
     let handler = async move |exchange: &mut Exchange<'_>| handle(exchange, &asks, &waiting).await;
@@ -129,13 +133,13 @@ const JSON: (&str, &[u8]) = ("Content-Type", b"application/json");
 const TEXT: (&str, &[u8]) = ("Content-Type", b"text/plain; charset=utf-8");
 const PROMETHEUS: (&str, &[u8]) = ("Content-Type", b"text/plain; version=0.0.4");
 
-async fn handle(exchange: &mut Exchange<'_>, asks: &impl Fn(Ask), waiting: &Cell<usize>) -> Result<(), Error> {
+async fn handle(exchange: &mut Exchange<'_>, asks: &impl Fn(Request), waiting: &Cell<usize>) -> Result<(), Error> {
     let head = &exchange.head;
     let (path, query) = head.target.split_once('?').unwrap_or((head.target, ""));
     match (head.method, path) {
         ("GET", "/status" | "/metrics") => {
             let (reply, status) = oneshot::channel();
-            asks(Ask::Status(reply));
+            asks(Request::Status(reply));
             let is_status = path == "/status";
             match status.await {
                 Ok(status) if is_status => exchange.reply.send(200, [JSON], json(&status).as_bytes()).await,
@@ -149,7 +153,7 @@ async fn handle(exchange: &mut Exchange<'_>, asks: &impl Fn(Ask), waiting: &Cell
         }
         ("POST", "/restart") => {
             let (reply, mut outcome) = oneshot::channel();
-            asks(Ask::Restart { first: query == "first", reply });
+            asks(Request::Restart { first: query == "first", reply });
             waiting.set(waiting.get() + 1);
             let mut gone = std::pin::pin!(exchange.body.peer_closed());
             let outcome = std::future::poll_fn(|context| match Pin::new(&mut outcome).poll(context) {
@@ -232,8 +236,8 @@ fn ask<T: for<'de> Deserialize<'de>>(
 /// Sends requests into a channel.
 pub(crate) fn into_channel<T: 'static>(
     sender: UnboundedSender<T>,
-    wrap: impl Fn(Ask) -> T + 'static,
-) -> impl Fn(Ask) + 'static {
+    wrap: impl Fn(Request) -> T + 'static,
+) -> impl Fn(Request) + 'static {
     move |ask| {
         // After the end the reply is dropped, which tells the client.
         let _ = sender.send(wrap(ask));

@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::notify::secret;
 
 /// Interval for checking whether a group has ended.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The variable in the environment of all processes of one superdaemon.
 const TOGETHER: &str = "OROSHI_START_TOGETHER";
@@ -33,7 +33,7 @@ pub(crate) const OWN_NAME: &str = "oroshi";
 
 /// The superdaemon's handle on the guard.
 #[derive(Debug)]
-pub(crate) struct Guarded {
+pub(crate) struct GuardProcess {
     program: Vec<OsString>,
     signal: Signal,
     patience: Duration,
@@ -46,7 +46,7 @@ pub(crate) struct Guarded {
     guard: Option<(u32, ChildStdin)>,
 }
 
-impl Guarded {
+impl GuardProcess {
     /// Starts the guard.
     pub(crate) fn new(program: &[OsString], signal: Signal, patience: Duration) -> io::Result<Self> {
         let mark = secret(8)?;
@@ -160,7 +160,7 @@ pub fn guard(signal: Signal, patience: Duration) -> io::Result<Vec<u32>> {
     tell_all(signal, &left);
     let deadline = Instant::now() + patience;
     while !(in_groups().is_empty() && outside().is_empty()) && Instant::now() < deadline {
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     tell_all(Signal::KILL, &outside());
     Ok(groups.iter().copied().chain(left).collect())

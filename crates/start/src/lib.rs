@@ -8,7 +8,7 @@
 //!
 //! # Where to read
 //!
-//! 1. [`Draft`] and [`Plan`] (`plan`): the configuration. [`Place`] (`place`): listening addresses.
+//! 1. [`Draft`] and [`Plan`] (`plan`): the configuration. [`SocketSpec`] (`place`): listening addresses.
 //! 2. [`machine`]: decisions, from events to actions, without any I/O.
 //! 3. `run`: the running superdaemon: feeds events to the machine, and carries out its actions.
 //! 4. `child`: starts a generation. `sockets`, [`environment`]: its inputs.
@@ -25,10 +25,10 @@ mod http;
 pub mod machine;
 mod notify;
 mod output;
-mod place;
 mod plan;
 mod probe;
 mod run;
+mod socket_spec;
 mod sockets;
 pub mod status;
 mod waiting;
@@ -40,8 +40,8 @@ pub use files::{FileError, Running, listed_generations};
 pub use guard::guard;
 pub use http::{Answer, HttpError};
 pub use output::{LogError, LogTo};
-pub use place::{Host, Kind, Place};
 pub use plan::{ControlAt, Draft, Plan, PlanError, Ready};
 pub use run::{StartError, run};
+pub use socket_spec::{Host, Kind, SocketSpec};
 pub use sockets::{Listening, SocketError};
 pub use status::Status;

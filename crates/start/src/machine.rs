@@ -5,15 +5,15 @@
 //! to be told to stop (`--kill-old-delay`).
 
 mod generation;
-mod news;
+mod message;
 
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 pub use generation::{Generation, Stage};
-pub(crate) use news::seconds;
-pub use news::{Cause, Ended, News, Next, Who};
+pub(crate) use message::seconds;
+pub use message::{Cause, Ended, GenerationId, LogMessage, Next};
 
 use generation::later;
 
@@ -42,7 +42,7 @@ pub enum Readiness {
     /// It is still alive after the interval.
     Alive,
     /// [`Event::Ready`] arrives before the timeout; otherwise it has failed.
-    Told {
+    Notified {
         /// Longest time until it is ready.
         timeout: Duration,
     },
@@ -128,7 +128,7 @@ pub enum Action {
     /// Rewrite the status file.
     Write,
     /// Log this.
-    Tell(News),
+    Log(LogMessage),
     /// The result of a restart, or of the first start.
     Verdict(Verdict),
     /// Everything is done: exit.
@@ -139,7 +139,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is ready, and older ones are told to stop, at once or after the delay.
-    Ready(Who),
+    Ready(GenerationId),
     /// It has failed.
     Failed {
         /// Its number.
@@ -147,7 +147,7 @@ pub enum Verdict {
         /// The reason.
         why: String,
         /// The generation that keeps serving, if any.
-        stays: Option<Who>,
+        stays: Option<GenerationId>,
         /// Whether another attempt follows automatically.
         again: bool,
     },
@@ -258,7 +258,7 @@ impl Machine {
             Event::Started { number, pid } => self.started(now, number, pid),
             Event::NotStarted { number, why } => {
                 self.launching = false;
-                self.failed(now, Who { number, pid: None }, Ended::NotStarted(why));
+                self.failed(now, GenerationId { number, pid: None }, Ended::NotStarted(why));
             }
             Event::Ready { number } => self.told_ready(now, number),
             Event::Found { number, what } => {
@@ -332,19 +332,19 @@ impl Machine {
         self.generations.iter().find(|generation| matches!(generation.stage, Stage::Starting { .. }))
     }
 
-    fn tell(&mut self, news: News) {
-        self.actions.push(Action::Tell(news));
+    fn tell(&mut self, news: LogMessage) {
+        self.actions.push(Action::Log(news));
     }
 
     fn restart(&mut self, now: Instant, cause: Cause) {
         if self.is_stopping() {
-            return self.tell(News::TooLate { cause });
+            return self.tell(LogMessage::TooLate { cause });
         }
         if let Some(who) = self.starting().map(Generation::who) {
             self.again = true;
-            return self.tell(News::Queued { cause, after: who });
+            return self.tell(LogMessage::Queued { cause, after: who });
         }
-        self.tell(News::Asked { cause });
+        self.tell(LogMessage::Asked { cause });
         self.start(now);
     }
 
@@ -361,12 +361,12 @@ impl Machine {
         self.launching = false;
         let wait = match self.policy.readiness {
             Readiness::Alive => self.policy.interval,
-            Readiness::Told { timeout } => timeout,
+            Readiness::Notified { timeout } => timeout,
         };
         let stage = Stage::Starting { until: later(now, wait) };
         let generation = Generation { number, pid, started: now, ready: None, stage, hand_over_at: None, found: None };
         self.generations.push(generation);
-        self.tell(News::Started { who: Who { number, pid: Some(pid) } });
+        self.tell(LogMessage::Started { who: GenerationId { number, pid: Some(pid) } });
     }
 
     fn told_ready(&mut self, now: Instant, number: u64) {
@@ -398,13 +398,13 @@ impl Machine {
             older.push(generation.who());
         }
         self.actions.push(Action::Write);
-        self.tell(News::Ready { who: who.clone(), after, older, delay, signal: self.policy.signal_on_hup });
+        self.tell(LogMessage::Ready { who: who.clone(), after, older, delay, signal: self.policy.signal_on_hup });
         self.actions.push(Action::Verdict(Verdict::Ready(who)));
         if delay.is_zero() {
             self.hand_over(now);
         }
         if self.again {
-            self.tell(News::Again);
+            self.tell(LogMessage::Again);
             self.start(now);
         }
     }
@@ -422,7 +422,7 @@ impl Machine {
 
     /// Tells the older generations that are due to stop, and returns them. Each is told once: for many programs a
     /// second signal means "at once".
-    fn hand_over(&mut self, now: Instant) -> Vec<Who> {
+    fn hand_over(&mut self, now: Instant) -> Vec<GenerationId> {
         let (signal, patience) = (self.policy.signal_on_hup, self.policy.stop_timeout);
         let mut told = Vec::new();
         for generation in self.older_serving_mut().filter(|one| one.hand_over_at.is_some_and(|at| at <= now)) {
@@ -434,9 +434,9 @@ impl Machine {
     }
 
     fn exited(&mut self, now: Instant, pid: u32, how: String, code: Option<i32>) {
-        let Some(place) = self.generations.iter().position(|generation| generation.pid == pid) else { return };
+        let Some(index) = self.generations.iter().position(|generation| generation.pid == pid) else { return };
         let newest = self.current().map(|generation| generation.number);
-        let generation = self.generations.remove(place);
+        let generation = self.generations.remove(index);
         let (who, age) = (generation.who(), now.saturating_duration_since(generation.started));
         match generation.stage {
             Stage::Starting { .. } if self.never_ready() && code.is_some_and(|code| CANNOT_RUN.contains(&code)) => {
@@ -447,7 +447,7 @@ impl Machine {
                 if generation.was_ready() {
                     self.actions.push(Action::Write);
                 }
-                self.tell(News::Stopped { who, how, signal, after: now.saturating_duration_since(since) });
+                self.tell(LogMessage::Stopped { who, how, signal, after: now.saturating_duration_since(since) });
             }
             Stage::Serving => {
                 self.actions.push(Action::Write);
@@ -460,19 +460,19 @@ impl Machine {
     }
 
     /// Handles the unexpected end of a serving generation.
-    fn died(&mut self, now: Instant, who: Who, how: &str, since: Instant, newest: Option<u64>) {
+    fn died(&mut self, now: Instant, who: GenerationId, how: &str, since: Instant, newest: Option<u64>) {
         self.counts.died += 1;
         let (how, served) = (how.to_owned(), now.saturating_duration_since(since));
         if newest != Some(who.number) {
             // It was about to be told to stop.
-            return self.tell(News::Gone { who, how, after: served });
+            return self.tell(LogMessage::Gone { who, how, after: served });
         }
         if let Some(stays) = self.generations.iter_mut().rfind(|one| one.is_serving()) {
             // The previous generation was not told to stop yet: it continues.
             stays.hand_over_at = None;
             let stays = stays.who();
             let why = Ended::Died { how, after: served };
-            self.tell(News::Relapse { who: who.clone(), stays });
+            self.tell(LogMessage::Relapse { who: who.clone(), stays });
             return self.failed(now, who, why);
         }
         self.count_failure(now, served >= STABLE);
@@ -480,7 +480,7 @@ impl Machine {
             Some(after) => Next::Starting(after),
             None => self.start_later(now),
         };
-        self.tell(News::Died { who, how, served, next });
+        self.tell(LogMessage::Died { who, how, served, next });
     }
 
     /// Whether no generation has been ready so far.
@@ -489,17 +489,17 @@ impl Machine {
     }
 
     /// Stops trying: the command cannot run, and never could, so another attempt would fail too.
-    fn give_up(&mut self, now: Instant, who: Who, ended: Ended) {
+    fn give_up(&mut self, now: Instant, who: GenerationId, ended: Ended) {
         self.counts.failed += 1;
         let why = ended.to_string();
         self.last_failure = Some(Failure { number: who.number, why: why.clone(), at: now });
         let verdict = Verdict::Failed { number: who.number, why, stays: None, again: false };
-        self.tell(News::Failed { who, ended, stays: None, next: Next::Nothing });
+        self.tell(LogMessage::Failed { who, ended, stays: None, next: Next::Nothing });
         self.actions.extend([Action::Verdict(verdict), Action::Leave]);
     }
 
     /// Handles a generation that will not become ready.
-    fn failed(&mut self, now: Instant, who: Who, ended: Ended) {
+    fn failed(&mut self, now: Instant, who: GenerationId, ended: Ended) {
         self.counts.failed += 1;
         let proven = |one: &Generation| {
             let ready = one.ready.filter(|ready| self.failed_at.is_none_or(|failed| failed < *ready))?;
@@ -519,7 +519,7 @@ impl Machine {
         let why = ended.to_string();
         self.last_failure = Some(Failure { number: who.number, why: why.clone(), at: now });
         let verdict = Verdict::Failed { number: who.number, why, stays: stays.clone(), again };
-        self.tell(News::Failed { who, ended, stays, next });
+        self.tell(LogMessage::Failed { who, ended, stays, next });
         self.actions.push(Action::Verdict(verdict));
     }
 
@@ -540,11 +540,11 @@ impl Machine {
     fn stop(&mut self, now: Instant, signal: Signal) {
         self.interrupts += u32::from(signal == Signal::INT);
         if self.is_stopping() {
-            let left: Vec<Who> = self.generations.iter().map(Generation::who).collect();
+            let left: Vec<GenerationId> = self.generations.iter().map(Generation::who).collect();
             // A user pressed Ctrl-C twice to avoid waiting. TERM may arrive twice automatically, as from systemd
             // after an ExecStop that does not wait.
             let at_once = signal == Signal::INT && self.interrupts >= 2;
-            self.tell(News::StopAgain { signal, left, at_once });
+            self.tell(LogMessage::StopAgain { signal, left, at_once });
             if at_once {
                 for generation in &mut self.generations {
                     self.actions.push(Action::Kill { pid: generation.pid });
@@ -558,8 +558,8 @@ impl Machine {
         (self.start_at, self.again) = (None, false);
         // As in start_server: the setting for TERM applies to TERM only.
         let to_send = if signal == Signal::TERM { self.policy.signal_on_term } else { Signal::TERM };
-        let told: Vec<Who> = self.generations.iter().map(Generation::who).collect();
-        self.tell(News::Stop { signal, to_send, told });
+        let told: Vec<GenerationId> = self.generations.iter().map(Generation::who).collect();
+        self.tell(LogMessage::Stop { signal, to_send, told });
         for generation in &mut self.generations {
             // A generation that got the same signal before is already stopping.
             if !matches!(generation.stage, Stage::Stopping { signal, .. } if signal == to_send) {
@@ -574,26 +574,26 @@ impl Machine {
 
     /// Does everything that is due.
     fn due_now(&mut self, now: Instant) {
-        for place in 0..self.generations.len() {
-            let generation = &mut self.generations[place];
+        for index in 0..self.generations.len() {
+            let generation = &mut self.generations[index];
             match generation.stage {
                 Stage::Stopping { kill_at: Some(at), since, signal, .. } if at <= now => {
                     generation.killed(now);
                     let (who, pid) = (generation.who(), generation.pid);
                     self.counts.killed += 1;
-                    self.tell(News::Killed { who, signal, after: now.saturating_duration_since(since) });
+                    self.tell(LogMessage::Killed { who, signal, after: now.saturating_duration_since(since) });
                     self.actions.push(Action::Kill { pid });
                 }
                 Stage::Starting { until } if until <= now => match self.policy.readiness {
                     Readiness::Alive => self.ready(now),
-                    Readiness::Told { timeout } => self.timed_out(now, place, timeout),
+                    Readiness::Notified { timeout } => self.timed_out(now, index, timeout),
                 },
                 _ => {}
             }
         }
         let older = self.hand_over(now);
         if !older.is_empty() {
-            self.tell(News::HandOver { older, signal: self.policy.signal_on_hup });
+            self.tell(LogMessage::HandOver { older, signal: self.policy.signal_on_hup });
         }
         if self.start_at.is_some_and(|at| at <= now) {
             self.start(now);
@@ -604,9 +604,9 @@ impl Machine {
     }
 
     /// Handles a generation that was not ready in time.
-    fn timed_out(&mut self, now: Instant, place: usize, timeout: Duration) {
+    fn timed_out(&mut self, now: Instant, index: usize, timeout: Duration) {
         let signal = self.policy.signal_on_term;
-        let generation = &mut self.generations[place];
+        let generation = &mut self.generations[index];
         let (who, pid, found) = (generation.who(), generation.pid, generation.found.take());
         generation.stop(now, signal, Some(self.policy.stop_timeout.unwrap_or(ENDING)));
         self.failed(now, who, Ended::NotReady { timeout, found });

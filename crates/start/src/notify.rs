@@ -53,7 +53,7 @@ impl Notify {
     }
 
     /// The next message.
-    pub(crate) async fn next(&self) -> io::Result<Said> {
+    pub(crate) async fn next(&self) -> io::Result<Notification> {
         // The same limit as systemd's.
         let mut room = [0; 4096];
         let length = self.socket.recv(&mut room).await?;
@@ -70,7 +70,7 @@ impl Drop for Notify {
 
 /// A message of a generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct Notification {
     /// Whether it is ready.
     pub(crate) ready: bool,
     /// Its status as text.
@@ -78,9 +78,9 @@ pub(crate) struct Said {
 }
 
 /// Parses the relevant parts of a message: lines of `NAME=value`, the last of each name.
-fn read(message: &[u8]) -> Said {
+fn read(message: &[u8]) -> Notification {
     let text = String::from_utf8_lossy(message);
-    let mut said = Said::default();
+    let mut said = Notification::default();
     for line in text.lines() {
         match line.split_once('=') {
             Some(("READY", value)) => said.ready = value == "1",
@@ -109,8 +109,8 @@ mod tests {
     #[test]
     fn what_is_of_interest_is_read() {
         let status = Some("warming up".to_owned());
-        assert_eq!(read(b"STATUS=cold\nSTATUS=warming up\nREADY=1\nMAINPID=7\n"), Said { ready: true, status });
-        assert_eq!(read(b"READY=0\nSTOPPING=1\nREADY\n\xff"), Said::default());
+        assert_eq!(read(b"STATUS=cold\nSTATUS=warming up\nREADY=1\nMAINPID=7\n"), Notification { ready: true, status });
+        assert_eq!(read(b"READY=0\nSTOPPING=1\nREADY\n\xff"), Notification::default());
     }
 
     #[test]

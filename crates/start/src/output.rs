@@ -20,7 +20,7 @@ use crate::machine::{STABLE, pause};
 /// Time for a log command to read its first line. A slower one may take longer.
 const FIRST_READ: Duration = Duration::from_secs(5);
 /// Interval for checking whether it has.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The destination of standard output and error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,8 @@ pub enum LogError {
     },
     /// The shell cannot run the command, or the command does not read. The reason is on standard error.
     #[error(
-        "the log command `{command}` ended before it had read a line: {how}: expected one that reads all of standard input"
+        "the log command `{command}` ended before it had read a line: {how}: expected one that reads all of standard \
+         input"
     )]
     Ended {
         /// The command.
@@ -82,13 +83,13 @@ impl LogTo {
                 // An absolute path still works when the file is reopened from another folder.
                 let path = std::path::absolute(path).map_err(failed)?;
                 let end = append(&path).map_err(failed)?.into();
-                Ok(Log { end, to: To::File(path) })
+                Ok(Log { end, to: Destination::File(path) })
             }
             LogTo::Command(command) => {
                 let failed = |source| LogError::Command { command: command.clone(), source };
                 let (input, end) = io::pipe().map_err(failed)?;
                 let reader = Reader::start(command, input.into()).map_err(failed)?;
-                Ok(Log { end: end.into(), to: To::Reader(reader) })
+                Ok(Log { end: end.into(), to: Destination::Reader(reader) })
             }
         }
     }
@@ -99,12 +100,12 @@ impl LogTo {
 pub(crate) struct Log {
     /// The writing end.
     end: OwnedFd,
-    to: To,
+    to: Destination,
 }
 
 /// The destination of the writing end.
 #[derive(Debug)]
-enum To {
+enum Destination {
     File(PathBuf),
     Reader(Reader),
 }
@@ -117,7 +118,7 @@ impl Log {
 
     /// Reopens the file, which may have been moved away; a command continues.
     pub(crate) fn reopen(&mut self) -> Result<(), LogError> {
-        let To::File(path) = &self.to else { return Ok(()) };
+        let Destination::File(path) = &self.to else { return Ok(()) };
         let file = append(path).map_err(|source| LogError::File { path: path.clone(), source })?;
         self.end = file.into();
         self.redirect()
@@ -126,15 +127,15 @@ impl Log {
     /// The log command, if there is one.
     pub(crate) fn reader(&self) -> Option<&Reader> {
         match &self.to {
-            To::Reader(reader) => Some(reader),
-            To::File(_) => None,
+            Destination::Reader(reader) => Some(reader),
+            Destination::File(_) => None,
         }
     }
 
     pub(crate) fn reader_mut(&mut self) -> Option<&mut Reader> {
         match &mut self.to {
-            To::Reader(reader) => Some(reader),
-            To::File(_) => None,
+            Destination::Reader(reader) => Some(reader),
+            Destination::File(_) => None,
         }
     }
 
@@ -217,7 +218,7 @@ impl Reader {
             if rustix::io::ioctl_fionread(&self.input) == Ok(0) || Instant::now() >= over {
                 return Ok(());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 

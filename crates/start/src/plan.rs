@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::machine::{Policy, Readiness};
 use crate::output::LogTo;
-use crate::place::{Kind, Place};
+use crate::socket_spec::{Kind, SocketSpec};
 use crate::sockets::Listening;
 
 /// A superdaemon as the user configured it, unchecked. `Default` has `start_server`'s defaults, without a command.
@@ -25,7 +25,7 @@ pub struct Draft {
     /// This program, and the arguments that make it a [`guard`](crate::guard()).
     pub guard: Vec<OsString>,
     /// The sockets, ports first.
-    pub places: Vec<Place>,
+    pub sockets: Vec<SocketSpec>,
     /// Options of the sockets.
     pub listening: Listening,
     /// The folder to run the command in.
@@ -66,7 +66,7 @@ impl Default for Draft {
             command: Vec::new(),
             helper: Vec::new(),
             guard: Vec::new(),
-            places: Vec::new(),
+            sockets: Vec::new(),
             listening: Listening::default(),
             folder: None,
             interval: Duration::from_secs(1),
@@ -175,21 +175,21 @@ impl Draft {
         }
         let mut taken: HashMap<RawFd, &str> = HashMap::new();
         let mut seen: Vec<&Kind> = Vec::new();
-        for place in &self.places {
-            if let Some(descriptor) = place.descriptor
-                && let Some(first) = taken.insert(descriptor, &place.name)
+        for socket in &self.sockets {
+            if let Some(descriptor) = socket.descriptor
+                && let Some(first) = taken.insert(descriptor, &socket.name)
             {
-                let (first, second) = (first.to_owned(), place.name.clone());
+                let (first, second) = (first.to_owned(), socket.name.clone());
                 problems.push(PlanError::Descriptor { descriptor, first, second });
             }
             // Port 0 is a different one each time.
-            let is_free = matches!(place.kind, Kind::Tcp(_, 0) | Kind::Udp(_, 0));
-            if !is_free && seen.contains(&&place.kind) {
-                problems.push(PlanError::Twice { name: place.name.clone() });
+            let is_free = matches!(socket.kind, Kind::Tcp(_, 0) | Kind::Udp(_, 0));
+            if !is_free && seen.contains(&&socket.kind) {
+                problems.push(PlanError::Twice { name: socket.name.clone() });
             }
-            seen.push(&place.kind);
-            if place.name.contains(';') {
-                problems.push(PlanError::Semicolon { name: place.name.clone() });
+            seen.push(&socket.kind);
+            if socket.name.contains(';') {
+                problems.push(PlanError::Semicolon { name: socket.name.clone() });
             }
         }
         if self.daemonize && self.log.is_none() {
@@ -227,7 +227,7 @@ impl Plan {
         let draft = &self.draft;
         let readiness = match draft.ready {
             None | Some(Ready::Alive) => Readiness::Alive,
-            Some(Ready::Notify | Ready::Answers(_)) => Readiness::Told { timeout: draft.ready_timeout },
+            Some(Ready::Notify | Ready::Answers(_)) => Readiness::Notified { timeout: draft.ready_timeout },
         };
         Policy {
             interval: draft.interval,
@@ -246,9 +246,9 @@ mod tests {
 
     #[test]
     fn everything_that_is_wrong_is_said_at_once() {
-        let place = |text: &str| Place::port(text).unwrap();
+        let place = |text: &str| SocketSpec::port(text).unwrap();
         let draft = Draft {
-            places: vec![place("80=5"), place("81=5"), place("81"), Place::path("/run/a;b").unwrap()],
+            sockets: vec![place("80=5"), place("81=5"), place("81"), SocketSpec::path("/run/a;b").unwrap()],
             daemonize: true,
             ready: Some(Ready::Answers(Box::new("https://localhost/".parse().unwrap()))),
             control: Some(ControlAt { path: "/x".repeat(60).into(), asked_for: true }),
@@ -262,8 +262,8 @@ mod tests {
         }
         assert_eq!(problems.len(), 7, "{problems:?}");
         let control = Some(ControlAt { path: "/x".repeat(60).into(), asked_for: false });
-        let places = vec![place("80=5"), place("81")];
-        let plan = Draft { command: vec!["x".into()], places, control, ..Draft::default() }.plan().unwrap();
+        let sockets = vec![place("80=5"), place("81")];
+        let plan = Draft { command: vec!["x".into()], sockets, control, ..Draft::default() }.plan().unwrap();
         assert!(plan.policy().keep_trying);
         assert!(plan.control.is_none() && plan.without_control.is_some());
     }

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// old one may wait for the rest of a request.
 const GRACE: Duration = Duration::from_millis(50);
 /// Interval for checking which process has accepted.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The most simultaneous connections.
 const MOST: u32 = 8;
 
@@ -125,7 +125,7 @@ async fn round(url: &Endpoint, pid: u32, connector: &Connector, connections: u32
         }
         open = waiting;
         if !open.is_empty() {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
     Round::Others(others.map(|(_, who)| who).unwrap_or_default())
@@ -176,8 +176,8 @@ fn accepted_by(stream: &Stream, pid: u32) -> io::Result<Accepted> {
         Err(Errno::AGAIN) => {}
         Ok(0) | Err(_) => return Err(io::Error::other("the connection was closed before the request was complete")),
         Ok(_) => {
-            let what = "the answer came before the request was complete: expected a server that reads its head to the end; else use \
-                        --ready notify";
+            let what = "the answer came before the request was complete: expected a server that reads its head to \
+                        the end; else use --ready notify";
             return Err(io::Error::other(what));
         }
     }

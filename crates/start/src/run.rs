@@ -24,22 +24,22 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
 use crate::child::Launch;
-use crate::control::{self, Ask};
+use crate::control::{self, Request};
 use crate::environment::{AUTO_RESTART_INTERVAL, Environment};
 use crate::files::{FileError, PidFile, StatusFile};
-use crate::guard::{Guarded, OWN_NAME};
-use crate::machine::{Action, Cause, ENDING, Event, Machine, News, Verdict};
+use crate::guard::{GuardProcess, OWN_NAME};
+use crate::machine::{Action, Cause, ENDING, Event, LogMessage, Machine, Verdict};
 use crate::output::{Log, LogError, LogTo, no_input};
 use crate::plan::{Plan, Ready};
 use crate::sockets::{Socket, SocketError, hold_all, variables};
-use crate::status::{Began, Status};
+use crate::status::{StartInfo, Status};
 use crate::waiting::Waiting;
 use crate::watch::{Watch, Watchers};
 
 /// Interval for reading the folder of variables while it controls restarts, as in `start_server`.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval for checking whether the first generation has become the command, which takes two calls of exec.
-const LOOK_AT_EXEC: Duration = Duration::from_millis(5);
+const EXEC_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The minimum time between starts of the guard.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -101,7 +101,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str), settled: impl FnOnce() + 'sta
         let mut superdaemon = Superdaemon::new(plan, inherited, say, sender, events)?;
         superdaemon.redirect()?;
         superdaemon.introduce();
-        superdaemon.have_the_log_read().await?;
+        superdaemon.wait_for_log_reader().await?;
         superdaemon.settled = Some(Box::new(settled));
         superdaemon.live().await;
         let never_ran = superdaemon.never_ran.take();
@@ -117,7 +117,7 @@ enum Input {
     /// An event for the machine.
     Event(Event),
     /// A request through the control socket.
-    Ask(Ask),
+    Request(Request),
 }
 
 /// The running control socket.
@@ -131,7 +131,7 @@ struct Superdaemon<'a> {
     say: &'a mut dyn FnMut(&str),
     events: UnboundedReceiver<Input>,
     sender: UnboundedSender<Input>,
-    began: Began,
+    began: StartInfo,
     environment: Environment,
     /// Problems in the environment at the last check.
     problems: Vec<String>,
@@ -140,7 +140,7 @@ struct Superdaemon<'a> {
     waiting: Waiting,
     manager: Manager,
     control: Option<Control>,
-    guarded: Option<Guarded>,
+    guarded: Option<GuardProcess>,
     log: Option<Log>,
     /// Time to restart the guard.
     guard_at: Option<Instant>,
@@ -173,14 +173,14 @@ impl<'a> Superdaemon<'a> {
         let pid_file = draft.pid_file.as_deref().map(PidFile::claim).transpose()?;
         let status_file = draft.status_file.as_deref().map(StatusFile::new).transpose()?;
         let log = draft.log.as_ref().map(LogTo::open).transpose()?;
-        let sockets = hold_all(inherited, &draft.places, &draft.listening)?;
+        let sockets = hold_all(inherited, &draft.sockets, &draft.listening)?;
         let machine = Machine::new(plan.policy(), tunables);
         let mut superdaemon = Self {
             plan,
             say,
             events,
             sender,
-            began: Began::now(),
+            began: StartInfo::now(),
             environment,
             problems: Vec::new(),
             machine,
@@ -220,7 +220,7 @@ impl<'a> Superdaemon<'a> {
         let what = "cannot listen for --status and --restart";
         let listener = listener.map_err(|source| StartError::System { what, source })?;
         let end = Rc::new(Notify::new());
-        let (asks, ending) = (control::into_channel(self.sender.clone(), Input::Ask), Rc::clone(&end));
+        let (asks, ending) = (control::into_channel(self.sender.clone(), Input::Request), Rc::clone(&end));
         let task = tokio::task::spawn_local(control::serve(listener, asks, async move { ending.notified().await }));
         self.control = Some(Control { task, end });
         Ok(())
@@ -237,7 +237,7 @@ impl<'a> Superdaemon<'a> {
         if draft.die_together {
             // Here, because it writes to the log too.
             let patience = draft.stop_timeout.unwrap_or(ENDING);
-            let guarded = Guarded::new(&draft.guard, draft.signal_on_term, patience);
+            let guarded = GuardProcess::new(&draft.guard, draft.signal_on_term, patience);
             let what = "cannot start the process that ends the command when this one dies";
             self.guarded = Some(guarded.map_err(|source| StartError::System { what, source })?);
         }
@@ -257,18 +257,18 @@ impl<'a> Superdaemon<'a> {
             return;
         }
         loop {
-            self.look_whether_it_runs();
+            self.check_first_generation();
             let input = self.next().await;
             // Before any decision: the end of a generation may be reported later than subsequent events, such as its
             // readiness timeout.
             if !self.reap() {
                 return;
             }
-            self.look_at_environment();
+            self.reload_environment();
             let goes_on = match input {
                 None => self.happens(Event::Due),
                 Some(Input::Event(event)) => self.happens(event),
-                Some(Input::Ask(ask)) => self.answer(ask),
+                Some(Input::Request(ask)) => self.answer(ask),
                 Some(Input::Signal(kind)) => self.signal(kind),
             };
             if !goes_on {
@@ -281,8 +281,8 @@ impl<'a> Superdaemon<'a> {
     async fn next(&mut self) -> Option<Input> {
         let now = Instant::now();
         let watched = self.environment.envdir().is_some() && self.environment.tunables().0.auto_restart.is_some();
-        let look = watched.then(|| now + LOOK);
-        let look = self.settled.is_some().then(|| now + LOOK_AT_EXEC).or(look);
+        let look = watched.then(|| now + POLL_INTERVAL);
+        let look = self.settled.is_some().then(|| now + EXEC_POLL_INTERVAL).or(look);
         match self.machine.due().into_iter().chain(look).chain(self.log_due()).chain(self.guard_at).min() {
             Some(due) => tokio::time::timeout_at(due.into(), self.events.recv()).await.ok().flatten(),
             // We hold the other end.
@@ -292,7 +292,7 @@ impl<'a> Superdaemon<'a> {
 
     /// Reports success to the parent once the first generation has become the command. Until then its process has a
     /// name of ours.
-    fn look_whether_it_runs(&mut self) {
+    fn check_first_generation(&mut self) {
         if self.settled.is_some()
             && let Some(first) = self.machine.generations().first()
             && has_become_the_command(first.pid, &self.plan.draft.helper)
@@ -321,16 +321,16 @@ impl<'a> Superdaemon<'a> {
         }
     }
 
-    fn answer(&mut self, ask: Ask) -> bool {
+    fn answer(&mut self, ask: Request) -> bool {
         match ask {
-            Ask::Status(reply) => {
+            Request::Status(reply) => {
                 let command = self.plan.command().iter().map(|word| word.to_string_lossy().into_owned()).collect();
                 // The client may have gone.
                 let reader = self.log.as_ref().and_then(Log::reader);
                 let _ = reply.send(Status::now(&self.machine, &self.sockets, command, reader, &self.began));
                 true
             }
-            Ask::Restart { first, reply } => {
+            Request::Restart { first, reply } => {
                 self.waiting.add(&self.machine, first, reply);
                 self.happens(Event::Restart(Cause::Control))
             }
@@ -382,8 +382,8 @@ impl<'a> Superdaemon<'a> {
                 Action::Signal { pid, signal } => _ = signal_to(pid, signal),
                 Action::Kill { pid } => kill(pid),
                 Action::Write => self.write(),
-                Action::Tell(news) => self.news(&news),
-                Action::Verdict(verdict) => self.come_out(&verdict),
+                Action::Log(news) => self.news(&news),
+                Action::Verdict(verdict) => self.attempt_ended(&verdict),
                 Action::Leave => goes_on = false,
             }
         }
@@ -392,19 +392,19 @@ impl<'a> Superdaemon<'a> {
     }
 
     /// Writes a message to the log, and to the parent of this process.
-    fn news(&mut self, news: &News) {
+    fn news(&mut self, news: &LogMessage) {
         match news {
-            News::Asked { .. } | News::Again => {
+            LogMessage::Asked { .. } | LogMessage::Again => {
                 let now = monotonic_ns() / 1000;
                 self.manager.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
             }
-            News::Stop { .. } => self.manager.tell("STOPPING=1"),
+            LogMessage::Stop { .. } => self.manager.tell("STOPPING=1"),
             _ => {}
         }
         self.tell(&news.to_string());
     }
 
-    fn come_out(&mut self, verdict: &Verdict) {
+    fn attempt_ended(&mut self, verdict: &Verdict) {
         match verdict {
             Verdict::Ready(who) => {
                 if let Some(settled) = self.settled.take() {
@@ -427,7 +427,7 @@ impl<'a> Superdaemon<'a> {
                 }
             }
         }
-        self.waiting.come_out(verdict);
+        self.waiting.attempt_ended(verdict);
     }
 
     fn number_of(&self, pid: u32) -> Option<u64> {
@@ -460,7 +460,7 @@ impl<'a> Superdaemon<'a> {
     }
 
     fn launch(&mut self, number: u64, watch: &Watch) -> io::Result<u32> {
-        self.look_at_environment();
+        self.reload_environment();
         // Follows a moved file by a new one.
         if let Some(Err(error)) = self.log.as_mut().map(Log::reopen) {
             self.tell(&format!("{error}: writing to the one before"));
@@ -475,7 +475,7 @@ impl<'a> Superdaemon<'a> {
         for (name, value) in variables(&self.sockets).into_iter().chain(watch.variables()) {
             set(name, value);
         }
-        if let Some((name, mark)) = self.guarded.as_ref().map(Guarded::variable) {
+        if let Some((name, mark)) = self.guarded.as_ref().map(GuardProcess::variable) {
             set(name, Some(mark.into()));
         }
         set("SERVER_STARTER_GENERATION", Some(number.to_string().into()));
@@ -507,7 +507,7 @@ impl<'a> Superdaemon<'a> {
     /// Restarts the guard after a short pause.
     fn restart_guard(&mut self) {
         self.guard_at = None;
-        match self.guarded.as_mut().map(Guarded::start) {
+        match self.guarded.as_mut().map(GuardProcess::start) {
             Some(Ok(())) => {
                 self.tell("the process that ends the command when this one dies had ended, and was started again");
             }
@@ -520,7 +520,7 @@ impl<'a> Superdaemon<'a> {
     }
 
     /// Rereads the folder of variables.
-    fn look_at_environment(&mut self) {
+    fn reload_environment(&mut self) {
         let mut problems = self.environment.reload();
         let (tunables, more) = self.environment.tunables();
         problems.extend(more);

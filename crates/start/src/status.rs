@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Stage};
 use crate::output::Reader;
-use crate::place::Kind;
+use crate::socket_spec::Kind;
 use crate::sockets::Socket;
 
 /// The name and version of the JSON document.
@@ -92,7 +92,7 @@ pub enum GenerationState {
     Starting,
     /// Ready.
     Serving,
-    /// Told to end.
+    /// Notified to end.
     Stopping,
     /// Killed, because it did not end in time.
     Killed,
@@ -163,12 +163,12 @@ pub enum SocketKind {
 
 /// State at the superdaemon's start.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Began {
+pub(crate) struct StartInfo {
     at: Instant,
     overflows: Option<u64>,
 }
 
-impl Began {
+impl StartInfo {
     pub(crate) fn now() -> Self {
         Self { at: Instant::now(), overflows: listen_overflows() }
     }
@@ -181,7 +181,7 @@ impl Status {
         sockets: &[Socket],
         command: Vec<String>,
         reader: Option<&Reader>,
-        began: &Began,
+        began: &StartInfo,
     ) -> Self {
         let now = Instant::now();
         let overflows = listen_overflows().zip(began.overflows).map(|(now, then)| now.saturating_sub(then));
@@ -310,14 +310,14 @@ impl GenerationState {
 
 impl SocketStatus {
     fn now(socket: &Socket) -> Self {
-        let kind = match socket.place.kind {
+        let kind = match socket.spec.kind {
             Kind::Tcp(..) => SocketKind::Tcp,
             Kind::Udp(..) => SocketKind::Udp,
             Kind::Unix(_) => SocketKind::Unix,
         };
         let queue = if kind == SocketKind::Udp { None } else { queue(socket) };
         SocketStatus {
-            name: socket.place.name.clone(),
+            name: socket.spec.name.clone(),
             address: socket.address(),
             kind,
             descriptor: socket.descriptor,
@@ -341,7 +341,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::Place;
+    use crate::socket_spec::SocketSpec;
     use crate::sockets::{Listening, hold_all};
 
     #[test]
@@ -349,9 +349,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a\"b.sock");
         let path = path.to_str().unwrap();
-        let places =
-            [Place::port("127.0.0.1:0").unwrap(), Place::port("127.0.0.1:u0").unwrap(), Place::path(path).unwrap()];
-        let sockets = hold_all(Vec::new(), &places, &Listening { backlog: 8, ..Listening::default() }).unwrap();
+        let specs = [
+            SocketSpec::port("127.0.0.1:0").unwrap(),
+            SocketSpec::port("127.0.0.1:u0").unwrap(),
+            SocketSpec::path(path).unwrap(),
+        ];
+        let sockets = hold_all(Vec::new(), &specs, &Listening { backlog: 8, ..Listening::default() }).unwrap();
         let _waiting = std::net::TcpStream::connect(sockets[0].address()).unwrap();
         let all: Vec<SocketStatus> = sockets.iter().map(SocketStatus::now).collect();
         assert_eq!((all[0].waiting, all[0].backlog, all[0].dropped_packets), (Some(1), Some(8), Some(0)));

@@ -3,7 +3,7 @@
 use tokio::sync::oneshot;
 
 use crate::control::Outcome;
-use crate::machine::{Machine, Verdict, Who};
+use crate::machine::{GenerationId, Machine, Verdict};
 
 /// The waiting clients.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ struct Waiter {
     /// Whether the first attempt counts, even if another follows.
     first: bool,
     /// The ready generation, until the older ones have ended.
-    ready: Option<Who>,
+    ready: Option<GenerationId>,
     reply: oneshot::Sender<Outcome>,
 }
 
@@ -27,7 +27,7 @@ impl Waiting {
     }
 
     /// Handles the result of an attempt.
-    pub(crate) fn come_out(&mut self, verdict: &Verdict) {
+    pub(crate) fn attempt_ended(&mut self, verdict: &Verdict) {
         let waiting = std::mem::take(&mut self.0);
         for mut waiter in waiting {
             match verdict {
@@ -53,8 +53,8 @@ impl Waiting {
         self.0.retain(|waiter| !waiter.reply.is_closed());
         let waiting = std::mem::take(&mut self.0);
         for mut waiter in waiting {
-            let older = |who: &Who| machine.generations().iter().any(|one| one.number < who.number);
-            let ended = |who: &Who| machine.generations().iter().all(|one| one.number != who.number);
+            let older = |who: &GenerationId| machine.generations().iter().any(|one| one.number < who.number);
+            let ended = |who: &GenerationId| machine.generations().iter().all(|one| one.number != who.number);
             match &waiter.ready {
                 // It was ready, and has ended: nothing was replaced.
                 Some(who) if ended(who) && !machine.is_stopping() => {
@@ -116,16 +116,16 @@ mod tests {
     fn starts(machine: &mut Machine, waiting: &mut Waiting, number: u64) {
         machine.handle(Instant::now(), Event::Begin);
         machine.handle(Instant::now(), Event::Started { number, pid: 7 });
-        waiting.come_out(&Verdict::Ready(Who { number, pid: Some(7) }));
+        waiting.attempt_ended(&Verdict::Ready(GenerationId { number, pid: Some(7) }));
     }
 
     #[test]
     fn a_first_failure_is_enough_for_those_who_said_so() {
         let (mut machine, mut waiting, mut patient, mut hasty) = asked();
         let failed = |number| Verdict::Failed { number, why: "x".into(), stays: None, again: true };
-        waiting.come_out(&failed(0));
+        waiting.attempt_ended(&failed(0));
         assert!(hasty.try_recv().is_err(), "of one before that was asked");
-        waiting.come_out(&failed(1));
+        waiting.attempt_ended(&failed(1));
         let outcome = Outcome::Failed { generation: 1, why: "x".into(), stays: None, again: true };
         assert_eq!(hasty.try_recv(), Ok(outcome));
         assert!(patient.try_recv().is_err());

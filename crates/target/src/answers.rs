@@ -79,7 +79,7 @@ impl Default for Rotation {
 
 /// The encoded response to an ordinary HTTP/1.1 request, for one status.
 #[derive(Debug, Clone)]
-pub(crate) struct Written {
+pub(crate) struct EncodedResponse {
     pub(crate) keep_alive: Rc<[u8]>,
     pub(crate) close: Rc<[u8]>,
 }
@@ -87,8 +87,8 @@ pub(crate) struct Written {
 /// The fields of every response.
 pub(crate) const FIELDS: [(&str, &[u8]); 2] = [("Server", b"oroshi"), ("Content-Type", b"text/plain")];
 
-impl Written {
-    pub(crate) fn new(status: u16, date: &[u8], body: &[u8], chunked: bool) -> Written {
+impl EncodedResponse {
+    pub(crate) fn new(status: u16, date: &[u8], body: &[u8], chunked: bool) -> EncodedResponse {
         let message = |close: bool| {
             let date = Some(("Date", date));
             let close = close.then_some(("Connection", &b"close"[..]));
@@ -115,7 +115,7 @@ impl Written {
             }
             message.into()
         };
-        Written { keep_alive: message(false), close: message(true) }
+        EncodedResponse { keep_alive: message(false), close: message(true) }
     }
 }
 
@@ -165,16 +165,16 @@ mod tests {
     #[test]
     fn answers_are_framed() {
         let text = |message: &[u8]| String::from_utf8(message.to_vec()).unwrap();
-        let plain = Written::new(200, b"D", &body(12), false);
+        let plain = EncodedResponse::new(200, b"D", &body(12), false);
         let expected = "HTTP/1.1 200 OK\r\nServer: oroshi\r\nContent-Type: text/plain\r\nDate: D\r\n\
                         Content-Length: 12\r\n\r\noroshi\norosh";
         assert_eq!(text(&plain.keep_alive), expected);
         assert!(text(&plain.close).contains("\r\nConnection: close\r\n"));
-        let chunked = text(&Written::new(500, b"D", &body(12), true).keep_alive);
+        let chunked = text(&EncodedResponse::new(500, b"D", &body(12), true).keep_alive);
         assert!(chunked.ends_with("Transfer-Encoding: chunked\r\n\r\nc\r\noroshi\norosh\r\n0\r\n\r\n"), "{chunked}");
-        let empty = text(&Written::new(200, b"D", b"", true).keep_alive);
+        let empty = text(&EncodedResponse::new(200, b"D", b"", true).keep_alive);
         assert!(empty.ends_with("\r\n\r\n0\r\n\r\n"), "{empty}");
-        let none = text(&Written::new(204, b"D", &body(12), false).keep_alive);
+        let none = text(&EncodedResponse::new(204, b"D", &body(12), false).keep_alive);
         assert!(none.ends_with("Date: D\r\n\r\n") && !none.contains("Length"), "{none}");
     }
 }

@@ -12,5 +12,5 @@ mod responder;
 mod run;
 
 pub use answers::Rotation;
-pub use plan::{Place, Plan, TlsFiles};
+pub use plan::{ListenAddress, Plan, TlsFiles};
 pub use run::{Target, TargetError};

@@ -13,7 +13,7 @@ use crate::answers::Rotation;
 #[derive(Debug)]
 pub struct Plan {
     /// Listening addresses, besides inherited sockets.
-    pub places: Vec<Place>,
+    pub listen: Vec<ListenAddress>,
     /// The mean delay before a response.
     pub delay: Duration,
     /// The distribution of delays.
@@ -40,7 +40,7 @@ pub struct Plan {
 
 /// A listening address.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ListenAddress {
     /// The address as the user wrote it.
     pub typed: String,
     /// The address without its scheme.

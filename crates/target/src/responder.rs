@@ -13,7 +13,7 @@ use oroshi_http1::Version;
 use oroshi_net::Timer;
 use oroshi_server::{Error, Exchange, Handler};
 
-use crate::answers::{FIELDS, Rotation, Written, body};
+use crate::answers::{EncodedResponse, FIELDS, Rotation, body};
 use crate::delay::Delay;
 use crate::plan::Plan;
 
@@ -42,7 +42,7 @@ pub(crate) struct Responder {
     /// The body, or a block of it.
     block: Vec<u8>,
     /// By status, in the order of `statuses`. Empty for long bodies.
-    written: RefCell<Vec<Written>>,
+    written: RefCell<Vec<EncodedResponse>>,
     /// The date in `written`.
     date: Cell<[u8; 29]>,
 }
@@ -102,7 +102,7 @@ impl Responder {
         if date != self.date.get() {
             self.date.set(date);
             let statuses = self.statuses.statuses().iter();
-            let written = statuses.map(|&status| Written::new(status, &date, &self.block, self.chunked));
+            let written = statuses.map(|&status| EncodedResponse::new(status, &date, &self.block, self.chunked));
             *self.written.borrow_mut() = written.collect();
         }
         let written = &self.written.borrow()[status];

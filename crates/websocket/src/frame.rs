@@ -170,7 +170,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(last: bool, length in prop_oneof![0..200u64, 65_000..66_000u64, 0..1u64 << 63], key: Option<[u8; 4]>) {
+        fn what_is_written_is_read(
+            last: bool,
+            length in prop_oneof![0..200u64, 65_000..66_000u64, 0..1u64 << 63],
+            key: Option<[u8; 4]>,
+        ) {
             let header = Header { last, opcode: Opcode::Message(Kind::Binary), length, mask: key };
             let mut bytes = Vec::new();
             header.write(&mut bytes);
@@ -185,7 +189,8 @@ mod tests {
         fn each_byte_meets_its_byte_of_the_key(bytes: Vec<u8>, key: [u8; 4]) {
             let mut masked = bytes.clone();
             mask(&mut masked, key);
-            prop_assert!(masked.iter().zip(&bytes).enumerate().all(|(at, (masked, byte))| *masked == byte ^ key[at % 4]));
+            let mut pairs = masked.iter().zip(&bytes).enumerate();
+            prop_assert!(pairs.all(|(at, (masked, byte))| *masked == byte ^ key[at % 4]));
         }
     }
 }

@@ -186,7 +186,8 @@ mod tests {
 
     use super::*;
 
-    const FIELDS: &str = "Host: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+    const FIELDS: &str = "Host: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
+                          Sec-WebSocket-Version: 13\r\n\
                           Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
     fn opened(text: &str) -> Result<(Vec<String>, String), Refusal> {
@@ -239,7 +240,8 @@ mod tests {
             check(&head, &key, &[b"chat"])
                 .map(|protocol| protocol.map(|name| String::from_utf8_lossy(name).into_owned()))
         };
-        let good = "HTTP/1.1 101 x\r\nUpgrade: WebSocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+        let good = "HTTP/1.1 101 x\r\nUpgrade: WebSocket\r\nConnection: upgrade\r\n\
+                    Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
         let with = |field: &str| good.replace("Sec-WebSocket-A", &format!("{field}\r\nSec-WebSocket-A"));
         assert_eq!(checked(good), Ok(None));
         assert_eq!(checked(&with("Sec-WebSocket-Protocol: chat")), Ok(Some("chat".to_owned())));

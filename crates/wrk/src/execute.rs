@@ -11,7 +11,7 @@ use mlua::{Lua, LuaString, Table};
 use oroshi_net::Shutdown;
 
 /// Pause between two checks of the command: from the first value, doubled up to the second.
-const LOOK: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
+const POLL_INTERVAL: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
 
 /// Replaces LuaJIT's own function. `shutdown` counts Ctrl-C.
 pub(crate) fn replace(lua: &Lua, globals: &Table, shutdown: Option<Shutdown>) -> mlua::Result<()> {
@@ -33,7 +33,7 @@ fn text(command: &LuaString) -> std::ffi::OsString {
 }
 
 fn wait(shell: &mut Child, interrupted: impl Fn() -> bool) -> Result<ExitStatus, String> {
-    let mut look = LOOK.0;
+    let mut look = POLL_INTERVAL.0;
     loop {
         match shell.try_wait() {
             Ok(Some(status)) => return Ok(status),
@@ -45,7 +45,7 @@ fn wait(shell: &mut Child, interrupted: impl Fn() -> bool) -> Result<ExitStatus,
             }
             Ok(None) => {
                 std::thread::sleep(look);
-                look = (look * 2).min(LOOK.1);
+                look = (look * 2).min(POLL_INTERVAL.1);
             }
             Err(error) => return Err(format!("os.execute: {error}")),
         }

@@ -16,13 +16,15 @@
 //! 6. [`summary`]: wrk's figures of a run.
 
 mod addr;
-mod crew;
+
 mod execute;
 mod main_state;
-mod part;
+
 mod state;
 mod stats;
 pub mod summary;
+mod thread_script;
+mod threads;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -31,11 +33,11 @@ use std::time::Duration;
 use oroshi_bench::{CoreScript, Record, Script, ScriptError};
 use oroshi_net::{Endpoint, Peer, Shutdown};
 
-use crate::crew::Crew;
-use crate::main_state::Main;
-use crate::part::Part;
+use crate::main_state::MainState;
 use crate::state::Source;
 use crate::summary::Summary;
+use crate::thread_script::ThreadScript;
+use crate::threads::Threads;
 
 /// Options of a script.
 #[derive(Clone, Debug)]
@@ -68,7 +70,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Wrk {
     source: Arc<Source>,
-    main: Main,
+    main: MainState,
 }
 
 impl Wrk {
@@ -77,9 +79,9 @@ impl Wrk {
     /// # Errors
     /// When it cannot be read, is not Lua or fails.
     pub fn load(options: Options) -> Result<Arc<Self>, ScriptError> {
-        let crew = Crew::new(&options.file, options.threads);
-        let source = Arc::new(Source { options, peers: OnceLock::new(), crew });
-        let main = Main::start(&source)?;
+        let threads = Threads::new(&options.file, options.threads);
+        let source = Arc::new(Source { options, peers: OnceLock::new(), threads });
+        let main = MainState::start(&source)?;
         Ok(Arc::new(Self { source, main }))
     }
 
@@ -111,30 +113,29 @@ impl Script for Wrk {
     }
 
     fn enter(&self, core: usize, peers: &[Peer]) -> Result<Box<dyn CoreScript>, ScriptError> {
-        let crew = &self.source.crew;
-        let Some(asked) = crew.sit_down(core) else {
-            let threads = self.source.options.threads;
-            let what =
-                format!("thread {} cannot begin: the script is loaded for one run of {threads} threads", core + 1);
-            return Err(crew.fail(crew.error(what)));
+        let threads = &self.source.threads;
+        let Some(messages) = threads.take_receiver(core) else {
+            let count = self.source.options.threads;
+            let what = format!("thread {} cannot begin: the script is loaded for one run of {count} threads", core + 1);
+            return Err(threads.fail(threads.error(what)));
         };
         self.source.peers.get_or_init(|| peers.to_vec());
-        match Part::bring_up(&self.source, &self.main, core, asked) {
+        match ThreadScript::bring_up(&self.source, &self.main, core, messages) {
             Ok(part) => Ok(Box::new(part)),
-            Err(error) => Err(crew.fail(error)),
+            Err(error) => Err(threads.fail(error)),
         }
     }
 
     fn interrupt(&self) {
-        self.source.crew.interrupt();
+        self.source.threads.interrupt();
     }
 
     fn stuck(&self) -> Option<ScriptError> {
-        self.source.crew.stuck()
+        self.source.threads.stuck()
     }
 
     fn release(&self) {
-        self.source.crew.end();
+        self.source.threads.end();
     }
 }
 
@@ -146,6 +147,6 @@ impl Drop for Wrk {
 }
 
 /// Converts the engine's error.
-fn told(error: oroshi_script::Error) -> ScriptError {
+fn script_error(error: oroshi_script::Error) -> ScriptError {
     ScriptError { place: error.place, what: error.what }
 }

@@ -13,8 +13,8 @@ use oroshi_net::{Peer, Scheme};
 use oroshi_script::{Data, Engine};
 
 use crate::addr::{connect, from_text, lookup, text};
-use crate::crew::{Ask, Crew};
-use crate::{Options, execute, told};
+use crate::threads::{Message, Threads};
+use crate::{Options, execute, script_error};
 
 /// The API's Lua part.
 const API: &str = include_str!("wrk.lua");
@@ -28,7 +28,7 @@ pub(crate) struct Source {
     pub(crate) options: Options,
     /// Addresses of the URL's host that answered, after the run has found them.
     pub(crate) peers: OnceLock<Vec<Peer>>,
-    pub(crate) crew: Crew,
+    pub(crate) threads: Threads,
 }
 
 /// A Lua state with the API.
@@ -45,8 +45,8 @@ pub(crate) struct State {
 impl State {
     /// Makes a state; the script has not run in it.
     pub(crate) fn new(source: &Arc<Source>) -> Result<Self, ScriptError> {
-        let engine = Engine::new(&source.options.file, source.options.limit).map_err(told)?;
-        source.crew.register(engine.handle());
+        let engine = Engine::new(&source.options.file, source.options.limit).map_err(script_error)?;
+        source.threads.register(engine.handle());
         let made = library(engine.lua(), source).and_then(|(wrk, own)| {
             let globals = engine.lua().globals();
             globals.raw_set("wrk", &wrk)?;
@@ -54,21 +54,21 @@ impl State {
             execute::replace(engine.lua(), &globals, source.options.shutdown.clone())?;
             Ok((wrk, own))
         });
-        let (wrk, own) = made.map_err(|error| source.crew.error(error.to_string()))?;
-        engine.prelude("wrk", API).map_err(told)?;
+        let (wrk, own) = made.map_err(|error| source.threads.error(error.to_string()))?;
+        engine.prelude("wrk", API).map_err(script_error)?;
         Ok(Self { engine, source: Arc::clone(source), wrk, own })
     }
 
     /// Runs the script's file.
     pub(crate) fn load(&self) -> Result<(), ScriptError> {
-        self.printed(self.engine.load().map_err(told))
+        self.printed(self.engine.load().map_err(script_error))
     }
 
     /// Calls a function of the table `wrk`, which the script may have replaced.
     pub(crate) fn call_wrk(&self, name: &'static str, args: impl IntoLuaMulti) -> Result<(), ScriptError> {
         match self.raw(&self.wrk, name)? {
             Value::Function(function) => self.printed(self.call_own(name, &function, args)),
-            other => Err(self.source.crew.error(format!("wrk.{name} is {}: expected a function", kind(&other)))),
+            other => Err(self.source.threads.error(format!("wrk.{name} is {}: expected a function", kind(&other)))),
         }
     }
 
@@ -90,8 +90,8 @@ impl State {
         args: impl IntoLuaMulti,
     ) -> Result<R, ScriptError> {
         self.engine.call(name, function, args).map_err(|error| {
-            let mut error = told(error);
-            if error.place == self.source.crew.file() || error.place.starts_with(OURS) {
+            let mut error = script_error(error);
+            if error.place == self.source.threads.file() || error.place.starts_with(OURS) {
                 error.place = self.place(name);
             }
             error
@@ -101,7 +101,7 @@ impl State {
     /// Returns the position of a function of the script; the file, if there is none.
     pub(crate) fn place(&self, name: &str) -> String {
         let function = self.global(name);
-        function.map_or_else(|| self.source.crew.file().to_owned(), |function| self.engine.place(&function))
+        function.map_or_else(|| self.source.threads.file().to_owned(), |function| self.engine.place(&function))
     }
 
     /// Returns an internal function.
@@ -147,7 +147,7 @@ impl State {
 
     /// Converts an error of the binding that is not the script's fault.
     pub(crate) fn ours(&self, error: &mlua::Error) -> ScriptError {
-        self.source.crew.error(error.to_string())
+        self.source.threads.error(error.to_string())
     }
 
     fn string(&self, bytes: &[u8]) -> Result<LuaString, String> {
@@ -225,17 +225,17 @@ fn functions(lua: &Lua, source: &Arc<Source>, own: &Table) -> mlua::Result<()> {
 
     let source = of();
     let peer =
-        move |lua: &Lua, core: usize| source.crew.peer(core).map(|peer| lua.create_string(text(&peer))).transpose();
+        move |lua: &Lua, core: usize| source.threads.peer(core).map(|peer| lua.create_string(text(&peer))).transpose();
     add("peer", lua.create_function(peer))?;
     let source = of();
     let choose = move |_: &Lua, (core, addr): (usize, LuaString)| {
-        let chosen = from_text(&addr.as_bytes()).and_then(|peer| source.crew.choose(core, peer));
+        let chosen = from_text(&addr.as_bytes()).and_then(|peer| source.threads.set_peer(core, peer));
         Ok(chosen.err())
     };
     add("choose", lua.create_function(choose))?;
     let source = of();
     let stop = move |_: &Lua, core: usize| {
-        source.crew.stop(core);
+        source.threads.stop(core);
         Ok(())
     };
     add("stop", lua.create_function(stop))?;
@@ -250,13 +250,14 @@ fn functions(lua: &Lua, source: &Arc<Source>, own: &Table) -> mlua::Result<()> {
     add("copy", lua.create_function(copy))?;
     let source = of();
     let ask = move |lua: &Lua, (core, name): (usize, LuaString)| {
-        copied(lua, source.crew.ask(core, |reply| Ask::Get(name.as_bytes().to_vec(), reply)))
+        copied(lua, source.threads.ask(core, |reply| Message::Get(name.as_bytes().to_vec(), reply)))
     };
     add("ask", lua.create_function(ask))?;
     let source = of();
     let tell = move |_: &Lua, (core, name, value): (usize, LuaString, Value)| {
         let data = Data::from_lua(&value).map_err(|error| error.to_string());
-        let told = data.and_then(|data| source.crew.ask(core, |reply| Ask::Set(name.as_bytes().to_vec(), data, reply)));
+        let told =
+            data.and_then(|data| source.threads.ask(core, |reply| Message::Set(name.as_bytes().to_vec(), data, reply)));
         Ok(told.err())
     };
     add("tell", lua.create_function(tell))

@@ -16,8 +16,8 @@ pub enum TlsError {
     /// The server's own certificate says CA:TRUE, as `openssl req -x509` makes them by default, and this very
     /// certificate is not configured as trusted.
     #[error(
-        "the server shows a CA's own certificate, which is trusted only where this very certificate is given as a CA file: give it, or have \
-         the server show one that a trusted CA has signed"
+        "the server shows a CA's own certificate, which is trusted only where this very certificate is given as a CA \
+         file: give it, or have the server show one that a trusted CA has signed"
     )]
     CaCertificate(#[source] rustls::Error),
     /// The peer refused and sent a reason: a missing or unknown client certificate, no common version or protocol.

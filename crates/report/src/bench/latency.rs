@@ -90,11 +90,12 @@ pub(super) fn phases(record: &Record) -> Markup {
         div.rows.phases {
             @for (i, (clock, record)) in clocks.iter().enumerate() {
                 @let spread = spread(record);
-                @let label = format!("{}: median {}, 99 % within {}", name(clock), figure::time(spread.estimate), figure::time(spread.high));
+                @let (median, p99) = (figure::time(spread.estimate), figure::time(spread.high));
+                @let label = format!("{}: median {median}, 99 % within {p99}", name(clock));
                 div.row {
                     div.name { (name(clock)) " " span.small { (what(clock)) } }
                     (rows.row(i, &spread, &label))
-                    div.value { strong { (figure::time(spread.estimate)) } " " span.small { "p99 " (figure::time(spread.high)) } }
+                    div.value { strong { (median) } " " span.small { "p99 " (p99) } }
                 }
             }
             @if let Some(mean) = transfer {
@@ -206,7 +207,7 @@ impl Curve {
             // Its position above is unknown.
             let high = match plot.y.scale {
                 Scale::Log { high, .. } | Scale::Linear { high, .. } => high,
-                Scale::Nines { .. } | Scale::Places { .. } => 1.0,
+                Scale::Nines { .. } | Scale::Categories { .. } => 1.0,
             };
             plot.band(
                 series,

@@ -20,12 +20,16 @@ pub(super) fn one(record: &Record) -> Markup {
             p.none { "Failures: none." }
         } @else {
             h3 { "Failures" }
-            @let rows = record.failures.iter().map(|(failure, n)| [cell(failure.name()), cell(units::count(*n)), html! { span.words { (words::meaning(*failure)) } }]);
+            @let meaning = |failure| html! { span.words { (words::meaning(failure)) } };
+            @let rows = record.failures.iter();
+            @let rows = rows.map(|(failure, n)| [cell(failure.name()), cell(units::count(*n)), meaning(*failure)]);
             (table("Failures by name", &["name", "count", "what happened"], rows.collect::<Vec<_>>()))
         }
         @if !record.parse.is_empty() {
             h3 { "Answers that are no HTTP/1.1" }
-            @let rows = words::unreadable(record).map(|(rule, n, what)| [cell(rule), cell(units::count(n)), html! { span.words { (what) } }]);
+            @let words = |what: String| html! { span.words { (what) } };
+            @let rows = words::unreadable(record);
+            @let rows = rows.map(|(rule, n, what)| [cell(rule), cell(units::count(n)), words(what)]);
             (table("Rules that were broken", &["rule", "count", "what came"], rows.collect::<Vec<_>>()))
         }
         @if !record.statuses.is_empty() {

@@ -68,17 +68,27 @@ fn server_side(server: &ServerUsage, record: &Record) -> Markup {
         (facts([
             ("CPU per request", record.server_cpu_us_per_request().map(|us| figure::time(us * 1e3))),
             ("CPUs used", Some(format!("{}{}{precision}", cpus_used(server, elapsed), limit.unwrap_or_default()))),
-            ("CPU time", Some(format!("{} in user mode, {} in the kernel", Unit::Seconds.text(server.user_seconds), Unit::Seconds.text(server.system_seconds)))),
+            ("CPU time", Some(format!(
+                "{} in user mode, {} in the kernel",
+                Unit::Seconds.text(server.user_seconds),
+                Unit::Seconds.text(server.system_seconds)
+            ))),
             ("Busiest thread", Some(of_a_cpu(server.busiest_thread))),
             ("Of all the CPU it may have", Some(figure::percent(server.of_allowed_cpus))),
-            ("Memory", Some(format!("{} at the end, {} before, at most {}", bytes(server.rss_end_bytes), bytes(server.rss_begin_bytes), bytes(server.rss_peak_bytes)))),
+            ("Memory", Some(format!(
+                "{} at the end, {} before, at most {}",
+                bytes(server.rss_end_bytes),
+                bytes(server.rss_begin_bytes),
+                bytes(server.rss_peak_bytes)
+            ))),
             ("Memory, shared pages divided", server.pss_end_bytes.map(bytes)),
             ("Context switches per request", (answers > 0).then(|| units::number(switches as f64 / answers as f64))),
             ("Processes", Some(format!("{}: {found}", words::processes(server)))),
             ("Processes that ended", (server.exited > 0).then(|| units::count(server.exited))),
         ]))
         @if server.processes.len() > 1 {
-            (folded("Each process", &table("Processes of the server", &["process", "pid", "threads", "CPU", "memory"], processes.collect::<Vec<_>>())))
+            @let columns = ["process", "pid", "threads", "CPU", "memory"];
+            (folded("Each process", &table("Processes of the server", &columns, processes.collect::<Vec<_>>())))
         }
     }
 }

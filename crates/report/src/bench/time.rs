@@ -27,7 +27,11 @@ pub(super) fn charts(runs: &[Named<'_>]) -> Markup {
     }
     html! {
         (heat_maps(&runs))
-        @if let [only] = runs[..] { @if only.record.series.heat.is_none() { (latency(only.record)) } } @else { (tails(&runs)) }
+        @if let [only] = runs[..] {
+            @if only.record.series.heat.is_none() { (latency(only.record)) }
+        } @else {
+            (tails(&runs))
+        }
         (throughput(&runs))
         div.pairs {
             (errors(&runs))
@@ -73,7 +77,8 @@ fn heat_maps(runs: &[&Named<'_>]) -> Markup {
     let scale = common_scale(maps.iter().map(|(_, heat)| heat));
     html! {
         @for (run, heat) in &maps {
-            @let title = if runs.len() > 1 { format!("Latency over time: {}", run.name) } else { "Latency over time".to_owned() };
+            @let of_run = if runs.len() > 1 { format!(": {}", run.name) } else { String::new() };
+            @let title = format!("Latency over time{of_run}");
             (heat_map(&title, run.record, heat, scale, longest(runs), if runs.len() > 1 { 190 } else { 280 }))
         }
     }
@@ -99,8 +104,10 @@ fn heat_map(title: &str, record: &Record, heat: &Heat<'_>, scale: Scale, longest
     );
     let chart = html! { (plot.draw(&label)) (heat.key()) };
     let key = vec![(Swatch::Ink, "p50".into()), (Swatch::Line(1), "p99".into())];
-    let note = html! { "Each cell is an interval of time and a range of service times; the stronger its colour, the more answers. \
-    The lines are of the answers that came in each interval: requests without one are in none." };
+    let note = html! {
+        "Each cell is an interval of time and a range of service times; the stronger its colour, the more answers. \
+         The lines are of the answers that came in each interval: requests without one are in none."
+    };
     Figure { title, note, key, chart, numbers: Some(points_table(record)) }.draw()
 }
 
@@ -133,7 +140,9 @@ fn tails(runs: &[&Named<'_>]) -> Markup {
         plot.line(series, "thin", p99);
     }
     let chart = plot.draw("99th percentile of the service time over time, of each run");
-    let note = html! { "Of the service times of the answers that came in each interval. The numbers stand below the throughput." };
+    let note = html! {
+        "Of the service times of the answers that came in each interval. The numbers stand below the throughput."
+    };
     Figure { title: "p99 over time", note, key: legend(runs), chart, numbers: None }.draw()
 }
 

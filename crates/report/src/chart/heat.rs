@@ -21,7 +21,7 @@ pub(crate) struct Heat<'a> {
 
 /// Adjacent cells of the same shade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stretch {
+struct CellSpan {
     row: usize,
     column: usize,
     columns: usize,
@@ -50,7 +50,7 @@ impl<'a> Heat<'a> {
     /// Draws the shades into a plot whose x axis is the time.
     pub(crate) fn draw(&self, plot: &mut Plot) {
         let mut paths = vec![String::new(); SHADES];
-        for stretch in self.stretches() {
+        for stretch in self.spans() {
             let x = |column: usize| plot.x.scale.at(column as f64 * self.record.column_s);
             let y = |bound: usize| 1.0 - plot.y.scale.at(self.record.bounds_ns[bound] as f64);
             let (left, right) = (x(stretch.column), x(stretch.column + stretch.columns));
@@ -69,7 +69,9 @@ impl<'a> Heat<'a> {
             p.key.shades {
                 "few"
                 svg width=(SHADES * 14) height="14" aria-hidden="true" {
-                    @for shade in 0..SHADES { rect class=(format!("heat h{shade}")) x=(shade * 14) width="14" height="14" {} }
+                    @for shade in 0..SHADES {
+                        rect class=(format!("heat h{shade}")) x=(shade * 14) width="14" height="14" {}
+                    }
                 }
                 "many answers: at most " (units::count(self.most)) " in a cell"
             }
@@ -77,20 +79,20 @@ impl<'a> Heat<'a> {
     }
 
     /// Returns the runs of cells with responses, row by row.
-    fn stretches(&self) -> Vec<Stretch> {
-        let mut stretches: Vec<Stretch> = Vec::new();
+    fn spans(&self) -> Vec<CellSpan> {
+        let mut spans: Vec<CellSpan> = Vec::new();
         for row in 0..self.record.bounds_ns.len() - 1 {
             for (column, counts) in self.record.counts.iter().enumerate() {
                 let Some(shade) = self.shade(counts.get(row).copied().unwrap_or(0)) else { continue };
-                match stretches.last_mut() {
+                match spans.last_mut() {
                     Some(last) if (last.row, last.shade, last.column + last.columns) == (row, shade, column) => {
                         last.columns += 1;
                     }
-                    _ => stretches.push(Stretch { row, column, columns: 1, shade }),
+                    _ => spans.push(CellSpan { row, column, columns: 1, shade }),
                 }
             }
         }
-        stretches
+        spans
     }
 
     /// Returns the shade by order of magnitude, so that a single distant response is visible.
@@ -125,7 +127,7 @@ mod tests {
     fn neighbours_of_the_same_shade_are_one_rectangle() {
         let record = record(&[&[0, 100], &[0, 100], &[1, 1], &[0, 100, 7]]);
         let heat = Heat::new(&record).unwrap();
-        let found: Vec<_> = heat.stretches().into_iter().map(|s| (s.row, s.column, s.columns, s.shade)).collect();
+        let found: Vec<_> = heat.spans().into_iter().map(|s| (s.row, s.column, s.columns, s.shade)).collect();
         assert_eq!(found, [(0, 2, 1, 0), (1, 0, 2, 8), (1, 2, 1, 0), (1, 3, 1, 8), (2, 3, 1, 3)]);
     }
 
@@ -143,7 +145,7 @@ mod tests {
     fn nothing_has_no_shades_and_a_damaged_record_does_no_harm() {
         assert!(Heat::new(&record(&[])).is_none() && Heat::new(&record(&[&[0, 0]])).is_none());
         let mut damaged = record(&[&[1, 2, 3, 4, 5, 6]]);
-        assert_eq!(Heat::new(&damaged).unwrap().stretches().len(), 3, "what has no row is left out");
+        assert_eq!(Heat::new(&damaged).unwrap().spans().len(), 3, "what has no row is left out");
         damaged.bounds_ns.truncate(1);
         assert!(Heat::new(&damaged).is_none());
         damaged.bounds_ns = vec![0, 256];

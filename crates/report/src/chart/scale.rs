@@ -23,7 +23,7 @@ pub(crate) enum Scale {
         nines: f64,
     },
     /// Separate items, counted from 0.
-    Places {
+    Categories {
         /// Number of items.
         count: usize,
     },
@@ -74,7 +74,7 @@ impl Scale {
             Self::Log { .. } => 0.0,
             Self::Nines { nines } if value < 1.0 => -(1.0 - value).log10() / nines,
             Self::Nines { .. } => 1.0,
-            Self::Places { count } => (value + 0.5) / count.max(1) as f64,
+            Self::Categories { count } => (value + 0.5) / count.max(1) as f64,
         };
         if place.is_nan() { 0.0 } else { place.clamp(0.0, 1.0) }
     }
@@ -93,7 +93,7 @@ impl Scale {
             Self::Linear { low, high } => multiples(low, high, step_of(high - low, most)),
             Self::Log { low, high } => log_ticks(low, high, most),
             Self::Nines { nines } => nine_ticks(nines),
-            Self::Places { count } => {
+            Self::Categories { count } => {
                 let every = count.div_ceil(most.max(1)).max(1);
                 (0..count).step_by(every).map(|place| place as f64).collect()
             }
@@ -179,7 +179,7 @@ mod tests {
         let log = Scale::Log { low: 1.0, high: 100.0 };
         assert!((log.at(10.0) - 0.5).abs() < 1e-12);
         assert_eq!([log.at(0.0), log.at(-3.0), log.at(f64::NAN), log.at(f64::INFINITY)], [0.0, 0.0, 0.0, 1.0]);
-        let places = Scale::Places { count: 4 };
+        let places = Scale::Categories { count: 4 };
         assert_eq!([places.at(0.0), places.at(3.0)], [0.125, 0.875]);
     }
 
@@ -249,8 +249,8 @@ mod tests {
 
     #[test]
     fn categories_are_named_as_long_as_there_is_room() {
-        assert_eq!(Scale::Places { count: 3 }.ticks(6), [0.0, 1.0, 2.0]);
-        assert_eq!(Scale::Places { count: 12 }.ticks(6).len(), 6);
-        assert!(Scale::Places { count: 0 }.ticks(6).is_empty());
+        assert_eq!(Scale::Categories { count: 3 }.ticks(6), [0.0, 1.0, 2.0]);
+        assert_eq!(Scale::Categories { count: 12 }.ticks(6).len(), 6);
+        assert!(Scale::Categories { count: 0 }.ticks(6).is_empty());
     }
 }

@@ -52,9 +52,11 @@ impl Rows {
                 svg.frame.strip role="img" aria-label=(label) {
                     (self.background())
                     @if self.bars {
-                        rect class={ "bar " (colour(series)) } x="0" y="28%" width=(percent(at(interval.estimate))) height="44%" {}
+                        rect class={ "bar " (colour(series)) } x="0" y="28%"
+                            width=(percent(at(interval.estimate))) height="44%" {}
                     }
-                    line class={ "range " (colour(series)) } x1=(percent(at(interval.low))) x2=(percent(at(interval.high))) y1="50%" y2="50%" {}
+                    line class={ "range " (colour(series)) }
+                        x1=(percent(at(interval.low))) x2=(percent(at(interval.high))) y1="50%" y2="50%" {}
                     svg x=(percent(at(interval.estimate))) y="50%" {
                         path class={ "mark " (colour(series)) } d=(shape(series)) { title { (label) } }
                     }

@@ -39,7 +39,7 @@ fn curve(view: &View<'_>, sweep: &SweepRecord, cells: &[&CellResult], metric: &M
     if lines.is_empty() {
         return html! {};
     }
-    let places = Places::of(sweep);
+    let places = SweepAxis::of(sweep);
     let unit = Unit::from(metric.unit);
     let is_named = places.is_named();
     let up = if is_named { from_zero(&lines, unit) } else { scale(&lines) };
@@ -122,15 +122,15 @@ fn from_zero(lines: &[(&str, Vec<(usize, Interval)>)], unit: Unit) -> Scale {
 }
 
 /// The positions of the swept values.
-struct Places {
+struct SweepAxis {
     axis: Axis,
     at: Vec<f64>,
 }
 
-impl Places {
+impl SweepAxis {
     /// Whether the values are names, with nothing between them.
     fn is_named(&self) -> bool {
-        matches!(self.axis.scale, Scale::Places { .. })
+        matches!(self.axis.scale, Scale::Categories { .. })
     }
 
     /// Uses numbers or times if all values are, and names otherwise.
@@ -142,7 +142,7 @@ impl Places {
         };
         let known = numbers.map(|at| (at, Unit::Plain)).or_else(|| times().map(|at| (at, Unit::Nanoseconds)));
         let Some((at, unit)) = known.filter(|(at, _)| distinct(at)) else {
-            let axis = Axis::places(sweep.label.as_str(), values.clone());
+            let axis = Axis::categories(sweep.label.as_str(), values.clone());
             return Self { axis, at: (0..values.len()).map(|place| place as f64).collect() };
         };
         let (least, most) = at.iter().fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(*v), high.max(*v)));
@@ -164,20 +164,20 @@ fn distinct(values: &[f64]) -> bool {
 mod tests {
     use super::*;
 
-    fn places(values: &[&str]) -> Places {
+    fn sweep_axis(values: &[&str]) -> SweepAxis {
         let values = values.iter().map(|&value| value.to_owned()).collect();
-        Places::of(&SweepRecord { name: "n".into(), label: "n".into(), values })
+        SweepAxis::of(&SweepRecord { name: "n".into(), label: "n".into(), values })
     }
 
     #[test]
     fn swept_numbers_stand_at_their_value_and_names_beside_each_other() {
-        assert!(matches!(places(&["10", "100", "1k"]).axis.scale, Scale::Log { .. }));
-        assert!(matches!(places(&["1", "2", "3"]).axis.scale, Scale::Linear { .. }));
-        assert!(matches!(places(&["0", "2", "300"]).axis.scale, Scale::Linear { .. }), "zero has no logarithm");
-        assert!(matches!(places(&["1ms", "10ms", "100ms"]).axis.scale, Scale::Log { .. }));
-        assert!(matches!(places(&["nginx", "puma"]).axis.scale, Scale::Places { count: 2 }));
-        assert!(matches!(places(&["10", "unlimited"]).axis.scale, Scale::Places { count: 2 }));
-        assert!(matches!(places(&["1", "1"]).axis.scale, Scale::Places { count: 2 }));
-        assert_eq!(places(&["10", "100", "1k"]).at, [10.0, 100.0, 1000.0]);
+        assert!(matches!(sweep_axis(&["10", "100", "1k"]).axis.scale, Scale::Log { .. }));
+        assert!(matches!(sweep_axis(&["1", "2", "3"]).axis.scale, Scale::Linear { .. }));
+        assert!(matches!(sweep_axis(&["0", "2", "300"]).axis.scale, Scale::Linear { .. }), "zero has no logarithm");
+        assert!(matches!(sweep_axis(&["1ms", "10ms", "100ms"]).axis.scale, Scale::Log { .. }));
+        assert!(matches!(sweep_axis(&["nginx", "puma"]).axis.scale, Scale::Categories { count: 2 }));
+        assert!(matches!(sweep_axis(&["10", "unlimited"]).axis.scale, Scale::Categories { count: 2 }));
+        assert!(matches!(sweep_axis(&["1", "1"]).axis.scale, Scale::Categories { count: 2 }));
+        assert_eq!(sweep_axis(&["10", "100", "1k"]).at, [10.0, 100.0, 1000.0]);
     }
 }

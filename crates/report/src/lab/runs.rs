@@ -14,7 +14,8 @@ use crate::page::{Cell, cell, folded, table};
 pub(super) fn section(view: &View<'_>) -> Markup {
     html! {
         p.small {
-            "A mark is a run; the lines are the medians. Runs of one block stand together, in the order in which they were made."
+            "A mark is a run; the lines are the medians. Runs of one block stand together, in the order in which \
+             they were made."
         }
         @for cell in &view.result.cells { (of_cell(view, cell)) }
     }
@@ -34,7 +35,9 @@ fn of_cell(view: &View<'_>, cell: &CellResult) -> Markup {
     html! {
         (chart(view, cell, primary, &name))
         @if !others.is_empty() {
-            (folded("Other metrics, run by run", &html! { @for metric in others { (chart(view, cell, metric, &name)) } }))
+            (folded("Other metrics, run by run", &html! {
+                @for metric in others { (chart(view, cell, metric, &name)) }
+            }))
         }
     }
 }

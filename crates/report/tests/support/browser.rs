@@ -1,4 +1,4 @@
-//! Chromium without a window: opens a page at a width, and answers what stands in it.
+//! Headless Chromium: opens a page at a width, and inspects its content.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 use std::io::Write;
@@ -6,10 +6,11 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// Programs by which it may be known.
+/// Possible names of the program.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// What the outer page asks of each inner one. Text that a page shows has a size, and lies within the page and beside other text.
+/// The outer page's queries to each inner one. Visible text must have a size, lie within the page and not overlap
+/// other text.
 const QUESTIONS: &str = r##"
 const asks = (frame) => {
   const page = frame.contentDocument, root = page.documentElement, wide = root.clientWidth;
@@ -52,28 +53,28 @@ Promise.all(views).then(found => {
 });
 "##;
 
-/// What was seen of some pages.
+/// The results for some pages.
 #[derive(Debug)]
 pub struct Seen {
-    /// What the browser wrote to its console: errors, refused loads.
+    /// The browser's console: errors, refused loads.
     pub console: Vec<String>,
-    /// Per page the answers.
+    /// The answers per page.
     pub pages: Vec<Value>,
 }
 
-/// How many elements a selector that was asked for has found.
+/// Returns the number of elements that match a requested selector.
 #[track_caller]
 pub fn count(page: &Value, selector: &str) -> u64 {
     page["counts"][selector].as_u64().unwrap_or_else(|| panic!("{selector} was not asked for"))
 }
 
-/// The browser's program; `None` where there is none.
+/// Returns the browser's program, if installed.
 pub fn installed() -> Option<&'static str> {
     let path = std::env::var_os("PATH")?;
     NAMES.into_iter().find(|name| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()))
 }
 
-/// Opens pages, each as wide as told, light or dark, and counts what the selectors find.
+/// Opens pages, each at its width, light or dark, and counts the matches of the selectors.
 pub fn look(browser: &str, pages: &[(&str, u32)], dark: bool, selectors: &[&str]) -> Seen {
     let folder = tempfile::tempdir().unwrap();
     // Within a script, text must not end the script.
@@ -101,7 +102,7 @@ pub fn look(browser: &str, pages: &[(&str, u32)], dark: bool, selectors: &[&str]
     Seen { console, pages: serde_json::from_str(found).unwrap() }
 }
 
-/// Tells whoever runs the tests that this one was left out, and why.
+/// Reports a skipped test, and why.
 #[allow(clippy::print_stderr, reason = "for whoever runs this test alone")]
 pub fn skipped(name: &str, why: &str) {
     let line = format!("skipped: {name}: {why}\n");

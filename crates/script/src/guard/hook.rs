@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mlua::{Thread, ffi};
 
 use super::budget::Step;
-use super::{KEY, NONE, STATES, Watched, Why, chunk, is_own};
+use super::{KEY, NONE, Reason, STATES, Watched, chunk, is_own};
 
 /// Called by LuaJIT before the next instruction.
 pub(super) unsafe extern "C-unwind" fn hook(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
@@ -59,7 +59,7 @@ unsafe fn interrupts(state: *mut ffi::lua_State) -> bool {
                 let mut seen = watched.seen();
                 // Pretends a check now: the next check sees the same call.
                 (seen.call, seen.held) = (running, Duration::ZERO);
-                seen.order = Some((Instant::now(), Why::Instructions));
+                seen.order = Some((Instant::now(), Reason::Instructions));
                 watched.ordered.store(running, Ordering::Relaxed);
                 // From here on at every instruction.
                 seen.hook();
@@ -69,7 +69,7 @@ unsafe fn interrupts(state: *mut ffi::lua_State) -> bool {
     let mut seen = watched.seen();
     let share = watched.memory / (2 * STATES.load(Ordering::Relaxed).max(1) as u64);
     if watched.crowded.load(Ordering::Relaxed) && bytes > share && running != NONE {
-        seen.order.get_or_insert((Instant::now(), Why::Memory(bytes)));
+        seen.order.get_or_insert((Instant::now(), Reason::Memory(bytes)));
         watched.ordered.store(running, Ordering::Relaxed);
     }
     if running == NONE || running != watched.ordered.load(Ordering::Relaxed) {

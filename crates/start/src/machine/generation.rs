@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::Who;
+use super::GenerationId;
 
 /// A generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +50,8 @@ pub enum Stage {
 
 impl Generation {
     /// Its number and its process.
-    pub fn who(&self) -> Who {
-        Who { number: self.number, pid: Some(self.pid) }
+    pub fn who(&self) -> GenerationId {
+        GenerationId { number: self.number, pid: Some(self.pid) }
     }
 
     /// Whether it is ready and was not told to stop.

@@ -7,14 +7,14 @@ use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
 use super::{Control, Superdaemon, kill};
-use crate::guard::Guarded;
+use crate::guard::GuardProcess;
 use crate::machine::ENDING;
 use crate::output::Log;
 
 /// Time to wait for the control socket, the log command and killed processes.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Interval for checking for processes that should end.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Superdaemon<'_> {
     /// Ends the superdaemon after the last generation.
@@ -44,7 +44,7 @@ impl Superdaemon<'_> {
             .log
             .iter()
             .filter_map(|log| log.reader()?.pid)
-            .chain(self.guarded.iter().filter_map(Guarded::pid))
+            .chain(self.guarded.iter().filter_map(GuardProcess::pid))
             .collect();
         let left_of = |all: &[u32]| -> Vec<u32> {
             let of_own: Vec<u32> = own.iter().flat_map(|pid| descendants(*pid)).collect();
@@ -78,7 +78,7 @@ impl Superdaemon<'_> {
                 return;
             }
             // The kernel does not report the end of another parent's processes.
-            let look = deadline.min(tokio::time::Instant::now() + LOOK_AGAIN);
+            let look = deadline.min(tokio::time::Instant::now() + POLL_INTERVAL);
             let _ = tokio::time::timeout_at(look, self.events.recv()).await;
         }
     }

@@ -8,7 +8,7 @@ use crate::output::Log;
 
 impl Superdaemon<'_> {
     /// Waits until a log command has read the lines so far.
-    pub(super) async fn have_the_log_read(&mut self) -> Result<(), StartError> {
+    pub(super) async fn wait_for_log_reader(&mut self) -> Result<(), StartError> {
         if let Some(reader) = self.log.as_mut().and_then(Log::reader_mut) {
             reader.until_it_reads().await?;
             if self.plan.draft.daemonize {

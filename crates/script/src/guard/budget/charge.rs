@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{Budget, MOST_OUTSIDE, STEP};
-use crate::guard::{Handle, NONE, Why};
+use crate::guard::{Handle, NONE, Reason};
 
 impl Handle {
     /// Returns the instructions left to the call in progress; `None` if they are not counted. Call it on the state's
@@ -37,7 +37,7 @@ impl Handle {
         let mut seen = self.watched.seen();
         // Pretends a check now: the next check sees the same call.
         (seen.call, seen.held) = (running, Duration::ZERO);
-        seen.order = Some((Instant::now(), Why::Instructions));
+        seen.order = Some((Instant::now(), Reason::Instructions));
         self.watched.ordered.store(running, Ordering::Relaxed);
         seen.hook();
     }

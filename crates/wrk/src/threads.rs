@@ -15,40 +15,40 @@ use oroshi_net::Peer;
 use oroshi_script::{Data, Handle};
 
 /// Interval at which a waiting thread checks whether an answer is still possible.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// All load threads of a script.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct Threads {
     file: String,
-    seats: Vec<Seat>,
-    common: Mutex<Common>,
+    mailboxes: Vec<Mailbox>,
+    shared: Mutex<Shared>,
 }
 
 /// The messages and the settings of one thread.
 #[derive(Debug)]
-struct Seat {
-    ask: Sender<Ask>,
+struct Mailbox {
+    sender: Sender<Message>,
     /// None after the thread has taken it.
-    asked: Mutex<Option<Receiver<Ask>>>,
+    receiver: Mutex<Option<Receiver<Message>>>,
     /// `thread.addr`.
-    peer: Mutex<Choice>,
+    peer: Mutex<PeerSetting>,
     /// `thread:stop()` was called.
     stopped: AtomicBool,
 }
 
 /// The address that a thread connects to.
 #[derive(Debug, Default)]
-struct Choice {
+struct PeerSetting {
     peer: Option<Peer>,
     /// Whether the thread has begun.
-    made: bool,
+    is_final: bool,
 }
 
 #[derive(Debug, Default)]
-struct Common {
+struct Shared {
     /// The reason why no more calls are made.
-    over: Option<ScriptError>,
+    end_reason: Option<ScriptError>,
     interrupted: bool,
     /// Handles of all states.
     handles: Vec<Handle>,
@@ -56,7 +56,7 @@ struct Common {
 
 /// A message to a load thread.
 #[derive(Debug)]
-pub(crate) enum Ask {
+pub(crate) enum Message {
     /// It is this thread's turn to set up.
     Turn,
     /// The main state has finished the requested task.
@@ -71,13 +71,13 @@ pub(crate) enum Ask {
     End,
 }
 
-impl Crew {
+impl Threads {
     /// Makes the mailboxes for `cores` threads; the first thread has its turn.
     pub(crate) fn new(file: &Path, cores: usize) -> Self {
-        let seats: Vec<Seat> = (0..cores).map(|_| Seat::new()).collect();
-        let crew = Self { file: file.display().to_string(), seats, common: Mutex::default() };
-        crew.tell(0, Ask::Turn);
-        crew
+        let mailboxes: Vec<Mailbox> = (0..cores).map(|_| Mailbox::new()).collect();
+        let threads = Self { file: file.display().to_string(), mailboxes, shared: Mutex::default() };
+        threads.tell(0, Message::Turn);
+        threads
     }
 
     /// The script's file, as it was named.
@@ -91,39 +91,39 @@ impl Crew {
     }
 
     /// Takes the receiving end of a thread's mailbox; `None` if it was taken before, or there is no such thread.
-    pub(crate) fn sit_down(&self, core: usize) -> Option<Receiver<Ask>> {
-        locked(&self.seats.get(core)?.asked).take()
+    pub(crate) fn take_receiver(&self, core: usize) -> Option<Receiver<Message>> {
+        locked(&self.mailboxes.get(core)?.receiver).take()
     }
 
     /// Sends a message to a thread; no effect if the thread has ended.
-    pub(crate) fn tell(&self, core: usize, what: Ask) {
-        if let Some(seat) = self.seats.get(core) {
-            let _ = seat.ask.send(what);
+    pub(crate) fn tell(&self, core: usize, what: Message) {
+        if let Some(mailbox) = self.mailboxes.get(core) {
+            let _ = mailbox.sender.send(what);
         }
     }
 
     /// Passes the turn on after a thread is set up: to the next thread, or starts all after the last.
-    pub(crate) fn pass_on(&self, core: usize) {
-        if core + 1 < self.seats.len() {
-            return self.tell(core + 1, Ask::Turn);
+    pub(crate) fn pass_turn(&self, core: usize) {
+        if core + 1 < self.mailboxes.len() {
+            return self.tell(core + 1, Message::Turn);
         }
-        (0..self.seats.len()).for_each(|core| self.tell(core, Ask::Go));
+        (0..self.mailboxes.len()).for_each(|core| self.tell(core, Message::Go));
     }
 
     /// Asks for a value from a thread's state. A busy thread answers when it next waits.
     pub(crate) fn ask(
         &self,
         core: usize,
-        ask: impl FnOnce(Sender<Result<Data, String>>) -> Ask,
+        ask: impl FnOnce(Sender<Result<Data, String>>) -> Message,
     ) -> Result<Data, String> {
         let gone = || format!("thread {} has ended: its values are gone", core + 1);
         let (reply, answer) = channel();
-        self.seats[core].ask.send(ask(reply)).map_err(|_| gone())?;
+        self.mailboxes[core].sender.send(ask(reply)).map_err(|_| gone())?;
         loop {
-            match answer.recv_timeout(LOOK) {
+            match answer.recv_timeout(POLL_INTERVAL) {
                 Ok(answer) => return answer,
                 Err(RecvTimeoutError::Disconnected) => return Err(gone()),
-                Err(RecvTimeoutError::Timeout) if self.common().interrupted => return Err("interrupted".into()),
+                Err(RecvTimeoutError::Timeout) if self.shared().interrupted => return Err("interrupted".into()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
@@ -131,86 +131,86 @@ impl Crew {
 
     /// Returns the address for a thread, if known.
     pub(crate) fn peer(&self, core: usize) -> Option<Peer> {
-        locked(&self.seats[core].peer).peer.clone()
+        locked(&self.mailboxes[core].peer).peer.clone()
     }
 
     /// Sets the address for a thread.
-    pub(crate) fn choose(&self, core: usize, peer: Peer) -> Result<(), String> {
-        let mut choice = locked(&self.seats[core].peer);
-        if choice.made {
+    pub(crate) fn set_peer(&self, core: usize, peer: Peer) -> Result<(), String> {
+        let mut setting = locked(&self.mailboxes[core].peer);
+        if setting.is_final {
             return Err(format!("thread {} has begun: its addr can be set in setup() and init()", core + 1));
         }
-        choice.peer = Some(peer);
+        setting.peer = Some(peer);
         Ok(())
     }
 
     /// Returns the thread's final address.
-    pub(crate) fn chosen(&self, core: usize) -> Option<Peer> {
-        let mut choice = locked(&self.seats[core].peer);
-        choice.made = true;
-        choice.peer.clone()
+    pub(crate) fn final_peer(&self, core: usize) -> Option<Peer> {
+        let mut setting = locked(&self.mailboxes[core].peer);
+        setting.is_final = true;
+        setting.peer.clone()
     }
 
     #[inline]
     pub(crate) fn is_stopped(&self, core: usize) -> bool {
-        self.seats[core].stopped.load(Ordering::Relaxed)
+        self.mailboxes[core].stopped.load(Ordering::Relaxed)
     }
 
     pub(crate) fn stop(&self, core: usize) {
-        self.seats[core].stopped.store(true, Ordering::Relaxed);
+        self.mailboxes[core].stopped.store(true, Ordering::Relaxed);
     }
 
     /// Registers a state before its first call.
     pub(crate) fn register(&self, handle: Handle) {
-        let mut common = self.common();
-        if common.interrupted {
+        let mut shared = self.shared();
+        if shared.interrupted {
             handle.interrupt();
         }
-        common.handles.push(handle);
+        shared.handles.push(handle);
     }
 
     /// Records an error before the run, so that no thread waits for set-up. Returns the first error.
     pub(crate) fn fail(&self, error: ScriptError) -> ScriptError {
-        let first = self.common().over.get_or_insert(error).clone();
+        let first = self.shared().end_reason.get_or_insert(error).clone();
         self.end();
         first
     }
 
     /// Returns the reason for the end.
-    pub(crate) fn over(&self) -> ScriptError {
-        self.common().over.clone().unwrap_or_else(|| self.error("the run has ended"))
+    pub(crate) fn end_reason(&self) -> ScriptError {
+        self.shared().end_reason.clone().unwrap_or_else(|| self.error("the run has ended"))
     }
 
     /// Ends all calls.
     pub(crate) fn interrupt(&self) {
-        let mut common = self.common();
-        common.interrupted = true;
-        common.over.get_or_insert_with(|| self.error("interrupted"));
-        common.handles.iter().for_each(Handle::interrupt);
-        drop(common);
+        let mut shared = self.shared();
+        shared.interrupted = true;
+        shared.end_reason.get_or_insert_with(|| self.error("interrupted"));
+        shared.handles.iter().for_each(Handle::interrupt);
+        drop(shared);
         self.end();
     }
 
     /// Ends all present and later waits.
     pub(crate) fn end(&self) {
-        (0..self.seats.len()).for_each(|core| self.tell(core, Ask::End));
+        (0..self.mailboxes.len()).for_each(|core| self.tell(core, Message::End));
     }
 
     /// Returns a call that cannot be ended.
     pub(crate) fn stuck(&self) -> Option<ScriptError> {
-        self.common().handles.iter().find_map(Handle::stuck).map(crate::told)
+        self.shared().handles.iter().find_map(Handle::stuck).map(crate::script_error)
     }
 
-    fn common(&self) -> MutexGuard<'_, Common> {
-        locked(&self.common)
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        locked(&self.shared)
     }
 }
 
-impl Seat {
+impl Mailbox {
     fn new() -> Self {
-        let (ask, asked) = channel();
-        let asked = Mutex::new(Some(asked));
-        Self { ask, asked, peer: Mutex::default(), stopped: AtomicBool::new(false) }
+        let (sender, receiver) = channel();
+        let receiver = Mutex::new(Some(receiver));
+        Self { sender, receiver, peer: Mutex::default(), stopped: AtomicBool::new(false) }
     }
 }
 

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 /// The identity of a generation in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Who {
+pub struct GenerationId {
     /// 1 for the first.
     pub number: u64,
     /// Its process, if there was one.
@@ -57,14 +57,14 @@ pub enum Next {
         after: Duration,
     },
     /// Another generation is already starting.
-    Starting(Who),
+    Starting(GenerationId),
     /// No automatic action.
     Nothing,
 }
 
 /// A log message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum LogMessage {
     /// A new generation is requested, and is being started.
     Asked {
         /// The cause.
@@ -75,7 +75,7 @@ pub enum News {
         /// The cause.
         cause: Cause,
         /// The starting generation.
-        after: Who,
+        after: GenerationId,
     },
     /// The request came after the end was requested.
     TooLate {
@@ -87,16 +87,16 @@ pub enum News {
     /// A generation has a process.
     Started {
         /// The generation.
-        who: Who,
+        who: GenerationId,
     },
     /// A generation is ready.
     Ready {
         /// The generation.
-        who: Who,
+        who: GenerationId,
         /// Time since its start.
         after: Duration,
         /// Older serving generations, which are told to stop.
-        older: Vec<Who>,
+        older: Vec<GenerationId>,
         /// Delay until then.
         delay: Duration,
         /// The signal for them.
@@ -105,32 +105,32 @@ pub enum News {
     /// The older generations are told to stop, after the delay.
     HandOver {
         /// The generations.
-        older: Vec<Who>,
+        older: Vec<GenerationId>,
         /// The signal.
         signal: Signal,
     },
     /// A generation did not become ready.
     Failed {
         /// The generation.
-        who: Who,
+        who: GenerationId,
         /// The reason.
         ended: Ended,
         /// The generation that keeps serving.
-        stays: Option<Who>,
+        stays: Option<GenerationId>,
         /// The consequence.
         next: Next,
     },
     /// A ready generation ended before the older ones were told to stop.
     Relapse {
         /// The generation.
-        who: Who,
+        who: GenerationId,
         /// The generation that keeps serving.
-        stays: Who,
+        stays: GenerationId,
     },
     /// The serving generation ended unexpectedly.
     Died {
         /// The generation.
-        who: Who,
+        who: GenerationId,
         /// A description of its end.
         how: String,
         /// Time that it served.
@@ -141,7 +141,7 @@ pub enum News {
     /// A generation that was about to be told to stop ended by itself.
     Gone {
         /// The generation.
-        who: Who,
+        who: GenerationId,
         /// A description of its end.
         how: String,
         /// Its age.
@@ -150,7 +150,7 @@ pub enum News {
     /// A generation ended as it was told to.
     Stopped {
         /// The generation.
-        who: Who,
+        who: GenerationId,
         /// A description of its end.
         how: String,
         /// The signal to it.
@@ -161,7 +161,7 @@ pub enum News {
     /// A generation did not end in time.
     Killed {
         /// The generation.
-        who: Who,
+        who: GenerationId,
         /// The signal to it.
         signal: Signal,
         /// Time since the signal.
@@ -174,21 +174,21 @@ pub enum News {
         /// The signal to the generations.
         to_send: Signal,
         /// All generations.
-        told: Vec<Who>,
+        told: Vec<GenerationId>,
     },
     /// The end is requested again.
     StopAgain {
         /// The received signal.
         signal: Signal,
         /// The remaining generations.
-        left: Vec<Who>,
+        left: Vec<GenerationId>,
         /// Whether they are killed.
         at_once: bool,
     },
 }
 
 /// Prints `generation 3 (pid 123)`.
-impl fmt::Display for Who {
+impl fmt::Display for GenerationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pid {
             Some(pid) => write!(f, "generation {} (pid {pid})", self.number),
@@ -231,63 +231,65 @@ impl fmt::Display for Next {
     }
 }
 
-impl fmt::Display for News {
+impl fmt::Display for LogMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            News::Asked { cause } => write!(f, "{cause}: starting a new generation"),
-            News::Queued { cause, after } => write!(f, "{cause}: another generation will follow {after}"),
-            News::TooLate { cause } => write!(f, "{cause}: not done, as the end was asked for before"),
-            News::Again => f.write_str("a restart was asked for meanwhile: starting a new generation"),
-            News::Started { who } => write!(f, "{who}: started"),
-            News::Ready { who, after, older, .. } if older.is_empty() => {
+            LogMessage::Asked { cause } => write!(f, "{cause}: starting a new generation"),
+            LogMessage::Queued { cause, after } => write!(f, "{cause}: another generation will follow {after}"),
+            LogMessage::TooLate { cause } => write!(f, "{cause}: not done, as the end was asked for before"),
+            LogMessage::Again => f.write_str("a restart was asked for meanwhile: starting a new generation"),
+            LogMessage::Started { who } => write!(f, "{who}: started"),
+            LogMessage::Ready { who, after, older, .. } if older.is_empty() => {
                 write!(f, "{who}: ready after {}", seconds(*after))
             }
-            News::Ready { who, after, older, delay, signal } if delay.is_zero() => {
+            LogMessage::Ready { who, after, older, delay, signal } if delay.is_zero() => {
                 let after = seconds(*after);
                 write!(f, "{who}: ready after {after}; stopping {} with {}", all(older), name(*signal))
             }
-            News::Ready { who, after, older, delay, signal } => {
+            LogMessage::Ready { who, after, older, delay, signal } => {
                 let (after, delay) = (seconds(*after), seconds(*delay));
                 write!(f, "{who}: ready after {after}; stopping {} with {} in {delay}", all(older), name(*signal))
             }
-            News::HandOver { older, signal } => write!(f, "stopping {} with {}", all(older), name(*signal)),
-            News::Failed { who, ended, stays: None, next } => write!(f, "{who}: failed: {ended}; {next}"),
-            News::Failed { who, ended, stays: Some(stays), next: Next::Nothing } => {
+            LogMessage::HandOver { older, signal } => write!(f, "stopping {} with {}", all(older), name(*signal)),
+            LogMessage::Failed { who, ended, stays: None, next } => write!(f, "{who}: failed: {ended}; {next}"),
+            LogMessage::Failed { who, ended, stays: Some(stays), next: Next::Nothing } => {
                 write!(f, "{who}: failed: {ended}; {stays} stays")
             }
-            News::Failed { who, ended, stays: Some(stays), next } => {
+            LogMessage::Failed { who, ended, stays: Some(stays), next } => {
                 write!(f, "{who}: failed: {ended}; {stays} stays; {next}")
             }
-            News::Relapse { who, stays } => {
+            LogMessage::Relapse { who, stays } => {
                 write!(f, "{who}: ended before {stays} was told to stop, which therefore stays")
             }
-            News::Died { who, how, served, next } => {
+            LogMessage::Died { who, how, served, next } => {
                 write!(f, "{who}: ended unexpectedly after {}: {how}; {next}", seconds(*served))
             }
-            News::Gone { who, how, after } => write!(f, "{who}: ended by itself after {}: {how}", seconds(*after)),
-            News::Stopped { who, how, signal, after } => {
+            LogMessage::Gone { who, how, after } => {
+                write!(f, "{who}: ended by itself after {}: {how}", seconds(*after))
+            }
+            LogMessage::Stopped { who, how, signal, after } => {
                 write!(f, "{who}: ended {} after {}: {how}", seconds(*after), name(*signal))
             }
-            News::Killed { who, signal, after } => {
+            LogMessage::Killed { who, signal, after } => {
                 let after = seconds(*after);
                 write!(f, "{who}: still there {after} after {}: killing it and what it started", name(*signal))
             }
-            News::Stop { signal, told, .. } if told.is_empty() => write!(f, "received {}", name(*signal)),
-            News::Stop { signal, to_send, told } => {
+            LogMessage::Stop { signal, told, .. } if told.is_empty() => write!(f, "received {}", name(*signal)),
+            LogMessage::Stop { signal, to_send, told } => {
                 write!(f, "received {}: stopping {} with {}", name(*signal), all(told), name(*to_send))
             }
-            News::StopAgain { signal, left, at_once: true } => {
+            LogMessage::StopAgain { signal, left, at_once: true } => {
                 write!(f, "received {} again: killing {}", name(*signal), all(left))
             }
-            News::StopAgain { signal, left, at_once: false } => {
+            LogMessage::StopAgain { signal, left, at_once: false } => {
                 write!(f, "received {} again: still waiting for {}", name(*signal), all(left))
             }
         }
     }
 }
 
-fn all(who: &[Who]) -> String {
-    let names: Vec<String> = who.iter().map(Who::to_string).collect();
+fn all(who: &[GenerationId]) -> String {
+    let names: Vec<String> = who.iter().map(GenerationId::to_string).collect();
     names.join(", ")
 }
 

@@ -8,7 +8,7 @@ use oroshi_net::address::UnixAddressError;
 
 /// A configured socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SocketSpec {
     /// Its name in SERVER_STARTER_PORT: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `/run/app.sock`, `@name`.
     pub name: String,
     /// Its kind and address.
@@ -39,7 +39,7 @@ pub enum Host {
     Named(String),
 }
 
-impl Place {
+impl SocketSpec {
     /// Parses the value of `--port`: `8080`, `127.0.0.1:8080`, `name:8080`, `[::1]:8080`, with `u` before the port
     /// for UDP (`u5353`), and an optional descriptor (`8080=5`). Port 0 is a free one.
     ///
@@ -48,8 +48,8 @@ impl Place {
     pub fn port(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
-                "`{text}` is no port: expected 8080, 127.0.0.1:8080 or [::1]:8080, perhaps with the number of a descriptor \
-                 (8080=5); for UDP u5353, 127.0.0.1:u5353 or [::1]:u5353"
+                "`{text}` is no port: expected 8080, 127.0.0.1:8080 or [::1]:8080, perhaps with the number of a \
+                 descriptor (8080=5); for UDP u5353, 127.0.0.1:u5353 or [::1]:u5353"
             )
         };
         let (address, descriptor) = match text.split_once('=') {
@@ -84,7 +84,7 @@ impl Place {
             Some(_) => return Err(expected()),
         };
         let kind = if is_udp { Kind::Udp(host, number) } else { Kind::Tcp(host, number) };
-        Ok(Place { name, kind, descriptor })
+        Ok(SocketSpec { name, kind, descriptor })
     }
 
     /// Parses the value of `--path`: a path, or `@` and a name in the abstract namespace.
@@ -92,7 +92,7 @@ impl Place {
     /// # Errors
     /// When it cannot name a unix socket.
     pub fn path(text: &str) -> Result<Self, UnixAddressError> {
-        Ok(Place { name: text.to_owned(), kind: Kind::Unix(UnixAddress::parse(text)?), descriptor: None })
+        Ok(SocketSpec { name: text.to_owned(), kind: Kind::Unix(UnixAddress::parse(text)?), descriptor: None })
     }
 }
 
@@ -124,10 +124,10 @@ fn descriptor(text: &str) -> Option<RawFd> {
 
 /// Assigns a descriptor to each socket: the configured one, or the lowest free one from 3 on, where systemd's
 /// protocol expects them.
-pub(crate) fn descriptors(places: &[Place]) -> Vec<RawFd> {
-    let pinned = |number: RawFd| places.iter().any(|place| place.descriptor == Some(number));
+pub(crate) fn descriptors(specs: &[SocketSpec]) -> Vec<RawFd> {
+    let pinned = |number: RawFd| specs.iter().any(|spec| spec.descriptor == Some(number));
     let mut free = (3..).filter(|number| !pinned(*number));
-    places.iter().filter_map(|place| place.descriptor.or_else(|| free.next())).collect()
+    specs.iter().filter_map(|spec| spec.descriptor.or_else(|| free.next())).collect()
 }
 
 #[cfg(test)]
@@ -150,28 +150,28 @@ mod tests {
             ("[::1]:80=4", "[::1]:80", Kind::Tcp(Host::V6(Ipv6Addr::LOCALHOST), 80), Some(4)),
             ("::1:80", "[::1]:80", Kind::Tcp(Host::V6(Ipv6Addr::LOCALHOST), 80), None),
         ] {
-            assert_eq!(Place::port(text), Ok(Place { name: name.into(), kind, descriptor }), "{text}");
+            assert_eq!(SocketSpec::port(text), Ok(SocketSpec { name: name.into(), kind, descriptor }), "{text}");
         }
         for bad in ["", "x", "80=", "80=x", "80=-1", ":80", "a b:80", "[::g]:80", "127.0.0.1:", "http://a:80", "65536"]
         {
-            let error = Place::port(bad).unwrap_err();
+            let error = SocketSpec::port(bad).unwrap_err();
             assert!(error.contains(bad) && error.contains("expected"), "{error}");
         }
     }
 
     #[test]
     fn paths_name_files_or_abstract_sockets() {
-        assert_eq!(Place::path("/run/a=b.sock").unwrap().name, "/run/a=b.sock");
-        let Kind::Unix(address) = Place::path("@a").unwrap().kind else { panic!() };
+        assert_eq!(SocketSpec::path("/run/a=b.sock").unwrap().name, "/run/a=b.sock");
+        let Kind::Unix(address) = SocketSpec::path("@a").unwrap().kind else { panic!() };
         assert_eq!(address.as_abstract(), Some(&b"a"[..]));
-        assert!(Place::path("").is_err());
+        assert!(SocketSpec::path("").is_err());
     }
 
     #[test]
     fn descriptors_fill_the_gaps_between_those_asked_for() {
         let numbers = |texts: &[&str]| {
-            let places: Vec<Place> = texts.iter().map(|text| Place::port(text).unwrap()).collect();
-            descriptors(&places)
+            let specs: Vec<SocketSpec> = texts.iter().map(|text| SocketSpec::port(text).unwrap()).collect();
+            descriptors(&specs)
         };
         assert_eq!(numbers(&["1", "2", "3"]), [3, 4, 5]);
         assert_eq!(numbers(&["1", "2=3", "3=5", "4", "5"]), [4, 3, 5, 6, 7]);
