@@ -19,8 +19,8 @@ pub enum DecodeError {
     /// The request target is longer than `Limits::target_bytes`. Raise that limit to accept it.
     #[error("request target over the limit")]
     TargetTooLong,
-    /// The method does not allow this form of target, or the target has a fragment, userinfo, or a scheme other than
-    /// http and https (RFC 9112 section 3.2).
+    /// The method does not allow this form of target, or the target has a fragment, userinfo, or an unknown scheme
+    /// (RFC 9112 section 3.2).
     #[error("request target not in a form its method allows")]
     BadTarget,
     /// The version is well-formed but neither HTTP/1.0 nor HTTP/1.1. HTTP/2 with prior knowledge begins like this.

@@ -14,8 +14,10 @@ use crate::{DecodeError, Framing, Limits, Version, scan};
 pub struct RequestHead<'b> {
     /// The method, a token of at most 32 bytes, as received: methods are case-sensitive.
     pub method: &'b str,
-    /// The request target in a form that the method allows (RFC 9112 section 3.2): usually `/path?query`, but
-    /// `http://host/path` from a client that uses a proxy, `*` for OPTIONS, `host:port` for CONNECT.
+    /// The request target in a form that the method allows (RFC 9112 section 3.2).
+    ///
+    /// Usually `/path?query`, but `http://host/path` from a client that uses a proxy, `*` for OPTIONS, `host:port`
+    /// for CONNECT.
     pub target: &'b str,
     /// The version.
     pub version: Version,

@@ -87,8 +87,10 @@ pub fn listeners(address: SocketAddr) -> io::Result<Vec<Listener>> {
     Ok(found.into_iter().filter(|(bound, _)| takes(bound)).map(|(_, listener)| listener).collect())
 }
 
-/// Returns how often a connection found the queue of a TCP listener full, on all sockets of this network namespace
-/// since it was made (TcpExt's ListenOverflows in `/proc/net/netstat`).
+/// Returns how often a connection found the queue of a TCP listener full (TcpExt's ListenOverflows in
+/// `/proc/net/netstat`).
+///
+/// Counts all sockets of this network namespace since it was made.
 pub fn listen_overflows() -> Option<u64> {
     // Two lines each: names, and numbers in the same order.
     let text = std::fs::read_to_string("/proc/self/net/netstat").ok()?;

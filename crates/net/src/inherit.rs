@@ -66,13 +66,13 @@ pub fn inherited() -> Result<Vec<Inherited>, InheritError> {
 /// # Errors
 /// As [`inherited`].
 pub fn inherited_from_systemd() -> Result<Vec<Inherited>, InheritError> {
-    take_all(named(systemds(variable), std::process::id())?)
+    take_all(named(without_server_starter(variable), std::process::id())?)
 }
 
 /// Whether systemd's variables name at least one socket for this process. Does not take it.
 #[must_use]
 pub fn has_sockets_from_systemd() -> bool {
-    named(systemds(variable), std::process::id()).is_ok_and(|named| !named.is_empty())
+    named(without_server_starter(variable), std::process::id()).is_ok_and(|named| !named.is_empty())
 }
 
 /// Reads an environment variable. A path outside UTF-8 may look odd in `name`; the socket itself has its true
@@ -82,7 +82,7 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// Hides Server::Starter's variables.
-fn systemds(variable: impl Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
+fn without_server_starter(variable: impl Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
     move |name| variable(name).filter(|_| name != SERVER_STARTER)
 }
 
@@ -317,7 +317,7 @@ mod tests {
     fn a_supervisor_takes_systemds_alone() {
         let both = [(SERVER_STARTER, "80=7"), (SYSTEMD, "1"), ("LISTEN_PID", "7")];
         let value = |name: &str| both.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let found = named(systemds(value), 7).unwrap();
+        let found = named(without_server_starter(value), 7).unwrap();
         assert_eq!(found, [Named { variable: SYSTEMD, name: "unknown".into(), descriptor: 3 }]);
     }
 

@@ -205,8 +205,9 @@ impl AsFd for BoundListener {
     }
 }
 
-/// The address of a listener as seen from this machine, as text: the authority of a URL for TCP (loopback for an
-/// unspecified address), `unix:/run/app.sock` for a unix socket.
+/// The address of a listener as seen from this machine, as text.
+///
+/// The authority of a URL for TCP (loopback for an unspecified address), `unix:/run/app.sock` for a unix socket.
 #[derive(Debug, Clone, Copy)]
 pub struct LocalAddress<'a>(&'a Peer);
 

@@ -191,8 +191,8 @@ pub(crate) fn pause(failures: u32) -> Duration {
     LONGEST_PAUSE.min(FIRST_PAUSE * (1 << failures.saturating_sub(1).min(16)))
 }
 
-/// Exit codes of shells, and of our own child process, for a command that is not executable or does not exist
-/// (POSIX.1-2017, Shell Command Language, section 2.8.2).
+/// Exit codes for a command that is not executable or does not exist (POSIX.1-2017, Shell Command Language, section
+/// 2.8.2). Our own child process uses them too.
 pub const CANNOT_RUN: [i32; 2] = [126, 127];
 
 /// The state of all decisions.

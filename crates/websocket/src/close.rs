@@ -26,8 +26,9 @@ impl CloseCode {
     /// The server is overloaded; reconnect later.
     pub const TRY_AGAIN: Self = CloseCode(1013);
 
-    /// Whether a close frame may carry the code. 1004 to 1006 and 1015 never occur in one; 1016 to 2999 are
-    /// undefined; 3000 to 4999 are the application's.
+    /// Whether a close frame may carry the code.
+    ///
+    /// 1004 to 1006 and 1015 never occur in one; 1016 to 2999 are undefined; 3000 to 4999 are the application's.
     #[must_use]
     pub const fn may_be_sent(self) -> bool {
         matches!(self.0, 1000..=1003 | 1007..=1014 | 3000..=4999)

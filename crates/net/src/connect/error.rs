@@ -111,8 +111,9 @@ impl ConnectError {
         "connect-other",
     ];
 
-    /// Returns the error for a connect that the caller ended because it took too long: a TCP connect waits for the
-    /// peer's answer, a unix connect only for room in the backlog.
+    /// Returns the error for a connect that the caller ended because it took too long.
+    ///
+    /// A TCP connect waits for the peer's answer, a unix connect only for room in the backlog.
     pub fn overdue(peer: &Peer) -> Self {
         match peer {
             Peer::Tcp(_) => ConnectError::Timeout,

@@ -9,7 +9,7 @@ use thiserror::Error;
 /// The reason why a handshake failed.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// The peer's certificate is not trusted: add its CA, connect under a name in the certificate, or switch the
+    /// The peer's certificate is not trusted. Add its CA, connect under a name in the certificate, or switch the
     /// check off, knowing that anyone can then answer.
     #[error("the peer's certificate is not accepted")]
     Certificate(#[source] rustls::Error),
