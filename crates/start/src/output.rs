@@ -17,7 +17,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::machine::{STABLE, pause};
 
-/// Time for a log command to read its first line. A slower one may take longer.
+/// The longest wait for a log command to read its first line; then the start continues.
 const FIRST_READ: Duration = Duration::from_secs(5);
 /// Interval for checking whether it has.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
