@@ -47,7 +47,7 @@ const STUCK: Duration = Duration::from_secs(1);
 /// A call seen this often running uncounted is ended. Once may be the moment between two counts.
 const MOST_UNCOUNTED: u32 = 2;
 
-/// The number of no call.
+/// A number that no call has.
 const NONE: u64 = 0;
 
 /// The lowest bits of a call's number identify the function.
@@ -154,7 +154,7 @@ impl fmt::Debug for Reporter {
     }
 }
 
-/// Rarely used data.
+/// The record of the checks on the current call.
 #[derive(Debug)]
 struct History {
     state: State,
