@@ -40,7 +40,7 @@ pub enum Violation {
     /// Invalid UTF-8 in a text or a close reason.
     #[error("a text that is not UTF-8")]
     Utf8,
-    /// A message beyond [`Limits`].
+    /// A message beyond [`Limits`](crate::Limits).
     #[error("a message that is too large")]
     TooLarge,
 }
