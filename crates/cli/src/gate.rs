@@ -19,7 +19,7 @@ use oroshi_config::{ConfigError, Mistakes, Node, Table, text_of, toml};
 use oroshi_gate::{Bound, Door, Draft, Gate, Plan, RunError, Serves};
 use oroshi_lookup::{StoreKind, StoreSettings};
 use oroshi_net::inherit::{InheritError, Inherited, inherited};
-use oroshi_net::limits::{open_descriptors, room_for};
+use oroshi_net::limits::{connection_limit, open_descriptors};
 use oroshi_net::listen::ListenError;
 use oroshi_net::notify::Manager;
 use oroshi_net::{Peer, Shutdown, UnixAddress};
@@ -281,7 +281,7 @@ fn make_room(plan: &mut Plan, before: &Before) -> Option<String> {
     // plan's beside them; logs, look-ups of names, requests of scripts, descriptors of libraries.
     let own = 2 * doors.len() as u64 * threads + 4 * (threads + 1) + 2 * stores(plan) + (hard / 8).clamp(16, 256);
     let wanted = (plan.limits.connections as u64).saturating_mul(publics);
-    let room = room_for(wanted, 2, before.open + own + operators);
+    let room = connection_limit(wanted, 2, before.open + own + operators);
     plan.admin_connections = (admins > 0).then_some(operators as usize);
     room.lacking.map(|error| {
         plan.limits.connections = (room.connections / publics).max(1) as usize;

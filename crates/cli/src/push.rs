@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use oroshi_config::ConfigError;
 use oroshi_net::Shutdown;
 use oroshi_net::inherit::{InheritError, inherited};
-use oroshi_net::limits::{DescriptorError, Room, open_descriptors, room_for};
+use oroshi_net::limits::{ConnectionLimit, DescriptorError, connection_limit, open_descriptors};
 use oroshi_net::listen::ListenError;
 use oroshi_net::notify::Manager;
 use oroshi_push::{Limits, Plan, RunError, Serves};
@@ -168,7 +168,7 @@ fn make_room(plan: &mut Plan, inherits: bool) -> Option<DescriptorError> {
     let own = 2 * plan.doors.len() as u64 * threads + 4 * (threads + 1) + 16;
     let others = open_descriptors() + own + operators + callbacks;
     let sessions = plan.limits.sessions as u64;
-    let Room { connections, lacking } = room_for(sessions.saturating_add(BEYOND), 1, others);
+    let ConnectionLimit { connections, lacking } = connection_limit(sessions.saturating_add(BEYOND), 1, others);
     let beyond = (connections / 8).clamp(8, 1024);
     plan.connections = Some(connections as usize);
     plan.admin_connections = has_operators.then_some(operators as usize);

@@ -108,7 +108,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     // First, because a descriptor opened earlier could take the number of an inherited one.
     let inherited = if args.listen.is_empty() { inherited().map_err(Error::Inherit)? } else { Vec::new() };
     let plan = read::plan(args).map_err(Error::Usage)?;
-    if inherited.is_empty() && plan.places.is_empty() {
+    if inherited.is_empty() && plan.listen.is_empty() {
         return Err(Error::Nowhere);
     }
     let shutdown = Shutdown::on_signals().map_err(|source| Error::System { what: "cannot take signals", source })?;

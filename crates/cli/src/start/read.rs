@@ -5,8 +5,14 @@ use std::path::PathBuf;
 use oroshi_net::Endpoint;
 use oroshi_net::process::{signal_named, signal_names};
 use oroshi_start::environment::{AUTO_RESTART_INTERVAL, ENABLE_AUTO_RESTART, ENVDIR, KILL_OLD_DELAY};
+<<<<<<< ours
 use oroshi_start::{Child, ControlAt, Draft, LogTo, Place, Plan, Ready};
 use oroshi_words::Mistake;
+||||||| base
+use oroshi_start::{Child, ControlAt, Draft, LogTo, Place, Plan, PlanError, Ready};
+=======
+use oroshi_start::{Child, ControlAt, Draft, LogTo, Plan, PlanError, Ready, SocketSpec};
+>>>>>>> theirs
 use oroshi_words::nearest;
 use oroshi_words::units::{parse_count, parse_time};
 use rustix::process::Signal;
@@ -27,12 +33,10 @@ pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
     let mut draft = Draft::default();
     let control = control_path(&args);
     let Args { port, path, path_mode, path_owner, backlog, .. } = args;
-    draft.places.extend(port.iter().filter_map(|text| problems.take("--port", Place::port(text))));
-    draft.places.extend(
-        path.iter().filter_map(|text| {
-            problems.take("--path", Place::path(text).map_err(|error| format!("`{text}`: {error}")))
-        }),
-    );
+    draft.sockets.extend(port.iter().filter_map(|text| problems.take("--port", SocketSpec::port(text))));
+    draft.sockets.extend(path.iter().filter_map(|text| {
+        problems.take("--path", SocketSpec::path(text).map_err(|error| format!("`{text}`: {error}")))
+    }));
     let listening = &mut draft.listening;
     problems.set(&mut listening.path_mode, "--path-mode", path_mode.as_deref().map(mode));
     problems.set(&mut listening.path_owner, "--path-owner", path_owner.as_deref().map(owner::find));
