@@ -62,7 +62,7 @@ module Oroshi
       # To the client's thread: at first; and to the next one, should that have ended by a defect. What it was at is then
       # told as lost. (Where another thread closes the client in between, this one begins it anew.)
       def lead
-        @native.lead(patiently { @engine.running }) until @native.leads?
+        @native.attach(patiently { @engine.running }) until @native.attached?
       end
 
       # What the block gives, as soon as it gives something: nil says that it lacks a descriptor.
