@@ -91,7 +91,7 @@ def notes(result, seen):
     """What the figures do not tell of themselves, each once."""
     found = []
     for skipped in result["skipped"]:
-        # Of a command that fails, what it says is the reason.
+        # A failed command's own message is the reason.
         found.append(f"{skipped['name']} was left out: {skipped['why'].rpartition(' fails: ')[2]}")
     for cell in result["cells"]:
         size = result["sweep"]["values"][cell["point"]]

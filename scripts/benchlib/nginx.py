@@ -41,7 +41,7 @@ http {{
 }}
 """
 
-# One loopback address per tool, so that no tool finds its ports taken by what another left in TIME_WAIT.
+# One loopback address per tool, so that no tool finds its ports in another's TIME_WAIT.
 HOSTS = [f"127.0.0.{last}" for last in range(1, 9)]
 
 
@@ -134,7 +134,7 @@ class Nginx:
         files = 65536 if files == resource.RLIM_INFINITY else min(files, 65536)
         with open(config, "w") as file:
             file.write(CONFIG.format(home=self.home, files=files, listens=listens))
-        # nginx reports to its built-in log before it has read the configuration; that is not ours to fill.
+        # Before it has read the configuration, nginx writes to its built-in log, which is not ours.
         self.process = subprocess.Popen(
             [self.program, "-c", config],
             stdin=subprocess.DEVNULL,

@@ -58,7 +58,7 @@ def markdown(result) -> str:
 def write_json(result, path):
     """Everything, raw runs included."""
     with open(path, "w") as file:
-        # Paths within the checkout, wherever that stands.
+        # Paths relative to the checkout.
         text = json.dumps(result, indent=1, ensure_ascii=False)
         file.write(text.replace(f"{path.resolve().parents[2]}/", ""))
         file.write("\n")
