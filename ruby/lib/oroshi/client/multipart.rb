@@ -12,7 +12,7 @@ module Oroshi
           value.respond_to?(:read)
         end
 
-        # parts: pairs of names and values, plain ones or files. Returns the boundary and the body; files are read to their end.
+        # parts: pairs of names and values, plain ones or files. Returns boundary and body; reads files to their end.
         def of(parts)
           # 128 random bits: no content contains them by chance (RFC 2046, section 5.1.1).
           boundary = "oroshi-#{SecureRandom.hex(16)}"
