@@ -24,7 +24,7 @@ SCRIPTED = ("lua-static", "lua-request", "lua-response")
 
 @dataclass(frozen=True)
 class Load:
-    """What a tool is to do. `host`, `port` and `socket` name the same server."""
+    """The load for a tool. `host`, `port` and `socket` name the same server."""
 
     case: str
     host: str
