@@ -444,7 +444,7 @@ impl Tables {
                 self.plain.entry(row).or_default().push(found.iter().map(|(_, trial)| *trial).collect());
             }
             TrialKind::Cpu { row, .. } => {
-                self.power.entry(row).or_default().extend(found.iter().map(|(_, trial)| *trial))
+                self.power.entry(row).or_default().extend(found.iter().map(|(_, trial)| *trial));
             }
         }
     }

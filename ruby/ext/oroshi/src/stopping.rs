@@ -65,7 +65,7 @@ impl Engine<'_> {
             match connection.stage {
                 // Its request has just arrived.
                 Stage::Idle if !now && socket::has_unread(connection.number()) => {
-                    self.watch.connections.put(connection)
+                    self.watch.connections.put(connection);
                 }
                 // A request may be on its way: its bytes are not reset, and the client sees the end before any answer.
                 Stage::Idle if !now => self.linger(connection, LAST_LINGER_MS),
