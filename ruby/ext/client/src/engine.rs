@@ -134,7 +134,7 @@ async fn serve(client: local::Client, mut work: UnboundedReceiver<Job>) {
     while let Some(job) = work.recv().await {
         match job {
             Job::Send(request) => {
-                drop(tokio::task::spawn_local(carry_out(client.clone(), request, Rc::clone(&notifier))))
+                drop(tokio::task::spawn_local(carry_out(client.clone(), request, Rc::clone(&notifier))));
             }
             Job::Count(ticket) => ticket.tell(Outcome::Counts(client.counts()), &notifier),
             Job::CloseIdle => client.close_idle(),
