@@ -40,15 +40,7 @@ pub use files::{FileError, Running, listed_generations};
 pub use guard::guard;
 pub use http::{Answer, HttpError};
 pub use output::{LogError, LogTo};
-<<<<<<< ours
-pub use place::{Host, Kind, Place};
 pub use plan::{ControlAt, Draft, Plan, Ready};
-||||||| base
-pub use place::{Host, Kind, Place};
-pub use plan::{ControlAt, Draft, Plan, PlanError, Ready};
-=======
-pub use plan::{ControlAt, Draft, Plan, PlanError, Ready};
->>>>>>> theirs
 pub use run::{StartError, run};
 pub use socket_spec::{Host, Kind, SocketSpec};
 pub use sockets::{Listening, SocketError};

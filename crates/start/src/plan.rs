@@ -133,54 +133,24 @@ impl Draft {
             if let Some(descriptor) = socket.descriptor
                 && let Some(first) = taken.insert(descriptor, &socket.name)
             {
-<<<<<<< ours
-                let second = &place.name;
+                let second = &socket.name;
                 problems.push(Mistake::new(
                     "port",
                     format!(
                         "descriptor {descriptor} is asked for by {first} and by {second}: expected a number for each"
                     ),
                 ));
-||||||| base
-                let (first, second) = (first.to_owned(), place.name.clone());
-                problems.push(PlanError::Descriptor { descriptor, first, second });
-=======
-                let (first, second) = (first.to_owned(), socket.name.clone());
-                problems.push(PlanError::Descriptor { descriptor, first, second });
->>>>>>> theirs
             }
-<<<<<<< ours
             // Port 0 is another one each time.
-            let is_free = matches!(place.kind, Kind::Tcp(_, 0) | Kind::Udp(_, 0));
-            if !is_free && seen.contains(&&place.kind) {
-                let text = format!("{} is given twice: expected each place once", place.name);
-                problems.push(Mistake::new("", text));
-||||||| base
-            // Port 0 is another one each time.
-            let is_free = matches!(place.kind, Kind::Tcp(_, 0) | Kind::Udp(_, 0));
-            if !is_free && seen.contains(&&place.kind) {
-                problems.push(PlanError::Twice { name: place.name.clone() });
-=======
-            // Port 0 is a different one each time.
             let is_free = matches!(socket.kind, Kind::Tcp(_, 0) | Kind::Udp(_, 0));
             if !is_free && seen.contains(&&socket.kind) {
-                problems.push(PlanError::Twice { name: socket.name.clone() });
->>>>>>> theirs
+                let text = format!("{} is given twice: expected each place once", socket.name);
+                problems.push(Mistake::new("", text));
             }
-<<<<<<< ours
-            seen.push(&place.kind);
-            if place.name.contains(';') {
-                let why = "cannot be handed down: a `;` is in it, which SERVER_STARTER_PORT has between names";
-                problems.push(Mistake::new("path", format!("`{}` {why}", place.name)));
-||||||| base
-            seen.push(&place.kind);
-            if place.name.contains(';') {
-                problems.push(PlanError::Semicolon { name: place.name.clone() });
-=======
             seen.push(&socket.kind);
             if socket.name.contains(';') {
-                problems.push(PlanError::Semicolon { name: socket.name.clone() });
->>>>>>> theirs
+                let why = "cannot be handed down: a `;` is in it, which SERVER_STARTER_PORT has between names";
+                problems.push(Mistake::new("path", format!("`{}` {why}", socket.name)));
             }
         }
         if self.daemonize && self.log.is_none() {

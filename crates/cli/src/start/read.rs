@@ -5,14 +5,8 @@ use std::path::PathBuf;
 use oroshi_net::Endpoint;
 use oroshi_net::process::{signal_named, signal_names};
 use oroshi_start::environment::{AUTO_RESTART_INTERVAL, ENABLE_AUTO_RESTART, ENVDIR, KILL_OLD_DELAY};
-<<<<<<< ours
-use oroshi_start::{Child, ControlAt, Draft, LogTo, Place, Plan, Ready};
+use oroshi_start::{Child, ControlAt, Draft, LogTo, Plan, Ready, SocketSpec};
 use oroshi_words::Mistake;
-||||||| base
-use oroshi_start::{Child, ControlAt, Draft, LogTo, Place, Plan, PlanError, Ready};
-=======
-use oroshi_start::{Child, ControlAt, Draft, LogTo, Plan, PlanError, Ready, SocketSpec};
->>>>>>> theirs
 use oroshi_words::nearest;
 use oroshi_words::units::{parse_count, parse_time};
 use rustix::process::Signal;

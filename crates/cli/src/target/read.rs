@@ -48,16 +48,8 @@ pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
         }
     };
     let has_tls = tls.is_some();
-<<<<<<< ours
-    let places: Vec<Place> =
-        args.listen.into_iter().filter_map(|text| problems.take("--listen", place(text, has_tls))).collect();
-||||||| base
-    let places: Vec<Place> =
-        args.listen.into_iter().filter_map(|text| problems.take("--listen", place(text, has_tls).map(Some))).collect();
-=======
     let listen: Vec<ListenAddress> =
-        args.listen.into_iter().filter_map(|text| problems.take("--listen", place(text, has_tls).map(Some))).collect();
->>>>>>> theirs
+        args.listen.into_iter().filter_map(|text| problems.take("--listen", place(text, has_tls))).collect();
     if let Some(TlsFiles { cert, .. }) = &tls
         && !listen.is_empty()
         && listen.iter().all(|address| !address.https)
@@ -111,35 +103,7 @@ fn at_least_one(text: &str, most: u64) -> Result<u64, String> {
     }
 }
 
-<<<<<<< ours
-fn place(typed: String, has_tls: bool) -> Result<Place, String> {
-||||||| base
-fn cpus(text: &str) -> Result<Option<CpuList>, String> {
-    let list: CpuList = text.parse().map_err(|error| format!("{error}"))?;
-    // Where the kernel does not say which there are, pinning says it.
-    if let Ok(available) = available_cpus()
-        && let Some(cpu) = list.iter().find(|&cpu| !available.contains(cpu))
-    {
-        return Err(format!("`{text}` names CPU {cpu}: expected some of those available here, {available}"));
-    }
-    Ok(Some(list))
-}
-
-fn place(typed: String, has_tls: bool) -> Result<Place, String> {
-=======
-fn cpus(text: &str) -> Result<Option<CpuList>, String> {
-    let list: CpuList = text.parse().map_err(|error| format!("{error}"))?;
-    // Where the kernel does not say which there are, pinning says it.
-    if let Ok(available) = available_cpus()
-        && let Some(cpu) = list.iter().find(|&cpu| !available.contains(cpu))
-    {
-        return Err(format!("`{text}` names CPU {cpu}: expected some of those available here, {available}"));
-    }
-    Ok(Some(list))
-}
-
 fn place(typed: String, has_tls: bool) -> Result<ListenAddress, String> {
->>>>>>> theirs
     let scheme = |name: &str| typed.get(..name.len()).filter(|start| start.eq_ignore_ascii_case(name)).map(str::len);
     let (start, https) = match (scheme("http://"), scheme("https://")) {
         (Some(start), _) => (start, false),

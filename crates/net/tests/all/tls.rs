@@ -15,53 +15,11 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A certificate authority, a server's certificate for `localhost` and 127.0.0.1, and a client's.
-<<<<<<< ours
-struct World(Identity);
-||||||| base
-struct World {
-    folder: TempDir,
-}
-=======
-struct TestCa {
-    folder: TempDir,
-}
->>>>>>> theirs
+struct TestCa(Identity);
 
 impl TestCa {
     fn new() -> Self {
-<<<<<<< ours
-        World(Identity::new())
-||||||| base
-        let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        write("ca.pem", ca.pem());
-        for (name, names) in [("server", vec!["localhost".to_owned(), "127.0.0.1".to_owned()]), ("client", Vec::new())]
-        {
-            let key = KeyPair::generate().unwrap();
-            let params = CertificateParams::new(names).unwrap();
-            write(&format!("{name}.pem"), params.signed_by(&key, &ca).unwrap().pem());
-            write(&format!("{name}.key"), key.serialize_pem());
-        }
-        World { folder }
-=======
-        let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        write("ca.pem", ca.pem());
-        for (name, names) in [("server", vec!["localhost".to_owned(), "127.0.0.1".to_owned()]), ("client", Vec::new())]
-        {
-            let key = KeyPair::generate().unwrap();
-            let params = CertificateParams::new(names).unwrap();
-            write(&format!("{name}.pem"), params.signed_by(&key, &ca).unwrap().pem());
-            write(&format!("{name}.key"), key.serialize_pem());
-        }
-        TestCa { folder }
->>>>>>> theirs
+        TestCa(Identity::new())
     }
 
     fn path(&self, name: &str) -> PathBuf {
