@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use oroshi_bench::Draft as Base;
-use oroshi_bench::subscribe::{Draft, Mode, Publishing, Record, run};
+use oroshi_bench::push::{Draft, Mode, Publishing, Record, run};
 use support::nginx::find;
 use support::peer::Port;
 use support::{HANG, skipped, wait_until};

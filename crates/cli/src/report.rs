@@ -148,7 +148,7 @@ const HEAD_BYTES: u64 = 64 * 1024;
 const GENERATOR: &str = "<meta name=\"generator\" content=\"oroshi ";
 
 /// A run of subscriptions, if that is what the file holds.
-fn subscriptions(path: &Path) -> Result<Option<oroshi_bench::subscribe::Record>, Error> {
+fn subscriptions(path: &Path) -> Result<Option<oroshi_bench::push::Record>, Error> {
     saved::parse_subscriptions(&text(path)?).map_err(|what| Error::Content { path: path.to_owned(), what })
 }
 

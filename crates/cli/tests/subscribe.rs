@@ -4,7 +4,7 @@ mod common;
 
 use common::bench;
 use common::support::hub::{Does, Hub, Settings, Takes};
-use oroshi_bench::subscribe::Record;
+use oroshi_bench::push::Record;
 
 #[track_caller]
 fn record(flags: &[&str]) -> Record {

@@ -214,7 +214,7 @@ pub enum Load {
 #[derive(Clone, Debug)]
 pub struct Subscribe {
     /// What is done. The `urls` of its base are empty, as in [`Load::Bench`], and those of who publishes stand for the templates below.
-    pub draft: oroshi_bench::subscribe::Draft,
+    pub draft: oroshi_bench::push::Draft,
     /// Where messages for all are posted: a template.
     pub publish: Option<String>,
     /// Where messages for one each are posted: a template.

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use oroshi_bench::record::ClockRecord;
-use oroshi_bench::subscribe::Record;
+use oroshi_bench::push::Record;
 use oroshi_bench::watch::ServerUsage;
 use oroshi_words::units;
 

@@ -5,8 +5,8 @@ use clap::builder::ValueHint;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Args as _, Command, FromArgMatches};
 use oroshi_bench::plan::{Problem, Problems};
-use oroshi_bench::subscribe::SubscribeProblem;
-use oroshi_bench::{Draft, subscribe};
+use oroshi_bench::push::SubscribeProblem;
+use oroshi_bench::{Draft, push};
 use oroshi_lab::template::Values;
 use oroshi_net::Endpoint;
 use oroshi_words::nearest;
@@ -35,7 +35,7 @@ pub(super) struct Flags {
     /// The rate, if it is a share.
     pub(super) share: Option<f64>,
     /// Subscriptions instead of requests, if they are asked for.
-    pub(super) subscribe: Option<subscribe::Draft>,
+    pub(super) subscribe: Option<push::Draft>,
 }
 
 /// Whether a load may have this key.
@@ -146,7 +146,7 @@ pub(super) fn check(draft: &Draft, urls: &[Endpoint], entries: &[&Entry<'_, '_>]
 
 /// The same of a load of subscriptions.
 pub(super) fn check_subscribe(
-    draft: &subscribe::Draft,
+    draft: &push::Draft,
     urls: &[Endpoint],
     entries: &[&Entry<'_, '_>],
     variant: &Table<'_, '_>,
@@ -155,7 +155,7 @@ pub(super) fn check_subscribe(
         return;
     }
     let base = Draft { urls: urls.to_vec(), ..draft.base.clone() };
-    let Err(problems) = (subscribe::Draft { base, ..draft.clone() }).plan() else { return };
+    let Err(problems) = (push::Draft { base, ..draft.clone() }).plan() else { return };
     for problem in problems {
         let keys = match &problem {
             SubscribeProblem::Load(problem) => keys_of(problem),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oroshi_bench::{Draft, Load as Rhythm, subscribe};
+use oroshi_bench::{Draft, Load as Rhythm, push};
 use oroshi_lab::Metric;
 use oroshi_lab::metric::Unit;
 use oroshi_lab::plan::{Command, Figure, Load, Subscribe};
@@ -113,7 +113,7 @@ impl<'d, 't> Keys<'d, 't> {
         let Flags { draft, share, subscribe } = flags::draft(&flags, names, around)?;
         let draft = self.timed(draft, longest);
         if let Some(subscribe) = subscribe {
-            let draft = subscribe::Draft { base: draft, ..subscribe };
+            let draft = push::Draft { base: draft, ..subscribe };
             flags::check_subscribe(&draft, urls, &flags, variant);
             let url = |key| self.get(key).and_then(Value::text);
             return Some(Described {

@@ -106,7 +106,7 @@ fn subscribe(stage: &mut Stage<'_>, load: &Subscribe, order: Order<'_>) -> Resul
         let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Stopped::failed(each.join("; "))
     })?;
-    own(stage, server, None, |watcher| Ok(oroshi_bench::subscribe::run(plan, watcher)?.as_requests()))
+    own(stage, server, None, |watcher| Ok(oroshi_bench::push::run(plan, watcher)?.as_requests()))
 }
 
 /// A load of ours.

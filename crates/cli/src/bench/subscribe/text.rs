@@ -1,6 +1,6 @@
 //! The report of a load of subscriptions, for people: what was done, whether everything came, how long it took, what it cost.
 
-use oroshi_bench::subscribe::Record;
+use oroshi_bench::push::Record;
 use oroshi_bench::watch::ServerUsage;
 use oroshi_report::words::{machine, processes, push as words, quantile};
 use oroshi_words::units;

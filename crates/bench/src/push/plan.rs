@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::stamp::{Template, TemplateError};
 use crate::arrivals::Spacing;
 use crate::plan::{self, Load, Problem};
-use crate::request::RequestError;
+use crate::request::{HeadWriter, RequestError, is_given};
 
 /// How a hub sends messages to those who subscribe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,8 +42,9 @@ pub const NUMBER: &str = "{n}";
 /// A load of subscriptions as the user described it. `Default`: ten WebSockets, and nobody who publishes.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// How to connect: URL, addresses, headers, TLS, connections, threads, timeout; whom to watch; how long. Its `load`, `requests`,
-    /// `method` and `body` are about publishing; its script, checks and the like have no meaning here.
+    /// How to connect: URL, addresses, headers, TLS, connections, threads, timeout; whom to watch; how long. Its
+    /// `load`, `requests`, `method` and `body` are about publishing; its script, checks and the like have no meaning
+    /// here.
     pub base: plan::Draft,
     /// How messages come.
     pub mode: Mode,
@@ -84,7 +85,8 @@ pub struct Publishing {
     pub publishers: usize,
 }
 
-/// Who publishes messages for one connection each: for whoever wants to know how long such a message takes while many go to all.
+/// Who publishes messages for one connection each: for whoever wants to know how long such a message takes while many
+/// go to all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PublishingTo {
     /// Where to post messages; [`NUMBER`] in it is the connection's.
@@ -151,21 +153,23 @@ pub enum SubscribeProblem {
     Rate(&'static str, f64),
     /// Tell whom a message is for.
     #[error(
-        "--publish-to sends each message to one connection, and nothing says which: put {{n}}, its number, into the URL, a --publish-to-header or the --publish-to-body"
+        "--publish-to sends each message to one connection, and nothing says which: put {{n}}, its number, into the \
+         URL, a --publish-to-header or the --publish-to-body"
     )]
     NoTarget,
     /// Use a header, or --publish-to.
     #[error(
-        "--publish is for all connections: {{n}} belongs into a --publish-header, which is sent once for each, or use --publish-to"
+        "--publish is for all connections: {{n}} belongs into a --publish-header, which is sent once for each, or use \
+         --publish-to"
     )]
     TargetOfAll,
 }
 
 impl Draft {
-    /// Decides everything that was left open.
+    /// Fills in every default.
     ///
     /// # Errors
-    /// All that is wrong, at once.
+    /// All mistakes, at once.
     pub fn plan(self) -> Result<Plan, Vec<SubscribeProblem>> {
         let mut problems = Vec::new();
         let Self { base, mode, connecting, connect_rate, publish, publish_to, message_bytes } = self;
@@ -292,40 +296,28 @@ fn publication(
 }
 
 impl Publication {
-    /// The head of a request but for its length and end. Headers that name a connection's number are sent for each of `targets`.
+    /// The head of a request but for its length and end. Headers that name a connection's number are sent for each of
+    /// `targets`.
     ///
     /// # Errors
     /// When what was put in for the number must not be on the wire.
     pub(crate) fn head(&self, targets: &[u32]) -> Result<Vec<u8>, RequestError> {
         let one = targets.first().copied().unwrap_or(0);
-        let mut head = Vec::with_capacity(256);
-        let target = numbered(&self.url.target, one);
-        let given = |name: &str| self.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-        encode::request_line(&mut head, &self.method, &target, Version::Http11)
-            .map_err(|source| RequestError::Encode { what: "request line", value: target, source })?;
-        let mut header = |name: &str, value: &str| {
-            encode::header(&mut head, name, value.as_bytes()).map_err(|source| RequestError::Encode {
-                what: "header",
-                value: name.to_owned(),
-                source,
-            })
-        };
-        if !given("Host") {
-            header("Host", &self.url.authority)?;
-        }
-        if !given("Content-Type") {
-            header("Content-Type", "application/json")?;
+        let mut head = HeadWriter::new(&self.method, &numbered(&self.url.target, one), &self.headers)?;
+        head.host(&self.url.authority)?;
+        if !head.is_given("Content-Type") {
+            head.header("Content-Type", "application/json")?;
         }
         for (name, value) in &self.headers {
             if !value.contains(NUMBER) {
-                header(name, value)?;
+                head.header(name, value)?;
                 continue;
             }
             for n in targets {
-                header(name, &numbered(value, *n))?;
+                head.header(name, &numbered(value, *n))?;
             }
         }
-        Ok(head)
+        Ok(head.bytes)
     }
 
     /// Whether each message names the connection that it is for, in its URL or in a header.
@@ -364,8 +356,7 @@ impl SubscribeRequest {
             Mode::Stream => {}
         }
         // The user's own take the place of ours.
-        let given = |name: &str| self.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-        fields.retain(|(name, _)| !given(name));
+        fields.retain(|(name, _)| !is_given(&self.headers, name));
         fields.extend(self.headers.iter().map(|(name, value)| (name.as_str(), numbered(value, number))));
         let mut request = Vec::with_capacity(256);
         let fields = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
@@ -393,6 +384,11 @@ impl Plan {
     #[must_use]
     pub fn duration(&self) -> Option<Duration> {
         self.publish.as_ref().map_or(self.connect.duration, |publish| publish.plan.duration)
+    }
+
+    /// Whether anything is published.
+    pub(crate) fn publishes(&self) -> bool {
+        self.publish.is_some() || self.publish_to.is_some()
     }
 
     /// How many publish messages for all.
@@ -437,7 +433,8 @@ mod tests {
         let plan = draft("http://h/", "unix:/x:/send", &[("X-Session", "s-{n}"), ("X-One", "1")]).plan().unwrap();
         let publish = plan.publish.unwrap();
         assert_eq!((publish.plan.connections, publish.method.as_str(), publish.head_differs()), (2, "POST", true));
-        let expected = "POST /send HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nX-Session: s-4\r\nX-Session: s-9\r\nX-One: 1\r\n";
+        let expected = "POST /send HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                        X-Session: s-4\r\nX-Session: s-9\r\nX-One: 1\r\n";
         assert_eq!(text(publish.head(&[4, 9]).unwrap()), expected);
     }
 

@@ -1,4 +1,5 @@
-//! Loads of subscriptions against a hub that does what it should, or one of the things that it should not: exact counts.
+//! Loads of subscriptions against a hub that does what it should, or one of the things that it should not: exact
+//! counts.
 
 mod support;
 
@@ -6,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use oroshi_bench::follow::Stage;
-use oroshi_bench::subscribe::{Draft, Mode, Publishing, PublishingTo, Record, run};
+use oroshi_bench::push::{Draft, Mode, Publishing, PublishingTo, Record, run};
 use oroshi_bench::{Draft as Base, Failure, Load, Observer, Progress, Spacing, Watching};
 use support::HANG;
 use support::hub::{Does, Hub, Settings, Takes};
