@@ -151,93 +151,123 @@ pub(crate) struct ServerEvidence {
     pub(crate) of_allowed: f64,
 }
 
+/// Says what limited a run.
 pub(crate) fn grade(e: &Evidence) -> Grade {
-    let sides = &e.sides;
-    let ours = format!("the generator's busiest thread used {} of a core", percent(sides.generator));
-    let server_busy = sides.is_server_busy();
-    let theirs = match sides.server {
-        Some(s) => format!(
-            "the server's busiest thread {} of one, and {} of the CPUs it may use",
-            percent(s.busiest_thread),
-            percent(s.of_allowed)
-        ),
-        None => "the server's CPU time is not known".to_owned(),
-    };
-    let verdict = Grade::new;
+    let sides = SidesInWords::of(&e.sides);
+    not_measured(e)
+        .or_else(|| generator_limit(e, &sides))
+        .or_else(|| other_limit(e, &sides))
+        .unwrap_or_else(|| latency_limit(e, &sides))
+}
+
+/// How busy the two sides were, in words.
+struct SidesInWords {
+    ours: String,
+    theirs: String,
+}
+
+impl SidesInWords {
+    fn of(sides: &Sides) -> Self {
+        let theirs = match sides.server {
+            Some(s) => format!(
+                "the server's busiest thread {} of one, and {} of the CPUs it may use",
+                percent(s.busiest_thread),
+                percent(s.of_allowed)
+            ),
+            None => "the server's CPU time is not known".to_owned(),
+        };
+        Self { ours: format!("the generator's busiest thread used {} of a core", percent(sides.generator)), theirs }
+    }
+}
+
+/// The grade of a run whose figures say little of either side's speed.
+fn not_measured(e: &Evidence) -> Option<Grade> {
     if let Some(why) = &e.gone {
-        return verdict(
+        return Some(Grade::new(
             Bottleneck::ServerGone,
             format!("{why}; {} requests were answered before", e.completed),
             Some("find out why it ended (its log, dmesg), and measure again: these figures are of the time before"),
-        );
+        ));
     }
     if e.ports_exhausted > 0 && e.ports_exhausted as f64 >= PORTS_SHARE * e.started as f64 {
-        return verdict(
+        return Some(Grade::new(
             Bottleneck::PortBound,
             format!("{} attempts to connect found no free local port", e.ports_exhausted),
             Some("keep connections, spread over --source addresses, or measure over a unix socket"),
-        );
+        ));
     }
     if e.started == 0 || e.completed == 0 {
         let advice = (e.failed > 0).then_some("look at the failures first");
-        return verdict(Bottleneck::NotGraded, "nothing was answered".to_owned(), advice);
+        return Some(Grade::new(Bottleneck::NotGraded, "nothing was answered".to_owned(), advice));
     }
     if e.elapsed_s < LEAST_SECONDS {
-        return verdict(
+        return Some(Grade::new(
             Bottleneck::NotGraded,
             format!("{:.0} ms are too short to tell who set the pace", e.elapsed_s * 1e3),
             Some("measure for a second at least (-d, or more requests)"),
-        );
+        ));
     }
+    None
+}
+
+/// The grade of a run in which the generator was busy.
+fn generator_limit(e: &Evidence, SidesInWords { ours, theirs }: &SidesInWords) -> Option<Grade> {
+    let sides = &e.sides;
+    let server_busy = sides.is_server_busy();
     let server_first = server_busy && sides.server.is_some_and(|s| s.busiest_thread > sides.generator);
     if sides.is_generator_busy() {
         if server_first {
             let advice =
                 "the generator was close to its own limit: with more threads (-t) on free CPUs the figures may change";
-            return verdict(Bottleneck::ServerBound, format!("{theirs}; {ours}"), Some(advice));
+            return Some(Grade::new(Bottleneck::ServerBound, format!("{theirs}; {ours}"), Some(advice)));
         }
         let advice = if server_busy {
             "both sides were at their limit: give each CPUs of its own (--cpus), or more threads (-t)"
         } else {
             "the server could do more than this shows: use more threads (-t) on free CPUs, or a second machine"
         };
-        return verdict(Bottleneck::GeneratorBound, format!("{ours}, {theirs}"), Some(advice));
+        return Some(Grade::new(Bottleneck::GeneratorBound, format!("{ours}, {theirs}"), Some(advice)));
     }
+    None
+}
+
+/// The grade of a run that a timetable, the server, failures or the machine limited.
+fn other_limit(e: &Evidence, SidesInWords { ours, theirs }: &SidesInWords) -> Option<Grade> {
     let wrong = if e.wrong > 0 { format!(" ({} of them with an error)", e.wrong) } else { String::new() };
     match e.achieved {
         Some(achieved) if achieved >= ON_SCHEDULE => {
-            return verdict(
+            return Some(Grade::new(
                 Bottleneck::RateBound,
                 format!(
                     "{} of {} requests that were due were answered{wrong}; {ours}, {theirs}",
                     e.completed, e.started
                 ),
                 None,
-            );
+            ));
         }
         _ => {}
     }
-    if server_busy {
-        return verdict(Bottleneck::ServerBound, format!("{theirs}; {ours}"), None);
+    if e.sides.is_server_busy() {
+        return Some(Grade::new(Bottleneck::ServerBound, format!("{theirs}; {ours}"), None));
     }
     if e.failed as f64 > FAILED_SHARE * e.started as f64 || e.wrong as f64 > WRONG_SHARE * e.completed as f64 {
         let (failed, started) = (e.failed, e.started);
-        return verdict(
+        return Some(Grade::new(
             Bottleneck::NotGraded,
             format!("of {started} requests {failed} failed and {} were answered{wrong}; {ours}, {theirs}", e.completed),
             Some("look at the failures first: what was answered says little while so much is not"),
-        );
+        ));
     }
-    if let Some(busy) = sides.busy_machine() {
+    if let Some(busy) = e.sides.busy_machine() {
         let others = format!("other processes used {:.1} CPUs", e.others_cpus);
-        return verdict(
+        return Some(Grade::new(
             Bottleneck::MachineBound,
             format!("{} of all CPUs' time was used; {ours}, {theirs}; {others}", percent(busy)),
             Some("more connections change nothing: free CPUs, or give each side CPUs of its own (--cpus)"),
-        );
+        ));
     }
     if e.achieved.is_some() && e.unsent == 0 {
-        return verdict(
+        return Some(Grade::new(
             Bottleneck::RateBound,
             format!(
                 "all of {} requests that were due were sent, and {} were answered{wrong}; {ours}, {theirs}",
@@ -247,11 +277,16 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
                 "look at the requests without an answer: the server failed them or stalled, and more connections would \
                  not change that",
             ),
-        );
+        ));
     }
+    None
+}
+
+/// The grade of a run in which neither side was busy.
+fn latency_limit(e: &Evidence, SidesInWords { ours, theirs }: &SidesInWords) -> Grade {
     let many = e.connections >= MANY_CONNECTIONS;
     let sufficed = e.needed.is_some_and(|needed| e.connections as f64 >= SUFFICE * needed);
-    let advice = match (sides.server, e.achieved) {
+    let advice = match (e.sides.server, e.achieved) {
         (_, Some(_)) if e.stalled || sufficed => Some(
             "the timetable was not kept although there were connections enough for it at the mean answer time: the \
              server stalled for a time; find out what it waited for",
@@ -273,11 +308,8 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
             Some("use more connections (-c) to find the server's limit, or --rate to see its latency at a given load")
         }
     };
-    verdict(
-        Bottleneck::LatencyBound,
-        format!("{} connections waited for answers; {ours}, {theirs}", e.connections),
-        advice,
-    )
+    let because = format!("{} connections waited for answers; {ours}, {theirs}", e.connections);
+    Grade::new(Bottleneck::LatencyBound, because, advice)
 }
 
 /// A share in percent.

@@ -1,13 +1,13 @@
 //! What to do: the user's [`Draft`] becomes a [`Plan`], in which every default is filled in.
 
 mod connect_to;
+mod problem;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_net::endpoint::ResolveError;
-use oroshi_net::tls::TlsConfigError;
 use oroshi_net::{
     Address, ClientTls, ClientTlsOptions, ConnectorOptions, CpuList, Endpoint, Peer, Scheme, UnixAddress,
 };
@@ -15,9 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::arrivals::{Arrivals, Spacing, Stage};
 use crate::check::Check;
-use crate::request::{Request, RequestError};
+use crate::request::Request;
 use crate::script::Script;
 pub use connect_to::ConnectTo;
+pub use problem::{Problem, Problems};
 
 /// A load as the user described it: typed, and not yet validated.
 ///
@@ -225,77 +226,64 @@ pub struct Origin {
     pub connections: usize,
 }
 
-/// Everything that is wrong with a draft.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct Problems(pub Vec<Problem>);
-
-/// One mistake in a draft. The text names the value, what was expected and the next step.
-#[derive(Debug, thiserror::Error)]
-pub enum Problem {
-    /// Name a URL.
-    #[error("no URL to send requests to: give one, as in http://localhost:8080/ or unix:/run/app.sock")]
-    NoUrl,
-    /// Give a number of at least 1.
-    #[error("{0} is 0: expected at least 1")]
-    Zero(&'static str),
-    /// Give more connections or fewer threads, as in wrk.
-    #[error("{connections} connections on {threads} threads: each thread needs at least one connection")]
-    TooFewConnections {
-        /// Connections asked for.
-        connections: usize,
-        /// Threads asked for.
-        threads: usize,
-    },
-    /// Give more connections or fewer hosts.
-    #[error("{connections} connections for {origins} different servers: each needs at least one connection")]
-    TooManyOrigins {
-        /// Connections asked for.
-        connections: usize,
-        /// Distinct places to connect to.
-        origins: usize,
-    },
-    /// A script makes requests for one URL: leave out the others.
-    #[error(
-        "a script makes the requests for one URL, and there are {0}: give one, and set wrk.path in the script for \
-         others"
-    )]
-    ScriptUrls(usize),
-    /// Fewer requests in flight, or more on each connection.
-    #[error(
-        "--pipeline {pipeline} wants {pipeline} requests in flight on each connection, and each carries {} (--close, \
-         --requests-per-connection): give a --pipeline of at most that, or leave it out",
-        if *requests == 1 { "only one".to_owned() } else { requests.to_string() }
-    )]
-    Pipeline {
-        /// Requests in flight asked for.
-        pipeline: usize,
-        /// Requests on each connection.
-        requests: u64,
-    },
-    /// Choose one of the two.
-    #[error("{0} and {1} exclude each other")]
-    Exclusive(&'static str, &'static str),
-    /// Correct the rate.
-    #[error("a rate of {0} requests per second: expected a number above 0 and up to 10 million")]
-    Rate(f64),
-    /// Source addresses are for TCP.
-    #[error("source addresses are for TCP, and {0} is a unix socket: leave out --source")]
-    SourceWithUnix(String),
-    /// Correct the method, header or target.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    /// Correct the certificate files or the name.
-    #[error("TLS settings: {0}")]
-    Tls(#[from] TlsConfigError),
-}
-
 impl Draft {
     /// Fills in every default.
     ///
     /// # Errors
     /// All mistakes, at once.
     pub fn plan(self) -> Result<Plan, Problems> {
+        let mut problems = self.problems();
+        let threads = self.thread_count();
+        if self.connections > 0 && threads > self.connections {
+            problems.push(Problem::TooFewConnections { connections: self.connections, threads });
+        }
+        let mut origins = match self.origins() {
+            Ok(origins) => origins,
+            Err(problem) => {
+                problems.push(problem);
+                Vec::new()
+            }
+        };
+        if self.connections > 0 && origins.len() > self.connections {
+            problems.push(Problem::TooManyOrigins { connections: self.connections, origins: origins.len() });
+        }
+        if !self.sources.is_empty() {
+            let unix = origins.iter().filter(|o| matches!(o.address, Address::Unix(_)));
+            problems.extend(unix.map(|o| Problem::SourceWithUnix(o.name())));
+        }
+        if !problems.is_empty() {
+            return Err(Problems(problems));
+        }
+        let weights: Vec<usize> = origins.iter().map(|o| o.requests.len()).collect();
+        for (origin, share) in origins.iter_mut().zip(shares(self.connections, &weights)) {
+            origin.connections = share;
+        }
+        let duration = self.length();
+        Ok(Plan {
+            origins,
+            threads,
+            connections: self.connections,
+            hold: self.hold,
+            load: self.load,
+            duration,
+            requests: self.requests,
+            warmup: self.warmup,
+            timeout: self.timeout,
+            requests_per_connection: self.requests_per_connection,
+            pipeline: self.pipeline,
+            sources: self.sources,
+            cpus: self.cpus,
+            checks: self.checks,
+            watch: self.watch,
+            interval_histograms: self.interval_histograms,
+            connection_times: self.connection_times,
+            each_request: self.each_request,
+            script: self.script,
+        })
+    }
+
+    /// Mistakes in single values, and in pairs of them.
+    fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.urls.is_empty() {
             problems.push(Problem::NoUrl);
@@ -333,67 +321,31 @@ impl Draft {
                 problems.push(Problem::Exclusive("an open loop (--rate, --stages)", "--pipeline"));
             }
         }
+        problems
+    }
+
+    /// The number of threads: the user's, or the usual one.
+    fn thread_count(&self) -> usize {
         let available = oroshi_net::available_cpus().map_or(1, |cpus| cpus.iter().count());
         let usual = match &self.load {
             // Within one thread any free connection takes the next arrival; threads pass none to each other.
             Load::Open { stages, .. } if stages.iter().all(|stage| stage.rate <= ONE_THREAD_RATE) => 1,
             _ => 2,
         };
-        let threads = self.threads.unwrap_or_else(|| usual.min(available).min(self.connections.max(1)));
-        if self.connections > 0 && threads > self.connections {
-            problems.push(Problem::TooFewConnections { connections: self.connections, threads });
-        }
-        let mut origins = match self.origins() {
-            Ok(origins) => origins,
-            Err(problem) => {
-                problems.push(problem);
-                Vec::new()
-            }
-        };
-        if self.connections > 0 && origins.len() > self.connections {
-            problems.push(Problem::TooManyOrigins { connections: self.connections, origins: origins.len() });
-        }
-        if !self.sources.is_empty() {
-            let unix = origins.iter().filter(|o| matches!(o.address, Address::Unix(_)));
-            problems.extend(unix.map(|o| Problem::SourceWithUnix(o.name())));
-        }
-        if !problems.is_empty() {
-            return Err(Problems(problems));
-        }
-        let weights: Vec<usize> = origins.iter().map(|o| o.requests.len()).collect();
-        for (origin, share) in origins.iter_mut().zip(shares(self.connections, &weights)) {
-            origin.connections = share;
-        }
-        // wrk's default length, unless the stages or a number of requests say when to end.
+        self.threads.unwrap_or_else(|| usual.min(available).min(self.connections.max(1)))
+    }
+
+    /// Length of the measured part: the user's, or that of the stages, or wrk's default; `None` with a number of
+    /// requests.
+    fn length(&self) -> Option<Duration> {
         let staged = match &self.load {
             Load::Open { stages, .. } => stages.iter().map(|s| s.duration).sum(),
             Load::Closed => Duration::ZERO,
         };
-        let duration = self.duration.or(match (staged.is_zero(), self.requests) {
+        self.duration.or(match (staged.is_zero(), self.requests) {
             (false, _) => Some(staged),
             (true, None) => Some(DEFAULT_DURATION),
             (true, Some(_)) => None,
-        });
-        Ok(Plan {
-            origins,
-            threads,
-            connections: self.connections,
-            hold: self.hold,
-            load: self.load,
-            duration,
-            requests: self.requests,
-            warmup: self.warmup,
-            timeout: self.timeout,
-            requests_per_connection: self.requests_per_connection,
-            pipeline: self.pipeline,
-            sources: self.sources,
-            cpus: self.cpus,
-            checks: self.checks,
-            watch: self.watch,
-            interval_histograms: self.interval_histograms,
-            connection_times: self.connection_times,
-            each_request: self.each_request,
-            script: self.script,
         })
     }
 

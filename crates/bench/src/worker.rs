@@ -404,7 +404,7 @@ impl<'r> Timekeeper<'r> {
         self.send(self.report_until(until, measured));
     }
 
-    /// Reports responses that came after the end, to whoever wants each request or full histograms.
+    /// Reports responses that came after the end, for observers of each request and for full histograms.
     fn report_late(&self) {
         let now = monotonic_ns();
         let report = self.report_until(now, true);

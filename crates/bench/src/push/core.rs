@@ -22,7 +22,7 @@ use crate::dialer::Dialer;
 
 /// How often the user may end the run while connections are opened.
 const LOOK: Duration = Duration::from_millis(100);
-/// Of somebody else's messages, those with a greater publisher number are no stamps of ours.
+/// The most publishers of somebody else. A greater number in a stamp is not valid.
 const MOST_PUBLISHERS: usize = 1 << 16;
 
 /// What a core has at the end.

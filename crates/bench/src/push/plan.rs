@@ -1,4 +1,4 @@
-//! What to do: subscriptions to hold, and what to publish to them. A [`Draft`] as somebody wrote it becomes a [`Plan`].
+//! What to do: subscriptions to hold, and messages to publish. The user's [`Draft`] becomes a [`Plan`].
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub enum Mode {
     Ws,
     /// Server-sent events.
     Sse,
-    /// A response that does not end, with a line per message.
+    /// An endless response, with a line per message.
     Stream,
 }
 
@@ -36,23 +36,23 @@ impl Mode {
     }
 }
 
-/// Stands for a connection's number, from 0, in URLs, headers and bodies.
+/// Placeholder for a connection's number, from 0, in URLs, headers and bodies.
 pub const NUMBER: &str = "{n}";
 
-/// A load of subscriptions as the user described it. `Default`: ten WebSockets, and nobody who publishes.
+/// A load on a hub, as the user described it. `Default`: ten WebSockets, and no publishers.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// How to connect: URL, addresses, headers, TLS, connections, threads, timeout; whom to watch; how long. Its
-    /// `load`, `requests`, `method` and `body` are about publishing; its script, checks and the like have no meaning
-    /// here.
+    /// How to connect, and for how long: URL, addresses, headers, TLS, connections, threads, timeout, what to watch.
+    ///
+    /// `load`, `requests`, `method` and `body` are for publishing. Script, checks and the like have no meaning here.
     pub base: plan::Draft,
-    /// How messages come.
+    /// How subscriptions receive messages.
     pub mode: Mode,
     /// Connections that are being opened at the same time.
     pub connecting: usize,
-    /// The most connections to begin per second; `None`: as fast as they come.
+    /// The most connections to begin per second; `None`: as fast as possible.
     pub connect_rate: Option<f64>,
-    /// Messages for all; `None`: somebody else publishes, or nobody.
+    /// Messages for all; `None`: somebody else publishes, or no one.
     pub publish: Option<Publishing>,
     /// Messages for one connection each, beside those for all.
     pub publish_to: Option<PublishingTo>,
@@ -74,39 +74,38 @@ impl Default for Draft {
     }
 }
 
-/// Who publishes messages for all.
+/// How to publish messages for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publishing {
-    /// Where to post messages.
+    /// URL to post messages to.
     pub url: Endpoint,
-    /// Header lines; one whose value has [`NUMBER`] in it is sent once for each connection.
+    /// Header lines. A header whose value has [`NUMBER`] in it is sent once per connection.
     pub headers: Vec<(String, String)>,
-    /// How many publish: each has a connection of its own, and one message under way.
+    /// Number of publishers. Each has its own connection, and one message under way.
     pub publishers: usize,
 }
 
-/// Who publishes messages for one connection each: for whoever wants to know how long such a message takes while many
-/// go to all.
+/// How to publish messages for one connection each, beside those for all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PublishingTo {
-    /// Where to post messages; [`NUMBER`] in it is the connection's.
+    /// URL to post messages to; [`NUMBER`] in it is the connection's number.
     pub url: Endpoint,
     /// Header lines, with the connection's number.
     pub headers: Vec<(String, String)>,
-    /// The message, with the stamp's and perhaps the connection's place in it; empty: a JSON object.
+    /// The message, with placeholders for the stamp and perhaps the connection; empty: a JSON object.
     pub body: Vec<u8>,
     /// Messages per second.
     pub rate: f64,
 }
 
-/// A load of subscriptions that makes sense.
+/// A valid load on a hub.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How messages come.
+    /// How subscriptions receive messages.
     pub mode: Mode,
-    /// The subscriptions' place, number and limits: a plan of ours without requests.
+    /// Origin, number and limits of the subscriptions: a plan without a load of requests.
     pub connect: plan::Plan,
-    /// Connections that are being opened at the same time, in all.
+    /// Connections that are being opened at the same time.
     pub connecting: usize,
     /// The most connections to begin per second.
     pub connect_rate: Option<f64>,
@@ -120,23 +119,23 @@ pub struct Plan {
 /// Messages to be published.
 #[derive(Clone, Debug)]
 pub struct Publication {
-    /// Where, by whom (its connections are the publishers) and when.
+    /// Origin, publishers (its connections) and timetable.
     pub plan: plan::Plan,
     /// Its method.
     pub method: String,
-    /// Where to post.
+    /// URL to post to.
     pub url: Endpoint,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) template: Template,
 }
 
-/// Publishers of messages for one each: enough that one slow answer holds up no other message.
+/// Publishers of messages for one each: enough that a slow response delays no other message.
 const PUBLISHERS_TO_ONE: usize = 16;
 
-/// What is wrong with a draft beyond what [`Problem`] knows.
+/// One mistake in a draft. The text names the value, what was expected and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum SubscribeProblem {
-    /// As of any load.
+    /// A mistake that any load can have.
     #[error(transparent)]
     Load(#[from] Problem),
     /// Correct the message.
@@ -151,7 +150,7 @@ pub enum SubscribeProblem {
     /// Correct the number.
     #[error("{0}: {1} per second: expected a number above 0")]
     Rate(&'static str, f64),
-    /// Tell whom a message is for.
+    /// Name the connection that a message is for.
     #[error(
         "--publish-to sends each message to one connection, and nothing says which: put {{n}}, its number, into the \
          URL, a --publish-to-header or the --publish-to-body"
@@ -250,7 +249,7 @@ fn is_rate(per_second: f64) -> bool {
     per_second > 0.0
 }
 
-/// One side of the load as a plan of its own; what is wrong with both is said once.
+/// Makes a plan of one side of the load. Mistakes of both sides are reported once.
 fn planned(draft: plan::Draft, problems: &mut Vec<SubscribeProblem>) -> Option<plan::Plan> {
     match draft.plan() {
         Ok(plan) => Some(plan),
@@ -296,11 +295,11 @@ fn publication(
 }
 
 impl Publication {
-    /// The head of a request but for its length and end. Headers that name a connection's number are sent for each of
+    /// Returns the head of a request, without its length and end. Headers with a connection's number repeat for each of
     /// `targets`.
     ///
     /// # Errors
-    /// When what was put in for the number must not be on the wire.
+    /// When the head with a number in it is not valid.
     pub(crate) fn head(&self, targets: &[u32]) -> Result<Vec<u8>, RequestError> {
         let one = targets.first().copied().unwrap_or(0);
         let mut head = HeadWriter::new(&self.method, &numbered(&self.url.target, one), &self.headers)?;
@@ -345,7 +344,7 @@ impl SubscribeRequest {
         Self { mode, target, authority, headers: headers.to_vec() }
     }
 
-    /// The request of connection `number`, and the key that a WebSocket's answer must fit.
+    /// Returns the request of connection `number`, and the key that a WebSocket's response must fit.
     pub(crate) fn write(&self, number: u32) -> (Vec<u8>, String) {
         let nonce = std::array::from_fn(|_| fastrand::u8(..));
         let (handshake, key) = handshake::request_fields(nonce);
@@ -355,19 +354,19 @@ impl SubscribeRequest {
             Mode::Sse => fields.push(("Accept", "text/event-stream".into())),
             Mode::Stream => {}
         }
-        // The user's own take the place of ours.
+        // The user's headers take the place of ours.
         fields.retain(|(name, _)| !is_given(&self.headers, name));
         fields.extend(self.headers.iter().map(|(name, value)| (name.as_str(), numbered(value, number))));
         let mut request = Vec::with_capacity(256);
         let fields = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
-        // Every part of it has been encoded once, for the plan; digits change nothing about that.
+        // The plan has encoded every part once; digits in it stay valid.
         let written =
             encode::request_head(&mut request, "GET", &numbered(&self.target, number), Version::Http11, fields);
         debug_assert_eq!(written, Ok(()));
         (request, key)
     }
 
-    /// Path and query, with the number's place in them.
+    /// Path and query, with the placeholder in them.
     pub(crate) fn target(&self) -> &str {
         &self.target
     }
@@ -380,7 +379,7 @@ impl SubscribeRequest {
 }
 
 impl Plan {
-    /// How long the run publishes, or holds its subscriptions; `None`: until a number of messages is published.
+    /// Returns how long the run publishes, or holds its subscriptions; `None`: until a number of messages is published.
     #[must_use]
     pub fn duration(&self) -> Option<Duration> {
         self.publish.as_ref().map_or(self.connect.duration, |publish| publish.plan.duration)
@@ -391,7 +390,7 @@ impl Plan {
         self.publish.is_some() || self.publish_to.is_some()
     }
 
-    /// How many publish messages for all.
+    /// Returns the number of publishers of messages for all.
     #[must_use]
     pub fn publishers(&self) -> usize {
         self.publish.as_ref().map_or(0, |publish| publish.plan.connections)

@@ -20,7 +20,7 @@ pub(crate) struct Shared {
     pub(crate) publish_to_peers: Vec<Peer>,
     /// The number in the stamps of this run; stamps of its warm-up have the next number.
     pub(crate) run: u32,
-    /// Where somebody else publishes: the run whose stamps came first, and whether any came.
+    /// If somebody else publishes: the run whose stamps came first, and whether any came.
     others: AtomicU32,
     heard_others: AtomicBool,
     pub(crate) phase: watch::Sender<Phase>,
@@ -69,7 +69,7 @@ impl Shared {
         self.run.wrapping_add(1)
     }
 
-    /// Whether somebody else publishes, and this is their run: the first one that was heard.
+    /// Whether somebody else publishes, and this is their run: the one whose stamps came first.
     pub(crate) fn is_of_others(&self, run: u32) -> bool {
         if self.plan.publish.is_some() {
             return false;
