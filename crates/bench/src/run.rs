@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::plan::{Plan, Watching};
 use crate::prepare::{LOOK, Prepared, cores_options, prepare, usage_of};
 use crate::record::Record;
-use crate::shared::{Outcome, Report, Shared};
+use crate::shared::{Outcome, Report, Shared, WorkerOutcome};
 use crate::watch::Watch;
 use crate::worker::work;
 
@@ -93,7 +93,7 @@ struct Workers {
     shared: Arc<Shared>,
     cores: Cores<()>,
     reports: Receiver<Report>,
-    outcomes: Receiver<(usize, Result<Outcome, RunError>)>,
+    outcomes: Receiver<WorkerOutcome>,
 }
 
 impl Workers {
@@ -166,7 +166,7 @@ impl Workers {
     }
 
     /// Waits for the threads to end, and returns the outcomes that nobody has collected.
-    fn end(self) -> Result<Receiver<(usize, Result<Outcome, RunError>)>, RunError> {
+    fn end(self) -> Result<Receiver<WorkerOutcome>, RunError> {
         if let Some(script) = &self.shared.plan.script {
             script.release();
             // A script's code that runs when its state is closed may hang too.

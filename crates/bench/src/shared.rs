@@ -110,8 +110,10 @@ pub(crate) struct Outcome {
     pub(crate) first_request: Option<(String, usize)>,
 }
 
-/// Where each worker sends its index and outcome, before it waits for questions to its part of a script.
-pub(crate) type Outcomes = Sender<(usize, Result<Outcome, RunError>)>;
+/// A worker's index, and its outcome.
+pub(crate) type WorkerOutcome = (usize, Result<Outcome, RunError>);
+/// Where each worker sends its outcome, before it waits for questions to its part of a script.
+pub(crate) type Outcomes = Sender<WorkerOutcome>;
 
 /// A duration in nanoseconds; far beyond any run where it does not fit.
 pub(crate) fn nanos(duration: Duration) -> u64 {
