@@ -8,6 +8,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use oroshi_core::{Incoming, Scratch};
 use oroshi_http1::{DecodeError, Framing, ResponseDecoder, ResponseEvent};
 use oroshi_net::{Stream, monotonic_ns};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -52,7 +53,7 @@ pub(crate) struct Connection<'c> {
     stream: Stream,
     decoder: ResponseDecoder,
     /// Bytes of an incomplete head, chunk line or trailer.
-    kept: Vec<u8>,
+    kept: Incoming,
     in_flight: VecDeque<InFlight>,
     /// Requests that a script made for this connection; empty without a script.
     batch: Batch,
@@ -98,7 +99,7 @@ impl<'c> Connection<'c> {
             origin,
             stream,
             decoder: ResponseDecoder::default(),
-            kept: Vec::new(),
+            kept: Incoming::default(),
             in_flight: VecDeque::with_capacity(core.rules.pipeline.min(WRITE_BATCH)),
             batch: Batch::default(),
             pause: Pause::ToAsk,
@@ -152,12 +153,12 @@ impl<'c> Connection<'c> {
     /// Sends and receives until the connection has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Carried> {
         self.now = None;
-        self.core.slots[self.id].set_waker(cx);
+        self.core.slots[self.id].enrol(cx);
         loop {
             if self.core.timeline.is_over() {
                 return Poll::Ready(self.end_of_run());
             }
-            if self.core.slots[self.id].expired.replace(false)
+            if self.core.take_expired(self.id)
                 && !self.in_flight.is_empty()
                 && let Some(carried) = self.overdue(cx)
             {
@@ -270,7 +271,7 @@ impl<'c> Connection<'c> {
     #[cold]
     fn bound_the_wait(&mut self) {
         let deadline = &self.core.slots[self.id].deadline;
-        if deadline.get() == u64::MAX {
+        if !deadline.is_set() {
             deadline.set(self.now() + self.core.rules.timeout);
         }
     }
@@ -324,7 +325,7 @@ impl<'c> Connection<'c> {
     #[inline]
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Carried>> {
         let core = self.core;
-        let mut scratch = core.scratch.borrow_mut();
+        let mut scratch = Scratch::take();
         let mut buffer = ReadBuf::new(&mut scratch);
         if let Err(error) = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
             return Poll::Ready(Some(self.ended(read_failure(&error, &self.stream))));
@@ -339,34 +340,17 @@ impl<'c> Connection<'c> {
             core.counters.tally.borrow_mut().bytes_read += data.len() as u64;
             core.counters.interval.borrow_mut().bytes += data.len() as u64;
         }
-        let result = if self.kept.is_empty() {
-            let mut input = data;
-            let result = self.decode(&mut input, now);
+        let mut kept = std::mem::take(&mut self.kept);
+        let result = kept.decode(data, |input| {
+            let result = self.decode(input, now);
             if let Err(error) = result {
                 self.note_unreadable(error, input);
             }
-            self.kept.extend_from_slice(input);
             result
-        } else {
-            let mut kept = std::mem::take(&mut self.kept);
-            kept.extend_from_slice(data);
-            let mut input = &kept[..];
-            let result = self.decode(&mut input, now);
-            if let Err(error) = result {
-                self.note_unreadable(error, input);
-            }
-            let left = input.len();
-            kept.drain(..kept.len() - left);
-            self.kept = kept;
-            result
-        };
+        });
+        self.kept = kept;
         match result {
-            Ok(false) => {
-                if self.kept.is_empty() && self.kept.capacity() > 0 {
-                    self.kept = Vec::new();
-                }
-                Poll::Ready(None)
-            }
+            Ok(false) => Poll::Ready(None),
             Ok(true) => Poll::Ready(Some(self.carry())),
             Err(_) => {
                 core.activity.last_contact.set(now);

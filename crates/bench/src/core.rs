@@ -13,6 +13,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use oroshi_core::Expire;
+
 use crate::failure::Failure;
 use crate::first::First;
 use crate::rules::Rules;
@@ -26,9 +28,6 @@ use tickets::Tickets;
 pub(crate) use tickets::{Outgoing, Source, Take, Ticket};
 pub(crate) use timeline::{Phase, Timeline};
 
-/// The most bytes of one read. All connections of a core read into the same buffer.
-pub(crate) const SCRATCH: usize = 64 * 1024;
-
 /// One core's share of the run. All times are nanoseconds of the monotonic clock.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -38,13 +37,14 @@ pub(crate) struct Core {
     pub(crate) script: Option<Scripting>,
     /// Shared by all cores.
     pub(crate) first: Arc<First>,
-    pub(crate) scratch: RefCell<Box<[u8]>>,
     pub(crate) counters: Counters,
     pub(crate) timeline: Timeline,
     pub(crate) activity: Activity,
     pub(crate) tickets: Tickets,
     /// While a warm-up lasts: how connections get out of step.
     stagger: Cell<Option<Stagger>>,
+    /// When the core last swept the deadlines of its slots.
+    expired_at: Cell<u64>,
 }
 
 /// What a core counts: over the measured part, and since its last report.
@@ -72,12 +72,12 @@ impl Core {
             slots: (0..slots).map(|_| Slot::default()).collect(),
             script,
             first,
-            scratch: RefCell::new(vec![0; SCRATCH].into_boxed_slice()),
             counters: Counters { tally: RefCell::default(), interval: RefCell::new(interval) },
             timeline: Timeline::default(),
             activity: Activity::new(halted),
             tickets: Tickets::new(source),
             stagger: Cell::new(None),
+            expired_at: Cell::new(0),
         })
     }
 
@@ -209,23 +209,26 @@ impl Core {
 
     /// Wakes the slots whose deadline has passed, and returns the earliest deadline of the others.
     pub(crate) fn expire(&self, now: u64) -> u64 {
-        let mut earliest = u64::MAX;
-        for slot in &self.slots {
-            let deadline = slot.deadline.get();
-            if deadline <= now {
-                slot.deadline.set(u64::MAX);
-                slot.expired.set(true);
-                slot.wake();
-            } else {
-                earliest = earliest.min(deadline);
-            }
+        self.expired_at.set(now);
+        self.slots.iter().map(|slot| slot.deadline.expire(now)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether a sweep has seen that the deadline of slot `id` has passed. If so, clears the deadline.
+    #[inline]
+    pub(crate) fn take_expired(&self, id: usize) -> bool {
+        let deadline = &self.slots[id].deadline;
+        let is_over = deadline.is_over(self.expired_at.get());
+        if is_over {
+            deadline.clear();
         }
-        earliest
+        is_over
     }
 
     /// Wakes slot `id` at `end`, by the timer of its deadlines: tokio's timer is coarser.
     pub(crate) fn wake_at(&self, id: usize, end: u64) {
-        if self.slots[id].deadline.replace(end) != end {
+        let deadline = &self.slots[id].deadline;
+        if deadline.due() != end {
+            deadline.set(end);
             self.activity.changed.notify_one();
         }
     }

@@ -18,6 +18,7 @@ use crate::check::Check;
 use crate::request::Request;
 use crate::script::Script;
 pub use connect_to::ConnectTo;
+pub(crate) use problem::mistake;
 pub use problem::{Problem, Problems};
 
 /// A load as the user described it: typed, and not yet validated.
@@ -298,15 +299,20 @@ impl Draft {
             problems.push(Problem::Pipeline { pipeline: self.pipeline, requests });
         }
         let zeros = [
-            ("the number of connections", self.connections == 0),
-            ("the number of threads", self.threads == Some(0)),
-            ("the number of requests", self.requests == Some(0)),
-            ("the number of requests per connection", self.requests_per_connection == Some(0)),
-            ("the number of pipelined requests", self.pipeline == 0),
-            ("the duration", self.duration == Some(Duration::ZERO)),
-            ("the timeout", self.timeout.is_zero()),
+            ("connections", "the number of connections", self.connections == 0),
+            ("threads", "the number of threads", self.threads == Some(0)),
+            ("requests", "the number of requests", self.requests == Some(0)),
+            (
+                "requests-per-connection",
+                "the number of requests per connection",
+                self.requests_per_connection == Some(0),
+            ),
+            ("pipeline", "the number of pipelined requests", self.pipeline == 0),
+            ("duration", "the duration", self.duration == Some(Duration::ZERO)),
+            ("timeout", "the timeout", self.timeout.is_zero()),
         ];
-        problems.extend(zeros.iter().filter(|z| z.1).map(|z| Problem::Zero(z.0)));
+        let zeros = zeros.into_iter().filter(|(.., is_zero)| *is_zero);
+        problems.extend(zeros.map(|(field, what, _)| Problem::Zero { field, what }));
         if let Load::Open { stages, .. } = &self.load {
             let highest = stages.iter().map(|s| s.rate).fold(0.0, f64::max);
             problems.extend(
@@ -318,7 +324,7 @@ impl Draft {
                     .map(Problem::Rate),
             );
             if self.pipeline > 1 {
-                problems.push(Problem::Exclusive("an open loop (--rate, --stages)", "--pipeline"));
+                problems.push(Problem::OpenPipeline);
             }
         }
         problems

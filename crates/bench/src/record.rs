@@ -188,6 +188,22 @@ impl Record {
         self.rates.requests.unwrap_or(self.requests.answered as f64)
     }
 
+    /// Returns requests per second and thread, rounded down: a sample per point of the time series with responses.
+    ///
+    /// wrk's `Req/Sec` describes these samples.
+    #[must_use]
+    pub fn rates_per_thread(&self) -> Vec<f64> {
+        let width = self.series.width_s;
+        let points = self.series.points.iter().filter(|point| point.requests > 0);
+        points
+            .filter_map(|point| {
+                let length = width.min(self.elapsed_s - point.at_s);
+                // The last point may be a sliver, whose rate says nothing.
+                (length > width / 2.0).then(|| (point.requests as f64 / length / self.plan.threads as f64).floor())
+            })
+            .collect()
+    }
+
     /// Returns the server's CPU microseconds per request; `None` if unknown, or without requests.
     ///
     /// Of several servers only the first is watched, and its requests are not counted apart: the result is `None` then,

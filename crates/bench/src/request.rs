@@ -5,6 +5,7 @@ use std::sync::Arc;
 use oroshi_http1::encode::{self, EncodeError};
 use oroshi_http1::{Expect, Version};
 use oroshi_net::Endpoint;
+use oroshi_words::{Naming, with_causes};
 
 use crate::batch::{Batch, BatchError};
 
@@ -43,22 +44,34 @@ pub enum RequestError {
     #[error("method CONNECT makes a tunnel, which a load of requests cannot use: use another method")]
     Connect,
     /// oroshi writes the body's length itself: leave out Transfer-Encoding.
-    #[error(
-        "header `Transfer-Encoding` is not for bodies given by --body or --body-file, whose length is known: leave it \
-         out"
-    )]
+    #[error("{}", self.told(Naming::Flags))]
     TransferEncoding,
     /// The server would wait for a body that does not come, or take a part of it for the next request.
-    #[error(
-        "header `Content-Length: {value}` does not fit the body, which has {body} bytes: leave the header out, as it \
-         is added, or give that body (--body, --body-file)"
-    )]
+    #[error("{}", self.told(Naming::Flags))]
     ContentLength {
         /// The header's value.
         value: String,
         /// The body's length, bytes.
         body: usize,
     },
+}
+
+impl RequestError {
+    /// Describes the mistake and its causes; `naming` writes the names of fields.
+    pub(crate) fn told(&self, naming: Naming) -> String {
+        let [in_body, in_file] = ["body", "body-file"].map(|field| naming.of(field));
+        match self {
+            RequestError::TransferEncoding => format!(
+                "header `Transfer-Encoding` is not for bodies given by {in_body} or {in_file}, whose length is known: \
+                 leave it out"
+            ),
+            RequestError::ContentLength { value, body } => format!(
+                "header `Content-Length: {value}` does not fit the body, which has {body} bytes: leave the header out, as \
+                 it is added, or give that body ({in_body}, {in_file})"
+            ),
+            RequestError::Encode { .. } | RequestError::Connect => with_causes(self),
+        }
+    }
 }
 
 /// Methods whose requests usually have a body: they have a Content-Length without one too (RFC 9110, section 8.6).

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use oroshi_core::Scratch;
 use oroshi_net::{ConnectError, Connected, Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -183,7 +184,7 @@ impl<'c> SlotTask<'c> {
             self.origin.disconnected();
         }
         let slot = &self.core.slots[self.id];
-        slot.deadline.set(u64::MAX);
+        slot.deadline.clear();
         slot.withdraw();
         !connection.was_used() && !connection.is_spare()
     }
@@ -216,25 +217,25 @@ impl<'c> SlotTask<'c> {
         let core = self.core;
         let slot = &core.slots[self.id];
         poll_fn(|cx| {
-            slot.set_waker(cx);
+            slot.enrol(cx);
             if core.timeline.phase() == Phase::Connecting { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
         let end = monotonic_ns() + core.ask_for_pause()?.as_nanos() as u64;
         poll_fn(|cx| {
-            slot.set_waker(cx);
+            slot.enrol(cx);
             core.wake_at(self.id, end);
             if monotonic_ns() >= end || core.exhausted() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        slot.deadline.set(u64::MAX);
+        slot.deadline.clear();
         Some(())
     }
 
     /// Waits for a ticket without a connection.
     async fn next_ticket(&self) -> Option<Ticket> {
         poll_fn(|cx| {
-            self.core.slots[self.id].set_waker(cx);
+            self.core.slots[self.id].enrol(cx);
             match self.core.take_ticket(self.id, cx, monotonic_ns) {
                 Take::Now(ticket) => Poll::Ready(Some(ticket)),
                 Take::Wait => Poll::Pending,
@@ -251,7 +252,6 @@ impl<'c> SlotTask<'c> {
         let Self { core, origin, .. } = *self;
         let slot = &core.slots[self.id];
         slot.deadline.set(now + core.rules.timeout);
-        slot.expired.set(false);
         let peer = origin.dialer.next_peer();
         let called = monotonic_ns();
         let result = {
@@ -260,20 +260,19 @@ impl<'c> SlotTask<'c> {
                 if let Poll::Ready(result) = connecting.as_mut().poll(cx) {
                     return Poll::Ready(Ok(result));
                 }
-                slot.set_waker(cx);
+                slot.enrol(cx);
                 if core.timeline.is_over() {
                     self.unfinished(core.timeline.over_since().saturating_sub(called));
                     return Poll::Ready(Err(Unconnected::Over));
                 }
-                if slot.expired.get() {
+                if core.take_expired(self.id) {
                     return Poll::Ready(Ok(Err(ConnectError::overdue(peer))));
                 }
                 Poll::Pending
             })
             .await?
         };
-        slot.deadline.set(u64::MAX);
-        slot.expired.set(false);
+        slot.deadline.clear();
         result.map_err(|error| {
             let failure = Failure::from(&error);
             if matches!(failure, Failure::ConnectTimeout | Failure::ConnectBacklog) {
@@ -317,12 +316,12 @@ impl<'c> SlotTask<'c> {
     /// Reads and discards what the server sends until it closes the connection, or the run is over.
     async fn read_until_closed(&self, mut stream: Stream) {
         poll_fn(|cx| {
-            self.core.slots[self.id].set_waker(cx);
+            self.core.slots[self.id].enrol(cx);
             if self.core.timeline.is_over() {
                 return Poll::Ready(());
             }
             loop {
-                let mut scratch = self.core.scratch.borrow_mut();
+                let mut scratch = Scratch::take();
                 let mut buffer = ReadBuf::new(&mut scratch);
                 match ready!(Pin::new(&mut stream).poll_read(cx, &mut buffer)) {
                     Ok(()) if !buffer.filled().is_empty() => {}

@@ -1,7 +1,7 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
 //! `args` is what can be typed, `foreign` what users of other tools type; `read` makes sense of it, `load`, `sources` and `fail_if` of parts of it. `observer` shows the run
-//! while it lasts. `script` runs wrk's scripts. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab` write the report, `command_line` what was typed into it. `self_test` measures the
+//! while it lasts. `script` runs wrk's scripts. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `wrk` and `ab` write the reports of those tools, `command_line` what was typed into it. `self_test` measures the
 //! instrument itself.
 
 mod ab;
@@ -12,13 +12,14 @@ pub(crate) mod foreign;
 mod load;
 mod observer;
 mod read;
-#[cfg(test)]
-pub(crate) mod sample;
+#[cfg(feature = "script")]
+mod script;
+#[cfg(not(feature = "script"))]
+#[path = "bench/no_script.rs"]
 mod script;
 mod self_test;
 mod sources;
 mod subscribe;
-mod text;
 mod wrk;
 
 use std::fs::{self, File, OpenOptions};
@@ -30,27 +31,31 @@ use oroshi_bench::plan::Problem;
 use oroshi_bench::record::{Condition, ConditionOutcome};
 use oroshi_bench::{Plan, Record, RunError, ScriptError};
 use oroshi_net::ConnectError;
-use oroshi_report::Named;
+use oroshi_report::paint::Paint;
+use oroshi_report::{Named, table};
+use oroshi_words::Naming;
+use oroshi_words::units;
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::stdio::dup2_stdout;
 
 use ab::RequestLog;
 use args::Format;
 pub(crate) use args::{Args, LoadArgs};
-pub(crate) use command_line::{HIDDEN, awaited, program_without_secrets, shown_header, without_secrets};
-pub(crate) use load::{Problems, load_words, parse_header, parse_size, read_load};
+pub(crate) use command_line::{awaited, without_secrets};
+pub(crate) use load::read_load;
+#[cfg(feature = "fetch")]
+pub(crate) use load::{parse_header, parse_size};
 pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
-pub(crate) use oroshi_report::words::machine;
 use read::Output;
 use script::Scripted;
-pub(crate) use subscribe::{SubscribeArgs, meaningless, subscribe_causes, subscribe_words};
+pub(crate) use subscribe::{SubscribeArgs, meaningless};
 
 use crate::child::TargetError;
 use crate::interrupt;
 use crate::output::Output as Place;
-use crate::paint::Paint;
 use crate::say;
-use crate::table;
-use oroshi_words::units;
+use crate::terminal;
 
 /// A threshold came out against the user.
 const EXIT_THRESHOLD: u8 = 3;
@@ -169,7 +174,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         Err(found) => {
             // A URL that does not parse has been told of already.
             let new = found.0.iter().filter(|p| !matches!(p, Problem::NoUrl) || output.url.is_empty());
-            problems.extend(new.map(with_causes));
+            problems.extend(new.map(|problem| problem.told(Naming::Flags)));
             None
         }
     };
@@ -187,7 +192,7 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
     let mut reports = Reports::open(output)?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     if script.is_some() && output.format == Format::Json {
-        let kept = script::keep_stdout_for_the_report();
+        let kept = keep_stdout_for_the_report();
         reports.stdout = Some(kept.map_err(|source| Error::Output { path: STDOUT.into(), source })?);
     }
     let script = script.map(|script| script.load(&mut plan, &shutdown)).transpose();
@@ -216,6 +221,16 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
     Ok(ExitCode::from(code))
 }
 
+/// Gives standard output away, for the report alone: what a script prints goes to standard error from now on.
+///
+/// # Errors
+/// When there is no descriptor left.
+fn keep_stdout_for_the_report() -> io::Result<File> {
+    let stdout = fcntl_dupfd_cloexec(io::stdout(), 3)?;
+    dup2_stdout(io::stderr())?;
+    Ok(stdout.into())
+}
+
 /// How standard output is called in messages.
 const STDOUT: &str = "standard output";
 
@@ -241,11 +256,11 @@ impl Reports {
         record.environment.command = without_secrets(&flags, words);
 
         let (paint, width) = match self.file {
-            None => (Paint::on(&io::stdout()), table::width(&io::stdout())),
+            None => (terminal::paint(&io::stdout()), terminal::width(&io::stdout())),
             Some(_) => (Paint::PLAIN, table::WIDTH),
         };
         let report = match output.format {
-            Format::Text => text::report(&record, output.spectrum, paint, width),
+            Format::Text => oroshi_report::text::bench(&record, output.spectrum, paint, width),
             Format::Json => serde_json::to_string_pretty(&record)? + "\n",
             Format::Wrk => wrk::report(&record, &output.url, output.spectrum, output.backfill),
             Format::Ab => ab::report(&record, &output.url, output.ab),
@@ -303,7 +318,7 @@ fn judge(record: &Record, output: &Output) -> u8 {
 
 /// Says what became of each condition, and gives the exit code.
 fn tell_conditions(conditions: &[Condition]) -> u8 {
-    let paint = Paint::on(&io::stderr());
+    let paint = terminal::paint(&io::stderr());
     let mut code = 0;
     for Condition { condition, outcome, measured, .. } in conditions {
         let word = match outcome {
@@ -327,20 +342,6 @@ fn reasons(record: &Record) -> String {
         (true, true) => ": the run was ended before".into(),
         (true, false) => String::new(),
     }
-}
-
-/// What is wrong, with what is behind it.
-pub(crate) fn with_causes(error: &Problem) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let this = error.to_string();
-        if !text.ends_with(&this) {
-            text += &format!(": {this}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// Makes sure that a report can be written to a file.
@@ -385,6 +386,8 @@ fn written(result: io::Result<()>, path: Option<&Path>) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use oroshi_report::sample::bench as sample;
+
     use super::*;
 
     #[test]

@@ -1,10 +1,8 @@
 //! `oroshi compare`: from flags to an experiment with one cell, to a report and an exit code.
 //!
-//! `args` is what can be typed; `variants` takes apart what is compared, `read` makes an experiment of it all. `against` tells how
-//! today compares with a saved result. Running and analysing is done by `oroshi_lab`, the report for people by [`lab_text`], the
-//! exit code by [`verdicts`].
+//! `args` is what can be typed; `variants` takes apart what is compared, `read` makes an experiment of it all. Running and
+//! analysing is done by `oroshi_lab`, the report for people by `oroshi_report`, the exit code by [`verdicts`].
 
-mod against;
 mod args;
 mod read;
 mod variants;
@@ -19,6 +17,8 @@ use std::process::ExitCode;
 use clap::Command;
 use oroshi_lab::baseline::{self, Against, Saved};
 use oroshi_lab::{Experiment, LabResult};
+use oroshi_report::paint::Paint;
+use oroshi_report::text;
 use serde::Serialize;
 
 pub(crate) use args::Args;
@@ -27,8 +27,7 @@ use args::Format;
 use crate::bench::without_secrets;
 use crate::interrupt::Temporary;
 use crate::lab::{ResultsError, measure};
-use crate::paint::Paint;
-use crate::{bench, interrupt, lab_text, saved, say, verdicts};
+use crate::{bench, interrupt, saved, say, terminal, verdicts};
 
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
@@ -120,12 +119,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
 
     let report = match output.format {
         Format::Text => {
-            let paint = if file.is_none() { Paint::on(&io::stdout()) } else { Paint::PLAIN };
-            let mut text = lab_text::report(&result, paint);
+            let paint = if file.is_none() { terminal::paint(&io::stdout()) } else { Paint::PLAIN };
+            let mut report = text::lab(&result, paint);
             if let (Some(against), Some(path)) = (&against, &output.baseline) {
-                text += &against::report(against, &result, path, paint);
+                report += &text::against(against, &result, path, paint);
             }
-            text
+            report
         }
         Format::Json => {
             let report = Report { result: &result, against: against.as_ref() };
@@ -142,7 +141,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
 fn carry_out(experiment: Experiment, note: Option<&str>) -> Result<LabResult, Error> {
     let shutdown = interrupt::shutdown().map_err(bench::Error::Signals)?;
     if let Some(note) = note {
-        say(&Paint::on(&io::stderr()).dim(note));
+        say(&terminal::paint(&io::stderr()).dim(note));
     }
     let started = experiment.cells.iter().any(|cell| !cell.servers.is_empty());
     let folder = OutputFolder::make()?;
@@ -215,7 +214,7 @@ fn read_saved(path: &Path) -> Result<Saved, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab_text::sample;
+    use oroshi_report::sample::lab as sample;
 
     #[test]
     fn what_compare_itself_writes_can_be_read_again() {

@@ -14,20 +14,21 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use oroshi_gate::{Bound, Door, Draft, DraftError, Gate, Plan, RunError, Serves};
+use oroshi_config::{ConfigError, Mistakes, Node, Table, text_of, toml};
+use oroshi_gate::{Bound, Door, Draft, Gate, Plan, RunError, Serves};
 use oroshi_lookup::{StoreKind, StoreSettings};
 use oroshi_net::inherit::{InheritError, Inherited, inherited};
 use oroshi_net::limits::{open_descriptors, room_for};
 use oroshi_net::listen::ListenError;
 use oroshi_net::notify::Manager;
 use oroshi_net::{Peer, Shutdown, UnixAddress};
+use oroshi_words::Mistake;
+use oroshi_words::mistake::add_checked;
 use rustix::process::{Resource, getrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use args::Args;
 
-use crate::config::document::{Mistake, Mistakes, Node, Table, Value};
-use crate::config::{self, ConfigError, toml};
 use crate::log::{Level, Log};
 
 /// Why there was no gateway, or it did not end well.
@@ -140,17 +141,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 
 /// Prints what is in force, and what is odd about it; tries out what can be tried without serving.
 fn check(mut plan: Plan, mut warnings: Vec<Mistake>, file: &Path) -> Result<ExitCode, Error> {
-    let node = toml::parse(&config::text_of(file)?).unwrap_or(Node { line: 0, value: Value::Nothing });
+    let node = toml::parse(&text_of(file)?).unwrap_or_default();
     let (refused, untried) = trial::queries(&plan);
-    let about = |(key, text): (String, String)| Mistake { line: node.line_of(&key), key, text };
+    let about = |(key, text): (String, String)| node.place(Mistake::new(key, text));
     let refused: Vec<Mistake> = refused.into_iter().map(about).collect();
     if !refused.is_empty() {
         return Err(Error::Config(ConfigError::mistakes(file, refused)));
     }
     warnings.extend(untried.into_iter().map(about));
     if let Some(short) = make_room(&mut plan, &Before { open: open_descriptors(), doors: Vec::new() }) {
-        let key = "limits.connections".to_owned();
-        warnings.push(Mistake { line: node.line_of(&key), key, text: short });
+        warnings.push(node.place(Mistake::new("limits.connections", short)));
     }
     for warning in &warnings {
         // Nobody may be there to read it.
@@ -173,22 +173,13 @@ fn tell_odd(warnings: &[Mistake], log: Log) {
 fn plan(file: &Path, inherits: bool) -> Result<(Plan, Vec<Mistake>), Error> {
     let (draft, node, mut mistakes) = draft(file)?;
     let planned = Draft { inherits, ..draft }.plan();
-    let plan = planned.map_err(|problems| {
-        // What could not be read is not there, and need not be told to be missing.
-        let known: Vec<String> = mistakes.iter().map(|mistake| mistake.key.clone()).collect();
-        let is_told = |DraftError { key, about, .. }: &DraftError| {
-            let misread = |at: &str| known.iter().any(|known| is_within(known, at));
-            let parts = about.iter().any(|part| misread(&format!("{key}.{part}")));
-            parts || about.is_empty() && misread(key) || known.iter().any(|known| is_within(key, known))
-        };
-        mistakes
-            .extend(problems.into_iter().filter(|problem| !is_told(problem)).map(|problem| mistake(problem, &node)));
-    });
+    let place = |problem| node.place(problem);
+    let plan = planned.map_err(|problems| add_checked(&mut mistakes, problems.into_iter().map(place)));
     mistakes.sort();
     match plan {
         Ok(mut plan) if mistakes.is_empty() => {
             let odd = std::mem::take(&mut plan.warnings);
-            Ok((plan, odd.into_iter().map(|problem| mistake(problem, &node)).collect()))
+            Ok((plan, odd.into_iter().map(place).collect()))
         }
         _ => Err(Error::Config(ConfigError::mistakes(file, mistakes))),
     }
@@ -197,20 +188,11 @@ fn plan(file: &Path, inherits: bool) -> Result<(Plan, Vec<Mistake>), Error> {
 /// What a file says, with the mistakes in reading it.
 fn draft(file: &Path) -> Result<(Draft, Node, Vec<Mistake>), Error> {
     let wrong = |mistakes| Error::Config(ConfigError::mistakes(file, mistakes));
-    let node = toml::parse(&config::text_of(file)?).map_err(wrong)?;
+    let node = toml::parse(&text_of(file)?).map_err(wrong)?;
     let mistakes = Mistakes::default();
     let folder = file.parent().unwrap_or(Path::new(""));
     let draft = keys::read(Table::root(&node, &mistakes), folder);
-    Ok((draft, node, mistakes.into_inner()))
-}
-
-fn mistake(problem: DraftError, node: &Node) -> Mistake {
-    Mistake { line: node.line_of(&problem.key), key: problem.key, text: problem.problem }
-}
-
-/// Whether a key is another one, or in it.
-fn is_within(key: &str, outer: &str) -> bool {
-    key.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    Ok((draft, node, mistakes.into_vec()))
 }
 
 /// Sockets that were handed down, each for the door at its address, or for what it is called.

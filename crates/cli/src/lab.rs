@@ -1,44 +1,37 @@
 //! `oroshi lab`: experiments that stand in files.
 //!
-//! `find` finds them. `experiment` reads one, and all that is wrong with it: `document` knows the lines, `top`, `server`, `load` and
-//! `flags` read their keys, `machine` knows what is installed, `secrets` what is not for others. `results` carries one out and
-//! keeps what came of it. `text` is what `check` and `list` print.
-//! `calibrate` tries the whole on servers whose truth is known.
+//! `oroshi-experiment` finds and reads them; `flags` lends it the parser of load flags. `results` carries an experiment
+//! out and keeps what came of it. `calibrate` tries the whole on servers whose truth is known.
 
 mod calibrate;
-mod document;
-mod experiment;
-mod find;
 mod flags;
-mod load;
-mod machine;
 mod results;
-mod secrets;
-mod server;
 #[cfg(test)]
 mod tests;
-mod text;
-mod top;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::ValueHint;
+use oroshi_experiment::find::{FindError, Found};
+use oroshi_experiment::{Machine, Reading, Source, Unreadable, Wishes, find, text};
 use oroshi_lab::baseline::Saved;
 use oroshi_lab::result::Skipped;
 use oroshi_lab::{LabError, LabResult};
+use oroshi_words::Mistake;
 use oroshi_words::units;
 
-use self::document::Mistake;
-use self::experiment::{Reading, Source, Unreadable, Wishes};
-use self::find::{FindError, Found};
-use self::machine::Machine;
+use self::flags::Flags;
 use self::results::Place;
 pub(crate) use self::results::{ResultsError, measure};
-use crate::paint::Paint;
+use crate::problems::Problems;
 use crate::verdicts::{self, Condition};
-use crate::{interrupt, lab_text, report, say};
+use crate::{interrupt, report, say, terminal};
+
+/// What is special about this build, where whoever built it said so; `make demo` does.
+const BUILD: Option<&str> = option_env!("OROSHI_BUILD");
 
 const EXAMPLES: &str = "\
 Examples:
@@ -71,7 +64,8 @@ Exit codes: 0 done; 1 something failed, or there is no verdict (disturbed, not c
 usage, or mistakes in the file; 3 a --fail-if verdict came out, and all was compared; 130 ended by Ctrl-C before there was
 enough to compare, or by a second one (the first ends an experiment early, and still reports).";
 
-/// Run an experiment from a file: start set-ups, let them take turns under load, say which is faster and how sure that is
+/// Run an experiment from a file: start set-ups, let them take turns under load, say which is faster and how sure that
+/// is
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -103,7 +97,8 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
     },
-    /// Shrink a kept result for an archive: every figure, one histogram per variant; reports and --against read it as before
+    /// Shrink a kept result for an archive: every figure, one histogram per variant; reports and --against read it as
+    /// before
     #[command(display_name = "oroshi")]
     Compact {
         /// A result.json, or the folder it is in
@@ -149,8 +144,8 @@ struct RunArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Exit with code 3 if the primary metric of any variant comes out so against the first of its group: slower, faster,
-    /// different, undecided; repeatable
+    /// Exit with code 3 if the primary metric of any variant comes out so against the first of its group: slower,
+    /// faster, different, undecided; repeatable
     #[arg(long, value_name = "VERDICT")]
     fail_if: Vec<String>,
 }
@@ -235,13 +230,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
                 let reading = read(&found, &Wishes::default(), &machine);
                 (found, reading)
             });
-            print(&text::list(entries, Paint::on(&io::stdout())))
+            print(&text::list(entries, terminal::paint(&io::stdout())))
         }
         Command::Check(args) => {
             let found = find::find(&args.experiment)?;
             let machine = Machine::this();
-            let reading = read(&found, &args.wishes(Vec::new()).map_err(Error::Usage)?, &machine)?;
-            print(&text::check(&found.shown(), &reading, &machine.untried(), Paint::on(&io::stdout())))
+            let wishes = args.wishes(Vec::new(), Problems::of_flags())?;
+            let reading = read(&found, &wishes, &machine).map_err(|error| refused(&found, error))?;
+            print(&text::check(&found.shown(), &reading, &machine.untried(), terminal::paint(&io::stdout())))
         }
         Command::Compact { result, out } => {
             let (path, result) = kept(result)?;
@@ -257,7 +253,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
             let (path, result) = kept(result)?;
             match html {
                 Some(html) => report::write(&oroshi_report::lab_page(&result), &[path], &html)?,
-                None => return print(&lab_text::report(&result, Paint::on(&io::stdout()))),
+                None => return print(&oroshi_report::text::lab(&result, terminal::paint(&io::stdout()))),
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -274,18 +270,13 @@ fn kept(path: PathBuf) -> Result<(PathBuf, LabResult), Error> {
 }
 
 fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
-    let wishes = args.what.wishes(again(&args));
-    let (conditions, mut problems) = args.conditions();
-    let wishes = match wishes {
-        Ok(wishes) if problems.is_empty() => wishes,
-        wishes => {
-            problems.extend(wishes.err().into_iter().flatten());
-            return Err(Error::Usage(problems));
-        }
-    };
+    let mut problems = Problems::of_flags();
+    let conditions = problems.all("--fail-if", &args.fail_if, str::parse::<Condition>);
+    let wishes = args.what.wishes(again(&args), problems)?;
     let found = find::find(&args.what.experiment)?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
-    let experiment = read(&found, &wishes, &Machine::tried_out(shutdown.clone()))?.experiment;
+    let reading = read(&found, &wishes, &Machine::tried_out(shutdown.clone()));
+    let experiment = reading.map_err(|error| refused(&found, error))?.experiment;
     if shutdown.count() > 0 {
         return Err(ResultsError::Lab(LabError::Cancelled).into());
     }
@@ -294,7 +285,7 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     }
     let place = Place::make(args.out.unwrap_or_else(|| results::fresh_folder(&experiment.name)))?;
     let result = measure(experiment, place.output(), shutdown)?;
-    print(&lab_text::report(&result, Paint::on(&io::stdout())))?;
+    print(&oroshi_report::text::lab(&result, terminal::paint(&io::stdout())))?;
     let kept = match place.store(&result) {
         Ok(kept) => kept,
         Err(error) => {
@@ -306,53 +297,33 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
         }
     };
     print(&format!("\nResult    {}\nReport    {}\n", kept.data.display(), kept.page.display()))?;
+    print(&BUILD.map_or(String::new(), |build| format!("Build     {build}\n")))?;
     Ok(ExitCode::from(verdicts::judge(&result, None, &conditions)))
 }
 
-fn read(found: &Found, wishes: &Wishes, machine: &Machine) -> Result<Reading, Error> {
+fn read(found: &Found, wishes: &Wishes, machine: &Machine) -> Result<Reading, Unreadable> {
     let folder = found.folder();
     let source = Source { name: &found.name, text: &found.text, folder: folder.as_deref() };
-    experiment::read(source, wishes, machine).map_err(|error| match error {
-        Unreadable::File(mistakes) => Error::File { file: found.shown(), mistakes },
-        Unreadable::Only(problem) => Error::Usage(vec![problem]),
-    })
+    oroshi_experiment::read(source, wishes, machine, &Flags)
 }
 
-impl RunArgs {
-    /// The verdicts that are not wanted, and what is wrong with them.
-    fn conditions(&self) -> (Vec<Condition>, Vec<String>) {
-        let (mut conditions, mut problems) = (Vec::new(), Vec::new());
-        for text in &self.fail_if {
-            match text.parse::<Condition>() {
-                Ok(condition) => conditions.push(condition),
-                Err(problem) => problems.push(format!("--fail-if: {problem}")),
-            }
-        }
-        (conditions, problems)
+fn refused(found: &Found, error: Unreadable) -> Error {
+    match error {
+        Unreadable::File(mistakes) => Error::File { file: found.shown(), mistakes },
+        Unreadable::Only(problem) => Error::Usage(vec![problem]),
     }
 }
 
 impl CheckArgs {
-    /// What is asked for beside the file.
-    fn wishes(&self, rerun: Vec<String>) -> Result<Wishes, Vec<String>> {
-        let mut problems = Vec::new();
-        let max_time = self.max_time.as_deref().and_then(|text| match units::parse_time(text) {
-            Ok(time) if !time.is_zero() => Some(time),
-            Ok(_) => {
-                problems.push("--max-time: it is 0: expected a time such as 10m".into());
-                None
-            }
-            Err(error) => {
-                problems.push(format!("--max-time: {error}"));
-                None
-            }
+    /// What is asked for beside the file. `problems`: what is wrong with other flags.
+    fn wishes(&self, rerun: Vec<String>, mut problems: Problems) -> Result<Wishes, Error> {
+        let max_time = problems.one("--max-time", self.max_time.as_deref(), |text| match units::parse_time(text)? {
+            Duration::ZERO => Err("it is 0: expected a time such as 10m".to_owned()),
+            time => Ok(time),
         });
-        let seed = self
-            .seed
-            .as_deref()
-            .and_then(|text| units::parse_count(text).map_err(|error| problems.push(format!("--seed: {error}"))).ok());
-        if !problems.is_empty() {
-            return Err(problems);
+        let seed = problems.one("--seed", self.seed.as_deref(), units::parse_count);
+        if !problems.found.is_empty() {
+            return Err(Error::Usage(problems.lines()));
         }
         Ok(Wishes { quick: self.quick, only: self.only.clone(), max_time, seed, rerun })
     }

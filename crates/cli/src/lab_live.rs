@@ -8,11 +8,11 @@ use oroshi_bench::Observer;
 use oroshi_lab::plan::{Experiment, Load};
 use oroshi_lab::{Event, Follow};
 use oroshi_net::Shutdown;
+use oroshi_report::text::asked;
 use oroshi_words::units;
 
 use crate::bench::Live;
-use crate::lab_text::asked;
-use crate::paint::Paint;
+use crate::terminal;
 
 /// Follows an experiment on the terminal.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl LabLive {
 
 impl Follow for LabLive {
     fn event(&mut self, experiment: &Experiment, event: Event<'_>) {
-        let paint = Paint::on(&std::io::stderr());
+        let paint = terminal::paint(&std::io::stderr());
         match event {
             Event::Cell { .. } => {
                 (self.precision, self.block) = (None, None);

@@ -4,40 +4,46 @@
 //!
 //! 1. This file: the subcommands, how errors are told, the exit codes.
 //! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the server that answers as told.
-//! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. What both need: [`rules`]: their rules as they are typed,
-//!    [`lab_live`]: the live line, [`lab_text`]: the report, [`verdicts`]: the exit code.
+//! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. What both need: [`lab_live`]: the
+//!    live line, [`verdicts`]: the exit code.
 //! 4. [`mod@report`]: saved results as a page. [`saved`]: how they are read.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs at a time.
-//! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the superdaemon and how it is spoken to.
-//!    What servers' configurations have in common: [`config`]; what they tell their operator: [`log`].
-//! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]: Ctrl-C.
-//! 8. [`table`], [`paint`]: writing text. [`negative`]: values that the parser would take for flags.
+//! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the
+//!    superdaemon and how it is spoken to. What servers tell their operator: [`log`].
+//! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]:
+//!    Ctrl-C.
+//! 8. [`problems`]: what is wrong with flags. [`negative`]: values that the parser would take for flags. [`terminal`]:
+//!    what the terminal shows. [`absent`]: what a build without all features says.
 //!
 //! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by Ctrl-C
 //! before there was a result, or by a second one.
 
+#[cfg(not(feature = "full"))]
+mod absent;
 mod bench;
 mod child;
 mod compare;
-mod config;
+#[cfg(feature = "fetch")]
 mod fetch;
+#[cfg(feature = "gate")]
 mod gate;
 mod interrupt;
 mod keep;
 mod lab;
 mod lab_live;
-mod lab_text;
+#[cfg(any(feature = "gate", feature = "push"))]
 mod log;
 mod negative;
 mod output;
-mod paint;
+mod problems;
+#[cfg(feature = "push")]
 mod push;
 mod report;
-mod rules;
 mod saved;
+#[cfg(feature = "start")]
 mod start;
-mod table;
 mod target;
+mod terminal;
 mod verdicts;
 
 use std::error::Error;
@@ -73,31 +79,47 @@ enum Command {
     Bench(Box<bench::Args>),
     #[command(display_name = "oroshi")]
     Compare(Box<compare::Args>),
+    #[cfg(feature = "fetch")]
     #[command(display_name = "oroshi")]
     Fetch(Box<fetch::Args>),
+    #[cfg(not(feature = "fetch"))]
+    Fetch(absent::Args),
+    #[cfg(feature = "gate")]
     #[command(display_name = "oroshi")]
     Gate(gate::Args),
+    #[cfg(not(feature = "gate"))]
+    Gate(absent::Args),
     #[command(display_name = "oroshi")]
     Lab(lab::Args),
+    #[cfg(feature = "push")]
     #[command(display_name = "oroshi")]
     Push(push::Args),
+    #[cfg(not(feature = "push"))]
+    Push(absent::Args),
     #[command(display_name = "oroshi")]
     Report(report::Args),
+    #[cfg(feature = "start")]
     #[command(display_name = "oroshi")]
     Start(Box<start::Args>),
+    #[cfg(not(feature = "start"))]
+    Start(absent::Args),
     #[command(display_name = "oroshi")]
     Target(Box<target::Args>),
     #[command(display_name = "oroshi", hide = true)]
     Keep(keep::Args),
+    #[cfg(feature = "start")]
     #[command(display_name = "oroshi", hide = true)]
     StartChild(start::ChildArgs),
+    #[cfg(feature = "start")]
     #[command(display_name = "oroshi", hide = true)]
     StartGuard(start::GuardArgs),
 }
 
 fn main() -> ExitCode {
     end_with_a_panic();
-    let words: Vec<OsString> = push::two_dashes(std::env::args_os()).into_iter().collect();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    #[cfg(feature = "push")]
+    let words = push::two_dashes(words);
     if let Some(said) = misread(&words) {
         say(&said);
         return ExitCode::from(2);
@@ -110,35 +132,50 @@ fn main() -> ExitCode {
         Command::Compare(args) => {
             compare::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(feature = "fetch")]
         Command::Fetch(args) => {
             fetch::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(not(feature = "fetch"))]
+        Command::Fetch(_) => absent::subcommand("fetch"),
         Command::Lab(args) => {
             lab::run(args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(feature = "gate")]
         Command::Gate(args) => {
             gate::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(not(feature = "gate"))]
+        Command::Gate(_) => absent::subcommand("gate"),
+        #[cfg(feature = "push")]
         Command::Push(args) => {
             push::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(not(feature = "push"))]
+        Command::Push(_) => absent::subcommand("push"),
         Command::Report(args) => {
             report::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(feature = "start")]
         Command::Start(args) => {
             start::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(not(feature = "start"))]
+        Command::Start(_) => absent::subcommand("start"),
         Command::Target(args) => {
             child::end_with_parent();
             target::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), None))
         }
         Command::Keep(args) => keep::run(args),
+        #[cfg(feature = "start")]
         Command::StartChild(args) => start::run_child(args),
+        #[cfg(feature = "start")]
         Command::StartGuard(args) => start::run_guard(&args),
     }
 }
 
-/// What is said of a load's flags that the parser would misread: values below zero, and flags of another load generator.
+/// What is said of a load's flags that the parser would misread: values below zero, and flags of another load
+/// generator.
 fn misread(words: &[OsString]) -> Option<String> {
     let [_, subcommand, rest @ ..] = words else { return None };
     match subcommand.to_str()? {
@@ -156,12 +193,14 @@ fn misread(words: &[OsString]) -> Option<String> {
     }
 }
 
-/// A panic is a defect. It ends the process at once, on whichever thread it is, rather than to leave others waiting for that one.
+/// A panic is a defect. It ends the process at once, on whichever thread it is, rather than to leave others waiting for
+/// that one.
 fn end_with_a_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         // A database that sends garbage makes the client for it panic; the look-up takes that for what it is.
         // A call into a script that comes upon one of mlua's panics fails alone.
+        #[cfg(feature = "gate")]
         if oroshi_lookup::panics_are_contained() || oroshi_gate::panics_are_contained() {
             return;
         }
@@ -178,7 +217,8 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// The same within a test of this crate, whose words belong to that test: a "FAILED" that it wants must not look like its own.
+/// The same within a test of this crate, whose words belong to that test: a "FAILED" that it wants must not look like
+/// its own.
 #[cfg(test)]
 #[expect(clippy::print_stderr, reason = "it is what the test harness keeps to itself")]
 fn say(text: &str) {

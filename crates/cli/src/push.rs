@@ -1,8 +1,8 @@
 //! `oroshi push`: the push hub. `args` is what was typed, `read` makes a plan of it and of the file that it names; `sockets` is what the
 //! hub listens on, `text` what `--check` prints.
 //!
-//! A configuration is a tree ([`crate::config`]), read from TOML or from YAML with templates (`yaml`, `template`); what its keys
-//! mean is in `native` and `kuiperbelt`. What the hub does is `oroshi-push`'s matter.
+//! A configuration is a tree (`oroshi-config`), read from TOML, or from YAML with templates (`template`). `native` and `kuiperbelt`
+//! read its keys. `oroshi-push` is the hub itself.
 
 mod args;
 mod kuiperbelt;
@@ -11,11 +11,11 @@ mod read;
 mod sockets;
 mod template;
 mod text;
-mod yaml;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use oroshi_config::ConfigError;
 use oroshi_net::Shutdown;
 use oroshi_net::inherit::{InheritError, inherited};
 use oroshi_net::limits::{DescriptorError, Room, open_descriptors, room_for};
@@ -24,7 +24,6 @@ use oroshi_net::notify::Manager;
 use oroshi_push::{Limits, Plan, RunError, Serves};
 use rustix::process::{Resource, getrlimit};
 
-use crate::config::ConfigError;
 use crate::log::{Level, Log};
 pub(crate) use args::{Args, two_dashes};
 

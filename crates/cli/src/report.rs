@@ -215,7 +215,7 @@ fn same(one: &Path, other: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::sample;
+    use oroshi_report::sample::bench as sample;
 
     #[test]
     fn runs_are_told_apart_by_their_names() {
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn an_experiment_is_drawn_alone() {
         let path = PathBuf::from("lab.json");
-        let lab = || Saved::Lab(crate::lab_text::sample::two());
+        let lab = || Saved::Lab(oroshi_report::sample::lab::two());
         assert!(draw(&[(&path, lab())]).unwrap().contains("oroshi lab"));
         let error = draw(&[(&path, Saved::Bench(vec![sample::closed()])), (&path, lab())]).unwrap_err();
         assert_eq!((error.exit_code(), error.to_string().contains("lab.json is an experiment")), (2, true));

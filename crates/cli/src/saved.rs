@@ -106,14 +106,13 @@ fn clean(value: &mut Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench;
-    use crate::lab_text::sample;
+    use oroshi_report::sample;
 
     #[test]
     fn saved_results_are_told_apart_by_their_schema() {
-        let lab = serde_json::to_string(&sample::two()).unwrap();
+        let lab = serde_json::to_string(&sample::lab::two()).unwrap();
         assert!(matches!(parse(&lab), Ok(Saved::Lab(_))));
-        let run = serde_json::to_string(&bench::sample::closed()).unwrap();
+        let run = serde_json::to_string(&sample::bench::closed()).unwrap();
         assert!(matches!(parse(&run), Ok(Saved::Bench(runs)) if runs.len() == 1));
         assert!(matches!(parse(&format!("[{run},{run}]")), Ok(Saved::Bench(runs)) if runs.len() == 2));
         for (bad, why) in [
@@ -130,7 +129,7 @@ mod tests {
 
     #[test]
     fn what_a_file_says_steers_no_terminal() {
-        let mut record = bench::sample::closed();
+        let mut record = sample::bench::closed();
         record.warnings = vec!["\u{1b}]0;mine\u{7}first\n\tsecond".into()];
         let Ok(Saved::Bench(runs)) = parse(&serde_json::to_string(&record).unwrap()) else { panic!("a run") };
         assert_eq!(runs[0].warnings, ["\\u{1b}]0;mine\\u{7}first\n second"]);

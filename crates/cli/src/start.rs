@@ -24,7 +24,7 @@ use oroshi_net::inherit::has_sockets_from_systemd;
 use oroshi_net::listen::ListenError;
 use oroshi_net::process::signal_named;
 use oroshi_start::{Child, ChildError, ControlError, FileError, LogError, SocketError, StartError};
-use oroshi_words::Date;
+use oroshi_words::{Date, with_causes};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub(crate) use args::{Args, ChildArgs, GuardArgs};
@@ -167,13 +167,7 @@ pub(crate) fn run_child(args: ChildArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    log(&text);
+    log(&with_causes(&error));
     // As a shell has it: 127 not found, 126 found but not to be run.
     match &error {
         ChildError::Start { error: HandoverError::Exec(error), .. } if error.kind() == io::ErrorKind::NotFound => {

@@ -8,7 +8,7 @@ use oroshi_lab::baseline::Against;
 use oroshi_stats::compare::Verdict;
 use oroshi_words::nearest;
 
-use crate::paint::Paint;
+use crate::terminal;
 use crate::{interrupt, say};
 
 /// A --fail-if condition held.
@@ -18,7 +18,7 @@ const EXIT_CONDITION: u8 = 3;
 /// something is missing counts for more than what was found of the rest. It is said on standard error, so that the report is the
 /// same with and without.
 pub(crate) fn judge(result: &LabResult, against: Option<&Against>, conditions: &[Condition]) -> u8 {
-    let paint = Paint::on(&io::stderr());
+    let paint = terminal::paint(&io::stderr());
     let judged = judged(result, against);
     let missing = missing(result, against, &judged, conditions);
     let mut code = 0;
@@ -169,7 +169,7 @@ mod tests {
     use oroshi_lab::result::{Failure, Skipped};
 
     use super::*;
-    use crate::lab_text::sample;
+    use oroshi_report::sample::lab as sample;
 
     fn against(verdicts: &[Verdict]) -> Against {
         let row = |verdict: &Verdict| AgainstRow {

@@ -19,7 +19,7 @@ use crate::core::{Core, Counts};
 use crate::deadline::{Phase, Timings};
 use crate::error::{Cause, Error};
 use crate::headers::Headers;
-use crate::incoming::Incoming;
+use crate::incoming::IncomingBody;
 use crate::local;
 use crate::request::{Handle, IntoUrl, Request, RequestBuilder};
 use crate::response::{self, Answer, sealed};
@@ -362,10 +362,10 @@ async fn send(core: Rc<Core>, asked: Asked, jobs: mpsc::WeakUnboundedSender<Job>
 fn hand_over(
     core: &Core,
     answer: Box<Answer>,
-    mut incoming: Incoming,
+    mut incoming: IncomingBody,
     reply: oneshot::Sender<Reply>,
     jobs: &mpsc::WeakUnboundedSender<Job>,
-) -> Option<(Incoming, mpsc::Sender<Message>)> {
+) -> Option<(IncomingBody, mpsc::Sender<Message>)> {
     // Whoever waits for the answer has one.
     let jobs = jobs.upgrade()?;
     let (state, rest) = if incoming.has_arrived() {
@@ -384,7 +384,7 @@ fn hand_over(
 }
 
 /// Passes a body on as it comes.
-async fn pass_on(mut incoming: Incoming, sender: mpsc::Sender<Message>) {
+async fn pass_on(mut incoming: IncomingBody, sender: mpsc::Sender<Message>) {
     let mut gone = pin!(sender.closed());
     loop {
         let mut piece = Vec::new();

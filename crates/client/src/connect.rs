@@ -7,12 +7,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use oroshi_core::{HasDeadlines, Names, Scratch, after};
 use oroshi_net::{Address, ConnectError, Connected, Endpoint, Peer, Scheme, Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::core::{Connection, Core, Lease, Origin, count};
-use crate::deadline::{Phase, after};
-use crate::dns::{Answer, Place};
+use crate::deadline::Phase;
 use crate::error::{Cause, Error};
 use crate::exchange::Exchange;
 use crate::eyeballs::{interleaved, race};
@@ -64,7 +64,7 @@ impl Exchange {
             let mut lease = Lease::new(&core, host, connection);
             // One that the server has closed in the meantime is closed here as well; so is a used one where a fresh one is to be made.
             if let Some(connection) = lease.connection()
-                && (fresh || !is_alive(&core, &mut connection.stream))
+                && (fresh || !is_alive(&mut connection.stream))
             {
                 if !waited {
                     continue; // There may be another.
@@ -100,8 +100,8 @@ impl Exchange {
         self.enter(Phase::Dns);
         let core = Rc::clone(self.core());
         let addresses = {
-            let mut asking = Asking { core: &core, host, place: None };
-            poll_fn(|context| self.bounded(asking.poll(context), context)).await?
+            let mut resolving = pin!(Names::resolve(&core.names, host));
+            poll_fn(|context| self.bounded(resolving.as_mut().poll(context), context)).await?
         };
         let addresses = addresses.map_err(|source| self.fail(Cause::Resolve { host: host.clone(), source }))?;
         self.stamps.resolved = monotonic_ns();
@@ -205,7 +205,7 @@ impl Exchange {
         let others = pool.open() - 1;
         pool.lower(others, until);
         drop(pool);
-        self.core().look_at(until);
+        self.core().deadlines().sweep_by(until);
         self.drop_lease();
         self.enter(Phase::Queue);
     }
@@ -237,25 +237,6 @@ impl Drop for InLine<'_> {
     }
 }
 
-/// Waits for a name's addresses; asks no more when dropped.
-struct Asking<'c> {
-    core: &'c Rc<Core>,
-    host: &'c str,
-    place: Place,
-}
-
-impl Asking<'_> {
-    fn poll(&mut self, context: &Context<'_>) -> Poll<Answer> {
-        self.core.names.borrow_mut().poll(self.host, &mut self.place, context)
-    }
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.core.names.borrow_mut().leave(self.host, self.place);
-    }
-}
-
 /// Whether some of the request may have been sent by a connect that failed like this: all other failures come before there is a
 /// connection, but registering one that is already in use may fail too, and has no name of its own.
 fn may_have_sent(error: &ConnectError) -> bool {
@@ -263,7 +244,7 @@ fn may_have_sent(error: &ConnectError) -> bool {
 }
 
 /// Whether an idle connection is still open and has nothing to say: whatever it says answers no request.
-fn is_alive(core: &Core, stream: &mut Stream) -> bool {
+fn is_alive(stream: &mut Stream) -> bool {
     if stream.is_quiet() {
         return true;
     }
@@ -271,7 +252,7 @@ fn is_alive(core: &Core, stream: &mut Stream) -> bool {
         return false;
     }
     // What came may be a ticket for the next session, and then the connection is as good as before.
-    let mut scratch = core.scratch.borrow_mut();
+    let mut scratch = Scratch::take();
     let mut buffer = ReadBuf::new(&mut scratch);
     // The poll that waits for the answer brings its own waker.
     let context = &mut Context::from_waker(Waker::noop());

@@ -1,33 +1,17 @@
-//! What the requests of one core share: connections, names, buffers, and one look at all their deadlines.
-//!
-//! No request has a timer. Deadlines stand in seats, side by side; one task sleeps until the earliest of them, then wakes those
-//! whose time has come. It is started with the first request and ends with the client.
+//! What the requests of one core share: connections, names, deadlines.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::net::SocketAddr;
-use std::rc::{Rc, Weak};
-use std::task::{Context, Waker};
+use std::rc::Rc;
 use std::time::Duration;
 
+use oroshi_core::{Deadline, Deadlines, HasDeadlines, Names, Registration, after, sweep_pause};
 use oroshi_net::tls::TlsConfigError;
-use oroshi_net::{Address, ClientTls, Connector, ConnectorOptions, Endpoint, Scheme, Stream, monotonic_ns};
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
+use oroshi_net::{Address, ClientTls, Connector, ConnectorOptions, Endpoint, Scheme, Stream};
 
-use crate::deadline::after;
-use crate::dns::Names;
 use crate::pool::{HostId, Pool};
 use crate::settings::Builder;
-
-/// How much one read takes in at most, bytes.
-const SCRATCH_BYTES: usize = 64 * 1024;
-
-/// How much of a request's body is read at once, bytes.
-const COPY_BYTES: usize = 16 * 1024;
-
-/// The shortest time between two looks at the deadlines.
-const SWEEP: Duration = Duration::from_millis(2);
 
 /// The shortest and the longest pause between two looks at the idle connections; an eighth of their time otherwise.
 const IDLE_SWEEP: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
@@ -72,21 +56,12 @@ pub(crate) struct Core {
     pub(crate) pool: RefCell<Pool<Rc<Origin>, Connection>>,
     pub(crate) names: RefCell<Names>,
     pub(crate) connector: Connector,
-    /// What every read of the core reads into. Borrowed within one poll only.
-    pub(crate) scratch: RefCell<Box<[u8]>>,
     pub(crate) counts: Counters,
+    deadlines: Deadlines,
     tls: RefCell<Option<ClientTls>>,
-    spares: RefCell<Vec<Vec<u8>>>,
-    /// What bodies are read into on their way out.
-    buffers: RefCell<Vec<Box<[u8]>>>,
-    seats: RefCell<Vec<Rc<Seat>>>,
-    /// When the deadlines are next looked at; the sweeper is told when that moves forward.
-    sweep_at: Cell<u64>,
     /// When the idle connections are next looked at, and before when they are not: all of them are walked over for it.
     idle_at: Cell<u64>,
     idle_not_before: Cell<u64>,
-    bell: Rc<Notify>,
-    sweeper: RefCell<Option<AbortHandle>>,
 }
 
 /// What a client has done since it was made.
@@ -145,17 +120,11 @@ impl Core {
             names: RefCell::new(Names::new(settings.lookup.clone(), settings.dns)),
             connector: Connector::new(ConnectorOptions::default()),
             settings,
-            scratch: RefCell::new(vec![0; SCRATCH_BYTES].into()),
             counts: Counters::default(),
+            deadlines: Deadlines::default(),
             tls: RefCell::default(),
-            spares: RefCell::default(),
-            buffers: RefCell::default(),
-            seats: RefCell::default(),
-            sweep_at: Cell::new(u64::MAX),
             idle_at: Cell::new(u64::MAX),
             idle_not_before: Cell::new(0),
-            bell: Rc::default(),
-            sweeper: RefCell::default(),
         }
     }
 
@@ -165,7 +134,7 @@ impl Core {
             open: pool.open(),
             idle: pool.idle(),
             waiting: pool.waiting(),
-            in_flight: self.seats.borrow().len(),
+            in_flight: self.deadlines.count(),
             connections: pool.total(),
             requests: self.counts.requests.get(),
             connects: self.counts.connects.get(),
@@ -188,56 +157,13 @@ impl Core {
         }
     }
 
-    /// An empty buffer, of whatever capacity. Nothing is allocated for it here.
-    pub(crate) fn spare(&self) -> Vec<u8> {
-        self.spares.borrow_mut().pop().unwrap_or_default()
-    }
-
-    /// Takes a buffer back, whatever it holds.
-    pub(crate) fn give_spare(&self, mut buffer: Vec<u8>) {
-        // At most 64 of at most 128 KiB.
-        let mut spares = self.spares.borrow_mut();
-        if (1..=2 * SCRATCH_BYTES).contains(&buffer.capacity()) && spares.len() < 64 {
-            buffer.clear();
-            spares.push(buffer);
-        }
-    }
-
-    /// A buffer for the length of one poll; one in another, where polls stand within each other.
-    pub(crate) fn take_buffer(&self) -> Box<[u8]> {
-        self.buffers.borrow_mut().pop().unwrap_or_else(|| vec![0; COPY_BYTES].into())
-    }
-
-    pub(crate) fn put_buffer(&self, buffer: Box<[u8]>) {
-        self.buffers.borrow_mut().push(buffer);
-    }
-
-    /// Takes a request in; it leaves when the guard is dropped.
+    /// Registers a request until the guard is dropped.
     ///
     /// # Panics
     /// Outside a runtime whose tasks stay on their thread.
-    pub(crate) fn seat(self: &Rc<Self>) -> Seated {
-        let mut sweeper = self.sweeper.borrow_mut();
-        if sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
-            let task = tokio::task::spawn_local(sweep(Rc::downgrade(self), Rc::clone(&self.bell)));
-            *sweeper = Some(task.abort_handle());
-        }
-        let seat = Rc::new(Seat {
-            due: Cell::new(u64::MAX),
-            over: Cell::new(false),
-            waker: RefCell::new(None),
-            place: Cell::new(self.seats.borrow().len()),
-        });
-        self.seats.borrow_mut().push(Rc::clone(&seat));
-        Seated { core: Rc::clone(self), seat }
-    }
-
-    /// Has the sweeper look at this time, at the latest.
-    pub(crate) fn look_at(&self, due: u64) {
-        if due < self.sweep_at.get() {
-            self.sweep_at.set(due);
-            self.bell.notify_one();
-        }
+    pub(crate) fn register(self: &Rc<Self>) -> Registration<Self> {
+        Deadlines::watch(self);
+        Deadlines::register(self)
     }
 
     /// Has the sweeper close a connection that is idle until then, or not much later.
@@ -245,134 +171,36 @@ impl Core {
         let at = until.max(self.idle_not_before.get());
         if at < self.idle_at.get() {
             self.idle_at.set(at);
-            self.look_at(at);
+            self.deadlines.sweep_by(at);
         }
     }
+}
 
-    /// Wakes those whose time has come, closes connections that were idle for too long, raises a lowered cap, and says when to look again.
-    fn sweep(&self, now: u64) {
+impl HasDeadlines for Core {
+    type Value = Deadline;
+
+    fn deadlines(&self) -> &Deadlines {
+        &self.deadlines
+    }
+
+    /// Closes connections that were idle for too long, and raises a lowered cap.
+    fn sweep(&self, now: u64) -> u64 {
         if self.idle_at.get() <= now {
-            let pause = (self.settings.idle / 8).clamp(IDLE_SWEEP.0, IDLE_SWEEP.1);
-            self.idle_not_before.set(after(now, pause));
+            self.idle_not_before.set(after(now, sweep_pause(self.settings.idle, IDLE_SWEEP)));
             let next = self.pool.borrow_mut().sweep(now);
             self.idle_at.set(next.map_or(u64::MAX, |next| next.max(self.idle_not_before.get())));
         }
         let raise_at = self.pool.borrow_mut().raise(now).unwrap_or(u64::MAX);
-        let mut next = self.idle_at.get().min(raise_at);
-        for seat in self.seats.borrow().iter() {
-            if seat.due.get() > now {
-                next = next.min(seat.due.get());
-            } else if !seat.over.replace(true)
-                && let Some(waker) = seat.waker.borrow_mut().take()
-            {
-                waker.wake();
-            }
-        }
-        self.sweep_at.set(next);
+        self.idle_at.get().min(raise_at)
     }
 }
 
 /// Descriptors that are left for others when there are few: the runtime, look-ups, logs.
 const SPARE_DESCRIPTORS: u64 = 64;
 
-impl Drop for Core {
-    fn drop(&mut self) {
-        if let Some(sweeper) = self.sweeper.take() {
-            sweeper.abort();
-        }
-    }
-}
-
 impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core").field("settings", &self.settings).field("counts", &self.counts()).finish_non_exhaustive()
-    }
-}
-
-/// Looks at the deadlines when the earliest has come. Ends with the core.
-async fn sweep(core: Weak<Core>, bell: Rc<Notify>) {
-    let mut last = 0;
-    loop {
-        let at = match core.upgrade() {
-            Some(core) => core.sweep_at.get(),
-            None => return,
-        };
-        let now = monotonic_ns();
-        // However many deadlines there are, and however close, most of the time is for requests.
-        let at = at.max(after(last, SWEEP));
-        if at <= now {
-            last = now;
-            if let Some(core) = core.upgrade() {
-                core.sweep(now);
-            }
-        } else if at == u64::MAX {
-            bell.notified().await;
-        } else {
-            // Whether the time has come or an earlier deadline was set, the next round sees.
-            let _ = tokio::time::timeout(Duration::from_nanos(at - now), bell.notified()).await;
-        }
-    }
-}
-
-/// A request's place among those of its core: what the sweep needs to know of it.
-pub(crate) struct Seat {
-    due: Cell<u64>,
-    over: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
-    place: Cell<usize>,
-}
-
-/// Holds a seat; gives it back when dropped, however the request ended.
-pub(crate) struct Seated {
-    pub(crate) core: Rc<Core>,
-    seat: Rc<Seat>,
-}
-
-impl Seated {
-    /// Sets the time at which the wait is over; nanoseconds, [`u64::MAX`] for never.
-    pub(crate) fn set_due(&self, due: u64) {
-        self.seat.due.set(due);
-        self.seat.over.set(false);
-        self.core.look_at(due);
-    }
-
-    /// Whether the time that was set has passed.
-    pub(crate) fn is_over(&self) -> bool {
-        self.seat.over.get()
-    }
-
-    /// Whether the wait is over; if not, the task will be woken when it is.
-    pub(crate) fn poll_over(&self, context: &Context<'_>) -> bool {
-        if self.seat.over.get() {
-            return true;
-        }
-        let mut waker = self.seat.waker.borrow_mut();
-        match &mut *waker {
-            Some(waker) => waker.clone_from(context.waker()), // clones only when it is another one
-            None => *waker = Some(context.waker().clone()),
-        }
-        false
-    }
-}
-
-impl Seated {
-    /// Gives the seat back before the guard is dropped: nothing more is waited for.
-    pub(crate) fn leave(&self) {
-        let place = self.seat.place.replace(usize::MAX);
-        if place == usize::MAX {
-            return;
-        }
-        let mut seats = self.core.seats.borrow_mut();
-        seats.swap_remove(place);
-        if let Some(moved) = seats.get(place) {
-            moved.place.set(place);
-        }
-    }
-}
-
-impl Drop for Seated {
-    fn drop(&mut self) {
-        self.leave();
     }
 }
 

@@ -112,11 +112,6 @@ impl Deadlines {
     }
 }
 
-/// `now` and a while, in nanoseconds; [`u64::MAX`], which is never, if that is beyond counting.
-pub(crate) fn after(now: u64, limit: Duration) -> u64 {
-    u64::try_from(limit.as_nanos()).map_or(u64::MAX, |limit| now.saturating_add(limit))
-}
-
 /// How long the phases of a request took. After a redirect or a retry the phases are those of the last attempt, and `total`
 /// is that of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -209,11 +204,5 @@ mod tests {
         let timings = fresh.timings(100);
         assert_eq!((timings.dns, timings.connect, timings.tls), (Some(ns(8)), Some(ns(20)), Some(ns(40))));
         assert_eq!((timings.write, timings.first_byte, timings.total), (ns(0), ns(0), ns(99)));
-    }
-
-    #[test]
-    fn for_ever_is_never() {
-        assert_eq!(after(7, Duration::MAX), u64::MAX);
-        assert_eq!(after(7, Duration::from_nanos(3)), 10);
     }
 }

@@ -11,21 +11,25 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use oroshi_core::{Incoming, Registration, Scratch, after, spares};
 use oroshi_http1::{DecodeError, Expect, Framing, ResponseDecoder, ResponseEvent, Version};
 use oroshi_net::{Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::body::Body;
-use crate::core::{Connection, Core, Lease, Seated};
-use crate::deadline::{Deadlines, Phase, Stamps, Timings, after};
+use crate::core::{Connection, Core, Lease};
+use crate::deadline::{Deadlines, Phase, Stamps, Timings};
 use crate::error::{Cause, Error};
 use crate::headers::Headers;
 use crate::outgoing::Outgoing;
 use crate::retry::Progress;
 
+/// How much of a request's body is read at once, bytes.
+const COPY_BYTES: usize = 16 * 1024;
+
 /// A request under way. Boxed by its owner: it moves from the call to the response.
 pub(crate) struct Exchange {
-    seated: Seated,
+    registration: Registration<Core>,
     /// The request's own deadlines, if it has any.
     deadlines: Option<Box<Deadlines>>,
     total_due: u64,
@@ -37,7 +41,7 @@ pub(crate) struct Exchange {
     outgoing: Outgoing,
     decoder: ResponseDecoder,
     /// Received, and part of an incomplete head, chunk line or trailer section.
-    input: Vec<u8>,
+    input: Incoming,
     /// Body bytes that came with the head, or that nobody has taken yet.
     body: Vec<u8>,
     trailers: Option<Headers>,
@@ -71,7 +75,7 @@ impl Exchange {
     ) -> Box<Self> {
         let total = total.unwrap_or(deadlines.as_deref().unwrap_or(&core.settings.deadlines).total);
         Box::new(Exchange {
-            seated: core.seat(),
+            registration: core.register(),
             deadlines,
             total_due: after(called, total),
             phase: Phase::Request,
@@ -80,7 +84,7 @@ impl Exchange {
             lease: None,
             outgoing: Outgoing::nothing(),
             decoder: ResponseDecoder::default(),
-            input: Vec::new(),
+            input: Incoming::default(),
             body: Vec::new(),
             trailers: None,
             keep_alive: false,
@@ -106,7 +110,7 @@ impl Exchange {
     }
 
     pub(crate) fn core(&self) -> &Rc<Core> {
-        &self.seated.core
+        self.registration.owner()
     }
 
     /// What has become of the request so far.
@@ -192,7 +196,7 @@ impl Exchange {
         self.phase = phase;
         let from = if phase == Phase::Queue { self.stamps.began } else { monotonic_ns() };
         let due = after(from, self.deadlines().limit(phase));
-        self.seated.set_due(due.min(self.total_due));
+        self.registration.set(due.min(self.total_due));
     }
 
     fn deadlines(&self) -> &Deadlines {
@@ -203,7 +207,7 @@ impl Exchange {
     pub(crate) fn bounded<T>(&self, polled: Poll<T>, context: &Context<'_>) -> Poll<Result<T, Error>> {
         match polled {
             Poll::Ready(value) => Poll::Ready(Ok(value)),
-            Poll::Pending if self.seated.poll_over(context) => Poll::Ready(Err(self.overdue())),
+            Poll::Pending if self.registration.poll_over(context) => Poll::Ready(Err(self.overdue())),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -231,7 +235,7 @@ impl Exchange {
         if self.total_due <= monotonic_ns() {
             return Poll::Ready(self.overdue());
         }
-        self.seated.poll_over(context);
+        self.registration.poll_over(context);
         Poll::Pending
     }
 
@@ -252,7 +256,6 @@ impl Exchange {
             if self.outgoing.done || self.outgoing.broken.is_some() {
                 return Poll::Ready(Ok(()));
             }
-            let core = Rc::clone(&self.seated.core);
             let Some(connection) = self.lease.as_mut().and_then(Lease::connection) else { return Poll::Ready(Ok(())) };
             let stream = &mut connection.stream;
             match self.outgoing.poll_write(context, stream) {
@@ -283,11 +286,11 @@ impl Exchange {
                 continue;
             };
             // A buffer of its own: the reader may be a response of this very client.
-            let mut buffer = core.take_buffer();
-            let polled = reader.poll(context, &mut buffer).map_ok(|count| {
+            let mut buffer = Scratch::take();
+            let polled = reader.poll(context, &mut buffer[..COPY_BYTES]).map_ok(|count| {
                 self.outgoing.append(&buffer[..count]);
             });
-            core.put_buffer(buffer);
+            drop(buffer);
             if let Err(error) = ready!(polled) {
                 self.phase = Phase::Write;
                 self.drop_lease();
@@ -299,7 +302,7 @@ impl Exchange {
     fn sent_all(&mut self) {
         self.outgoing.done = true;
         self.stamps.sent = monotonic_ns();
-        self.seated.core.give_spare(std::mem::take(&mut self.outgoing.bytes));
+        spares::give(std::mem::take(&mut self.outgoing.bytes));
         self.outgoing.body = Body::Empty;
     }
 
@@ -335,8 +338,7 @@ impl Exchange {
             if !self.body.is_empty() {
                 if into.is_empty() {
                     std::mem::swap(into, &mut self.body);
-                    let spare = std::mem::take(&mut self.body);
-                    self.core().give_spare(spare);
+                    spares::give(std::mem::take(&mut self.body));
                 } else {
                     into.append(&mut self.body);
                 }
@@ -346,7 +348,7 @@ impl Exchange {
                 return Poll::Ready(Ok(false));
             }
             // A server that sends without a pause is never waited for.
-            if self.seated.is_over() && self.total_due <= monotonic_ns() {
+            if self.registration.is_over() && self.total_due <= monotonic_ns() {
                 self.drop_lease();
                 return Poll::Ready(Err(self.overdue()));
             }
@@ -383,7 +385,7 @@ impl Exchange {
     /// No wait is under way: only the total deadline counts.
     pub(crate) fn pause(&mut self) {
         self.phase = Phase::Request;
-        self.seated.set_due(self.total_due);
+        self.registration.set(self.total_due);
     }
 
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Head>, Error>> {
@@ -399,8 +401,7 @@ impl Exchange {
         context: &mut Context<'_>,
         body: &mut Vec<u8>,
     ) -> Poll<Result<(Option<Head>, bool), Error>> {
-        let core = Rc::clone(&self.seated.core);
-        let mut scratch = core.scratch.borrow_mut();
+        let mut scratch = Scratch::take();
         let mut buffer = ReadBuf::new(&mut scratch);
         let Some(stream) = self.stream() else {
             let gone = io::Error::from(io::ErrorKind::NotConnected);
@@ -446,17 +447,18 @@ impl Exchange {
     }
 
     fn decode(&mut self, data: &[u8], body: &mut Vec<u8>) -> Result<Option<Head>, DecodeError> {
-        let core = Rc::clone(&self.seated.core);
         let mut kept = std::mem::take(&mut self.input);
-        let mut input = if kept.is_empty() {
-            data
-        } else {
-            kept.extend_from_slice(data);
-            &kept
-        };
+        let decoded = kept.decode(data, |input| self.decode_events(input, body));
+        self.input = kept;
+        decoded
+    }
+
+    /// Decodes what has come, as far as it goes. Behind the end of the response nothing is left of it.
+    fn decode_events(&mut self, input: &mut &[u8], body: &mut Vec<u8>) -> Result<Option<Head>, DecodeError> {
+        let core = Rc::clone(self.core());
         let mut head = None;
         while !self.ended
-            && let Some(event) = self.decoder.decode(&core.settings.limits, &mut input)?
+            && let Some(event) = self.decoder.decode(&core.settings.limits, input)?
         {
             match event {
                 ResponseEvent::Informational(_) => {}
@@ -482,7 +484,7 @@ impl Exchange {
                 }
                 ResponseEvent::Data(data) => {
                     if body.capacity() == 0 {
-                        *body = core.spare();
+                        *body = spares::take();
                     }
                     body.extend_from_slice(data);
                 }
@@ -493,16 +495,7 @@ impl Exchange {
         if self.ended {
             // What follows answers nothing that was asked.
             self.keep_alive &= input.is_empty();
-            core.give_spare(kept);
-        } else if kept.is_empty() {
-            if !input.is_empty() {
-                self.input = core.spare();
-                self.input.extend_from_slice(input);
-            }
-        } else {
-            let left = input.len();
-            kept.drain(..kept.len() - left);
-            if left == 0 { core.give_spare(kept) } else { self.input = kept }
+            *input = &[];
         }
         Ok(head)
     }
@@ -510,7 +503,7 @@ impl Exchange {
     /// The response is complete: the connection goes back, if it can be used again.
     fn finish(&mut self) {
         self.stamps.ended = monotonic_ns();
-        self.seated.leave();
+        self.registration.leave();
         let reusable = self.keep_alive
             && self.core().settings.keep_alive
             && self.outgoing.done

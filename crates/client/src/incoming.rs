@@ -10,7 +10,7 @@ use crate::headers::Headers;
 
 /// The body of one response. Dropped before its end, it closes the connection.
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct IncomingBody {
     exchange: Box<Exchange>,
     unpacking: Option<Box<Unpacking>>,
 }
@@ -24,11 +24,11 @@ struct Unpacking {
     more: bool,
 }
 
-impl Incoming {
+impl IncomingBody {
     pub(crate) fn new(exchange: Box<Exchange>, decoder: Option<Decoder>) -> Self {
         let unpacking =
             decoder.map(|decoder| Box::new(Unpacking { decoder, packed: Vec::new(), used: 0, more: false }));
-        Incoming { exchange, unpacking }
+        IncomingBody { exchange, unpacking }
     }
 
     /// The next bytes, behind what `into` holds: at most a read's worth, or a decoder's piece. False at the end.

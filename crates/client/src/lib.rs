@@ -42,7 +42,7 @@
 //!    [`Builder`] (`settings`): what can be set.
 //! 2. [`Phase`], [`Deadlines`], [`Timings`] (`deadline`) and [`Error`] (`error`): time, and what can go wrong.
 //! 3. `run`: a request from the call to the response's head. `retry` and `redirect`: the rules for sending it again.
-//! 4. `connect`: from an origin to a connection. `pool`, `dns` and `eyeballs`: where it comes from.
+//! 4. `connect`: from an origin to a connection. `pool` and `eyeballs`: where it comes from; names are looked up by `oroshi-core`.
 //! 5. `exchange`: one request on one connection. `outgoing` and `body`: what it sends; `incoming` and `decode`: what comes back.
 //! 6. `core`: what the requests of a core share. `headers`, `form`.
 
@@ -52,7 +52,6 @@ mod connect;
 mod core;
 mod deadline;
 mod decode;
-mod dns;
 mod error;
 mod exchange;
 mod eyeballs;
@@ -79,9 +78,9 @@ pub use client::{Body, Client, Response};
 pub use core::Counts;
 pub use deadline::{Deadlines, Phase, Timings};
 pub use decode::Coding;
-pub use dns::{Addresses, Lookup};
 pub use error::{Cause, Error};
 pub use headers::Headers;
+pub use oroshi_core::{Addresses, Lookup};
 pub use request::{Handle, IntoUrl, RequestBuilder};
 pub use response::{Chunks, Response as AnyResponse, Source};
 pub use retry::is_idempotent;

@@ -11,7 +11,7 @@ use crate::core::{Core, Counts};
 use crate::deadline::Timings;
 use crate::error::{Cause, Error};
 use crate::headers::Headers;
-use crate::incoming::Incoming;
+use crate::incoming::IncomingBody;
 use crate::request::{Handle, IntoUrl, RequestBuilder};
 use crate::response::{self, Limits, sealed};
 use crate::run::run;
@@ -48,7 +48,7 @@ pub type Response = response::Response<Body>;
 
 /// A response's body, from the connection itself.
 #[derive(Debug)]
-pub struct Body(Incoming);
+pub struct Body(IncomingBody);
 
 impl Handle for Client {
     type Reader = dyn AsyncRead;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use oroshi_core::{Spare, spares};
 use tokio::io::AsyncRead;
 
 use crate::body::Body;
@@ -13,7 +14,7 @@ use crate::deadline::Phase;
 use crate::decode::{Coding, Decoder};
 use crate::error::{Cause, Error, without_query};
 use crate::exchange::{Exchange, Head};
-use crate::incoming::Incoming;
+use crate::incoming::IncomingBody;
 use crate::redirect;
 use crate::request::Request;
 use crate::response::Answer;
@@ -29,7 +30,7 @@ pub(crate) async fn run(
     core: &Rc<Core>,
     mut request: Box<Request<dyn AsyncRead>>,
     called: u64,
-) -> Result<(Box<Answer>, Incoming), Error> {
+) -> Result<(Box<Answer>, IncomingBody), Error> {
     count(&core.counts.requests);
     let mut exchange = Exchange::new(core, request.deadlines.take(), request.total, called);
     let (mut redirects, idempotent) = (0, request.is_idempotent());
@@ -95,7 +96,7 @@ async fn once(
     request: &mut Request<dyn AsyncRead>,
     fresh: bool,
 ) -> Result<Head, Error> {
-    let mut head = core.spare();
+    let mut head = spares::take();
     request.encode(&core.settings, &mut head)?;
     exchange.begin(head, request.body.hand_out(), request.expect());
     exchange.acquire(&request.endpoint, fresh).await?;
@@ -131,7 +132,7 @@ fn go_on(
 
 /// Reads what a redirect says besides, if it is little.
 async fn drain(exchange: &mut Exchange) -> Result<(), Error> {
-    let mut body = exchange.core().spare();
+    let mut body = Spare::take();
     let read = poll_fn(|context| {
         loop {
             match exchange.poll_body(context, &mut body) {
@@ -141,7 +142,6 @@ async fn drain(exchange: &mut Exchange) -> Result<(), Error> {
         }
     });
     let read = tokio::time::timeout(REDIRECT_PAUSE, read).await;
-    exchange.core().give_spare(body);
     match read {
         // The redirect is known; that its body broke changes nothing, unless all time is over.
         Ok(Err(error)) if error.phase() == Phase::Total => Err(error),
@@ -155,7 +155,7 @@ fn answer(
     head: Head,
     redirects: u32,
     exchange: Box<Exchange>,
-) -> Result<(Box<Answer>, Incoming), Error> {
+) -> Result<(Box<Answer>, IncomingBody), Error> {
     let coding = if request.decodes(&core.settings) && head.length != Some(0) {
         Coding::of(head.headers.get_all("Content-Encoding"))
     } else {
@@ -166,5 +166,5 @@ fn answer(
         Err(cause) => return Err(Error::new(Phase::BetweenBytes, cause).about(&request.method, &request.endpoint)),
     };
     let answer = Answer { method: request.method, url: request.endpoint, head, redirects, coding };
-    Ok((Box::new(answer), Incoming::new(exchange, decoder)))
+    Ok((Box::new(answer), IncomingBody::new(exchange, decoder)))
 }

@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use oroshi_core::{Addresses, Lookup, Ttl, system};
 use oroshi_http1::Limits;
 use oroshi_net::ClientTlsOptions;
 use thiserror::Error;
 
 use crate::client::Client;
 use crate::deadline::Deadlines;
-use crate::dns::{Addresses, Lookup, Ttl, system};
 use crate::headers::Headers;
 use crate::local;
 use crate::pool::Caps;

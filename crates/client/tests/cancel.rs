@@ -1,4 +1,5 @@
 //! Dropping a request at every point at which it waits: nothing of it is left, and the next one works.
+//! A binary of its own, as `allocation_counter` brings an allocator for all of it.
 
 mod support;
 

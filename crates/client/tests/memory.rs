@@ -1,4 +1,5 @@
 //! What a request costs in memory, counted at the allocator: this thread's allocations alone, so not the server's.
+//! A binary of its own, as `allocation_counter` brings an allocator for all of it.
 #![allow(clippy::print_stdout)]
 
 mod support;

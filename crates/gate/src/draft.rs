@@ -10,6 +10,7 @@ use std::time::Duration;
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
 use oroshi_net::{CpuList, Peer, available_cpus, listen};
 use oroshi_server::page::names_this_machine;
+use oroshi_words::Mistake;
 
 use crate::access;
 use crate::forward::{self, Rules};
@@ -204,27 +205,15 @@ pub struct RouteDraft {
     pub forward: forward::Settings,
 }
 
-/// What is wrong with a draft.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key}: {problem}")]
-pub struct DraftError {
-    /// The key's path: `route[2].host`, `lookup.domains.memory.ttl`. Elements of lists are counted from 1.
-    pub key: String,
-    /// What is wrong, and what was expected.
-    pub problem: String,
-    /// The keys in it that this is about: of what could not be read from them nothing more need be told. None: the key itself.
-    pub about: &'static [&'static str],
-}
-
 /// What says where a route's requests go.
-const WAYS: &[&str] = &["to", "lookup", "redirect", "answer", "script"];
+const WAYS: [&str; 5] = ["to", "lookup", "redirect", "answer", "script"];
 
 impl Draft {
     /// Checks it, and fills the defaults in.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn plan(self) -> Result<Plan, Vec<DraftError>> {
+    pub fn plan(self) -> Result<Plan, Vec<Mistake>> {
         let mut wrong = Wrong::default();
         let threads = self.threads.unwrap_or_else(|| match &self.cpus {
             Some(cpus) => cpus.len(),
@@ -319,7 +308,8 @@ impl Draft {
                 _ => {
                     let script = if route.script.is_some() { ", or none beside `script`" } else { ", or `script`" };
                     let problem = format!("expected exactly one of `to`, `lookup`, `redirect` and `answer`{script}");
-                    wrong.add_about(&*at, WAYS, problem);
+                    let ways = WAYS.map(|way| format!("{at}.{way}"));
+                    wrong.errors.push(Mistake::new(&*at, problem).looking_at(ways));
                     Action::Answer(self.no_route.clone())
                 }
             };
@@ -484,7 +474,7 @@ impl Draft {
                 StoreKind::Sql(_) => "sql",
             };
             for error in store.validate() {
-                wrong.add(format!("{kind}.{}.{}", store.name, error.key), error.problem);
+                wrong.add(format!("{kind}.{}.{}", store.name, error.key), error.text);
             }
         }
         repeated("store", self.stores.iter().map(|store| &*store.name), wrong);
@@ -565,21 +555,17 @@ impl Classes {
 /// Gathers what is wrong.
 #[derive(Default)]
 struct Wrong {
-    errors: Vec<DraftError>,
+    errors: Vec<Mistake>,
     /// What is odd, and no mistake.
-    warnings: Vec<DraftError>,
+    warnings: Vec<Mistake>,
 }
 
 impl Wrong {
     fn add(&mut self, key: impl Into<String>, problem: impl Into<String>) {
-        self.add_about(key, &[], problem);
-    }
-
-    fn add_about(&mut self, key: impl Into<String>, about: &'static [&'static str], problem: impl Into<String>) {
-        self.errors.push(DraftError { key: key.into(), problem: problem.into(), about });
+        self.errors.push(Mistake::new(key, problem));
     }
 
     fn warn(&mut self, key: impl Into<String>, problem: impl Into<String>) {
-        self.warnings.push(DraftError { key: key.into(), problem: problem.into(), about: &[] });
+        self.warnings.push(Mistake::new(key, problem));
     }
 }

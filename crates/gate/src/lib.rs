@@ -12,12 +12,13 @@
 //! 1. [`Draft`] (`draft`) and [`Plan`] (`plan`): a gateway as somebody described it, and as it is carried out. [`Gate`] (`run`): at work.
 //! 2. [`route`]: which route a request takes. `site`: what happens to it on one core, `record`: what is told of it. `works`: what cores share. `admin`: what operators ask.
 //! 3. [`forward`]: one request there and its answer back; what a route may ask for.
-//! 4. [`upstream`]: targets, their pools of connections, the choice among several.
+//! 4. [`upstream`]: targets, their pools of connections, the choice among several. `failure`: how either of the two can fail.
 //! 5. [`access`]: the log.
 
 pub mod access;
 mod admin;
 mod draft;
+mod failure;
 pub mod forward;
 mod plan;
 mod record;
@@ -28,7 +29,7 @@ mod site;
 pub mod upstream;
 mod works;
 
-pub use draft::{Draft, DraftError, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft};
+pub use draft::{Draft, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft};
 pub use oroshi_script::panics_are_contained;
 pub use plan::{
     Action, Answer, Door, Filling, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Script, Serves, Template, Upstream,

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use oroshi_lookup::{Allow, LookupSettings, StoreSettings};
 use oroshi_net::CpuList;
+use oroshi_words::Mistake;
 
 use crate::access;
-use crate::draft::DraftError;
 use crate::forward::Rules;
 use crate::route::Table;
 use crate::script::{HookSet, ScriptSettings};
@@ -47,7 +47,7 @@ pub struct Plan {
     /// How long requests may take to finish after the end was asked for.
     pub drain: Duration,
     /// What is most likely not meant so: each a key, and what is odd about it.
-    pub warnings: Vec<DraftError>,
+    pub warnings: Vec<Mistake>,
 }
 
 /// A place to listen.

@@ -1,4 +1,5 @@
 //! What a request costs on kept connections: system calls and allocations, counted.
+//! A binary of its own, as `allocation_counter` brings an allocator for all of it.
 
 mod support;
 

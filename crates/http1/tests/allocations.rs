@@ -1,4 +1,5 @@
 //! The parse path allocates nothing: not for a head, a body, a chunk or a trailer, whole or cut, nor for a refusal.
+//! A binary of its own, as `allocation_counter` brings an allocator for all of it.
 
 use oroshi_http1::{Expect, Limits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
 

@@ -23,7 +23,6 @@ pub(crate) mod stop;
 mod verify;
 
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -233,20 +232,4 @@ impl From<&Rules> for RulesRecord {
             confidence: CONFIDENCE,
         }
     }
-}
-
-/// An error and its causes, in a line.
-fn in_words(error: &dyn Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        // Some say what their cause says.
-        if !words.contains(&text) {
-            words.push_str(": ");
-            words.push_str(&text);
-        }
-        cause = error.source();
-    }
-    words
 }

@@ -55,8 +55,7 @@ pub use lookup::{Get, Later, Lookup};
 pub use memcached::{ServerState, wire};
 pub use memory::Kept;
 pub use settings::{
-    LookupSettings, MemcachedSettings, MemcachedTier, MemoryTier, Secret, SqlSettings, SqlTier, StoreKind,
-    StoreSettings,
+    LookupSettings, MemcachedSettings, MemcachedTier, MemoryTier, SqlSettings, SqlTier, StoreKind, StoreSettings,
 };
 pub use sql::{Rows, SqlState, Value, panics_are_contained};
 pub use stores::{MemcachedStore, SqlStore, StartError, StoreState, Stores};

@@ -1,8 +1,8 @@
 //! How look-ups and stores are set up: plain data with defaults, and all that is wrong with it at once.
 
-use std::fmt;
-use std::path::Path;
 use std::time::Duration;
+
+use oroshi_words::{Mistake, Secret};
 
 use crate::allow::Allow;
 use crate::breaker::Breaking;
@@ -231,57 +231,6 @@ impl SqlSettings {
     }
 }
 
-/// A text that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Keeps a text.
-    pub fn new(text: impl Into<String>) -> Self {
-        Secret(text.into())
-    }
-
-    /// Reads it from a file, without the line's end.
-    ///
-    /// # Errors
-    /// Which file could not be read, and why.
-    pub fn from_file(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        Ok(Secret(text.trim_end_matches(['\r', '\n']).to_owned()))
-    }
-
-    /// Reads it from a variable of the environment.
-    ///
-    /// # Errors
-    /// That there is no such variable, or that it is not text.
-    pub fn from_env(name: &str) -> Result<Self, String> {
-        std::env::var(name)
-            .map(Secret)
-            .map_err(|_| format!("the environment has no variable {name}, or it is not text"))
-    }
-
-    /// The text.
-    pub(crate) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(secret)")
-    }
-}
-
-/// What is wrong with a setting.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{problem}")]
-pub struct SettingError {
-    /// Which one, by its place in the structures above: `memory.ttl`, `servers`.
-    pub key: &'static str,
-    /// What is wrong, and what was expected.
-    pub problem: String,
-}
-
 /// The longest TTL that memcached takes for a duration (protocol.txt, "Expiration times").
 const MEMCACHED_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A TTL in memory: ticks of 32 ms in 32 bits allow for more than four years, of which one is plenty.
@@ -292,7 +241,7 @@ const MEMCACHED_VALUE: usize = 1 << 20;
 
 impl LookupSettings {
     /// All that is wrong with it. Whether its stores exist is found out when it starts.
-    pub fn validate(&self) -> Vec<SettingError> {
+    pub fn validate(&self) -> Vec<Mistake> {
         let mut check = Check::default();
         check.that(self.memcached.is_some() || self.sql.is_some(), "tiers", || {
             "there is no store to look in: expected memcached, sql or both".to_owned()
@@ -369,7 +318,7 @@ impl MemcachedTier {
 
 impl StoreSettings {
     /// All that is wrong with it.
-    pub fn validate(&self) -> Vec<SettingError> {
+    pub fn validate(&self) -> Vec<Mistake> {
         let mut check = Check::default();
         check.that(!self.name.is_empty(), "name", || "the store has no name".to_owned());
         match &self.kind {
@@ -387,7 +336,7 @@ impl MemcachedSettings {
         });
         for (index, server) in self.servers.iter().enumerate() {
             if let Err(problem) = crate::memcached::parse_server(server) {
-                check.0.push(SettingError { key: "servers", problem });
+                check.0.push(Mistake::new("servers", problem));
             }
             check.that(!self.servers[..index].contains(server), "servers", || format!("`{server}` is named twice"));
         }
@@ -404,7 +353,7 @@ impl MemcachedSettings {
 impl SqlSettings {
     fn check(&self, check: &mut Check) {
         if let Err(problem) = crate::sql::parse_url(self) {
-            check.0.push(SettingError { key: "url", problem });
+            check.0.push(Mistake::new("url", problem));
         }
         check.count("connections", self.connections);
         check.that(self.connections <= 1000, "connections", || {
@@ -436,12 +385,12 @@ impl Breaking {
 
 /// Gathers what is wrong.
 #[derive(Default)]
-struct Check(Vec<SettingError>);
+struct Check(Vec<Mistake>);
 
 impl Check {
     fn that(&mut self, fine: bool, key: &'static str, problem: impl FnOnce() -> String) {
         if !fine {
-            self.0.push(SettingError { key, problem: problem() });
+            self.0.push(Mistake::new(key, problem()));
         }
     }
 
@@ -458,8 +407,8 @@ impl Check {
 mod tests {
     use super::*;
 
-    fn keys(errors: &[SettingError]) -> Vec<&'static str> {
-        errors.iter().map(|error| error.key).collect()
+    fn keys(errors: &[Mistake]) -> Vec<&str> {
+        errors.iter().map(|error| error.key.as_str()).collect()
     }
 
     #[test]

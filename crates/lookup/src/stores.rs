@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use oroshi_words::Mistake;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
@@ -18,7 +19,7 @@ use crate::answer::{Failure, StoreError};
 use crate::flight::Flights;
 use crate::lookup::Waiter;
 use crate::memcached::{Memcached, ServerState};
-use crate::settings::{SettingError, StoreKind, StoreSettings};
+use crate::settings::{StoreKind, StoreSettings};
 use crate::sql::{Rows, Sql, SqlState, Value};
 use crate::user::User;
 
@@ -42,7 +43,7 @@ type Job = Box<dyn FnOnce(&Rc<World>) + Send>;
 pub enum StartError {
     /// Mend the settings.
     #[error("{}", Settings(.0))]
-    Settings(Vec<(String, SettingError)>),
+    Settings(Vec<(String, Mistake)>),
     /// Give each store a name of its own.
     #[error("two stores are called `{0}`: expected a name for each")]
     SameName(String),
@@ -61,13 +62,13 @@ pub enum StartError {
     Thread(#[source] io::Error),
 }
 
-struct Settings<'a>(&'a [(String, SettingError)]);
+struct Settings<'a>(&'a [(String, Mistake)]);
 
 impl fmt::Display for Settings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (name, error)) in self.0.iter().enumerate() {
             let comma = if index > 0 { "; " } else { "" };
-            write!(f, "{comma}{name}: {}: {error}", error.key)?;
+            write!(f, "{comma}{name}: {error}")?;
         }
         Ok(())
     }

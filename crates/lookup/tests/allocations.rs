@@ -1,4 +1,5 @@
 //! A look-up that is answered from memory allocates nothing, whatever stands there.
+//! A binary of its own, as `allocation_counter` brings an allocator for all of it.
 
 mod peers;
 

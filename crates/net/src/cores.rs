@@ -1,5 +1,6 @@
 //! One thread per core, each with a runtime of its own.
 
+mod apart;
 mod cpu_list;
 
 use std::io;
@@ -11,6 +12,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use thiserror::Error;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
+pub use apart::two_cpus;
 pub use cpu_list::{CpuList, CpuListError, available_cpus};
 
 use crate::signal::Shutdown;

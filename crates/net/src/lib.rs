@@ -41,7 +41,7 @@ mod unix;
 pub use address::{Peer, UnixAddress};
 pub use clock::monotonic_ns;
 pub use connect::{ConnectError, Connected, Connector, ConnectorOptions};
-pub use cores::{Core, Cores, CoresOptions, CpuList, available_cpus};
+pub use cores::{Core, Cores, CoresOptions, CpuList, available_cpus, two_cpus};
 pub use endpoint::{Address, Endpoint, Scheme};
 pub use limits::ensure_descriptors;
 pub use listen::{BoundListener, ListenOptions, Listener};

@@ -1,7 +1,7 @@
-//! What the backend is asked and told: connect, establish, receive, close.
+//! The callbacks to the backend: connect, establish, receive, close.
 //!
-//! Requests, headers and answers are kuiperbelt's. A backend may get establish, receive and close more than once, as what failed is
-//! tried again; tries of one message have the same `X-Oroshi-Message`.
+//! Requests, fields and answers are kuiperbelt's. The hub retries establish, receive and close, so a backend may get
+//! them more than once. All tries of a message have the same `X-Oroshi-Message`.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -19,75 +19,78 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::plan::Plan;
-use crate::random;
+use crate::secrets;
 
-/// Names the hub to the backend.
+/// The field that names the hub to the backend.
 const ENDPOINT: &str = "X-Kuiperbelt-Endpoint";
-/// In the answer to the connect callback: the groups that the session belongs to, with commas.
+/// The field with the session's groups in the answer to the connect callback, with commas.
 const GROUPS: &str = "X-Oroshi-Groups";
-/// To the connect callback: the subprotocols that the client offers. In its answer: the one that is spoken.
+/// The field with the client's subprotocols in the connect callback, and with the chosen one in its answer.
 const PROTOCOL: &str = "Sec-WebSocket-Protocol";
-/// Names a message from a session: the same on every try.
+/// The field that names a message from a session; the same on every try.
 const MESSAGE: &str = "X-Oroshi-Message";
 
-/// The pause before the first further try; each one after it is twice as long, up to the longest. A random half is taken off, so
-/// that not everybody comes back at once.
+/// The pause before the first retry. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
+///
+/// Each pause is shortened by up to half at random, so that retries do not come all at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
+
+/// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// The callbacks of one core.
+/// The callbacks of one thread.
 pub(crate) struct Callbacks {
     client: Client,
-    /// Requests that may be under way: as many as there may be connections, so that none waits for one once its time runs.
+    /// Limits the requests under way to the connections, so that no request waits for one while its timeout runs.
     turns: Semaphore,
-    /// Of these, those that are no connect callbacks: however much sessions say, there are turns for clients that come.
+    /// Limits the requests that are no connect callbacks, so that busy sessions leave turns for new clients.
     others: Semaphore,
-    /// How long a client waits for its turn.
+    /// How long a connect callback waits for its turn.
     queue: Duration,
     connect: Option<Endpoint>,
     establish: Option<Endpoint>,
     receive: Option<Endpoint>,
     close: Option<Endpoint>,
     session_header: String,
-    /// Whether the backend hears which subprotocols a client offers.
+    /// Whether the connect callback passes on the subprotocols that a client offers.
     passes_protocols: bool,
     /// The value of [`ENDPOINT`].
     endpoint: String,
-    /// Set, or taken away, on the way to the backend.
+    /// Fields that are set on the way to the backend, or removed.
     headers: Vec<(String, Option<String>)>,
     retries: u32,
-    /// Begins the names of this core's messages, which the count of them makes unique.
+    /// The prefix of this thread's message names. A counter makes the names unique.
     message_prefix: u64,
     messages: Cell<u64>,
     counts: RefCell<CallbackCounts>,
 }
 
-/// A session that may open.
+/// The backend's consent to a session.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Welcome {
-    /// Its key.
+pub(crate) struct Accepted {
+    /// The session's key.
     pub(crate) key: String,
-    /// The groups that it belongs to, each once.
+    /// The session's groups, each once.
     pub(crate) groups: Vec<String>,
-    /// The first message to it.
-    pub(crate) hello: Option<(Kind, Bytes)>,
-    /// The subprotocol that the backend has chosen.
+    /// The first message to the session.
+    pub(crate) first_message: Option<(Kind, Bytes)>,
+    /// The subprotocol that the backend chose.
     pub(crate) protocol: Option<String>,
 }
 
-/// A session that may not open: what its client is answered.
+/// A refused session: the answer to its client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// The status. 403 is the backend's right, and no error.
+    /// The status. 403 is the backend's decision, not an error.
     pub(crate) status: u16,
-    /// The type of `body`.
+    /// The Content-Type of `body`.
     pub(crate) content_type: String,
     pub(crate) body: Bytes,
-    /// Whether the backend was not even asked, as it is asked about too many others: the client may come again soon.
+    /// Whether too many callbacks were under way to ask the backend. The client may retry soon.
     pub(crate) is_busy: bool,
 }
 
-/// What became of the callbacks so far.
+/// The outcomes of all callbacks so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallbackCounts {
     pub(crate) connect: CallbackCount,
@@ -96,29 +99,28 @@ pub(crate) struct CallbackCounts {
     pub(crate) close: CallbackCount,
 }
 
-/// What became of one of the callbacks so far. Each that has ended is in one of the first three.
+/// The outcomes of one kind of callback so far. `retried` counts tries; each callback is in one of the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallbackCount {
-    /// Those that the backend agreed to.
+    /// Callbacks that the backend accepted.
     pub(crate) accepted: u64,
-    /// Those that the backend said no to.
+    /// Callbacks that the backend refused.
     pub(crate) refused: u64,
-    /// Those that were given up: no answer, or none that means anything, after all tries. Of receive and close these are dead
-    /// letters: the backend does not know.
+    /// Callbacks without a useful answer after all tries. For receive and close these are dead letters: the backend
+    /// does not know of them.
     pub(crate) failed: u64,
     /// Tries after the first.
     pub(crate) retried: u64,
-    /// Those that the backend was never asked: it was asked about as many as may be, for too long, or until the client left. Only connect has
-    /// any.
+    /// Connect callbacks that were never sent: too many were under way for too long, or until the client left.
     pub(crate) crowded: u64,
 }
 
 impl Callbacks {
-    /// The callbacks of a plan.
+    /// Creates the callbacks of a plan.
     pub(crate) fn new(plan: &Plan) -> Self {
         let callbacks = &plan.callbacks;
         let forever = Duration::MAX;
-        // One limit for all of it: which phase takes how long is the backend's matter.
+        // One deadline for all phases.
         let deadlines = Deadlines {
             queue: forever,
             dns: forever,
@@ -132,16 +134,16 @@ impl Callbacks {
         let client = oroshi_client::Client::builder()
             .connections(callbacks.connections.max(1))
             .connections_per_host(callbacks.connections.max(1))
-            // Whoever has a turn has a connection.
+            // A request with a turn has a connection.
             .waiting(usize::MAX)
             .deadlines(deadlines)
             .collect_bytes(callbacks.answer_bytes as u64)
             .build_local();
-        // A draft has seen to it that each can be read.
+        // The draft has checked that each URL parses.
         let endpoint = |url: &Option<String>| url.as_ref().and_then(|url| url.parse::<Endpoint>().ok());
         let turns = callbacks.connections.clamp(1, Semaphore::MAX_PERMITS);
         Callbacks {
-            // With at least one connection and no headers there is nothing to refuse.
+            // Settings with a connection and no headers are valid.
             client: client.unwrap_or_default(),
             turns: Semaphore::new(turns),
             others: Semaphore::new(turns_of_others(turns)),
@@ -151,7 +153,7 @@ impl Callbacks {
             receive: endpoint(&callbacks.receive),
             close: endpoint(&callbacks.close),
             session_header: plan.session_header.clone(),
-            // kuiperbelt knows of none.
+            // kuiperbelt knows no subprotocols.
             passes_protocols: !plan.compat_ekbo || !plan.subprotocols.is_empty(),
             endpoint: plan.endpoint.clone(),
             headers: callbacks.headers.clone(),
@@ -162,17 +164,17 @@ impl Callbacks {
         }
     }
 
-    /// Asks whether a session may open. Without such a callback everybody may, with a key that nobody can guess. `None`: the client has left
-    /// before its turn came, as `left` says, and the backend was not asked.
+    /// Asks whether a session may open. Without a connect callback every session may, with a random key.
     ///
-    /// It is tried once: the client waits, and can ask again itself.
+    /// `left` is ready once the client has left. `None`: it left before its turn came, and the backend was not asked.
+    /// The hub does not retry, as the client waits and can retry itself.
     pub(crate) async fn connect(
         &self,
         head: &RequestHead<'_>,
         left: impl Future<Output = ()>,
-    ) -> Option<Result<Welcome, Refusal>> {
+    ) -> Option<Result<Accepted, Refusal>> {
         let Some(url) = &self.connect else {
-            return Some(Ok(Welcome { key: random::key(), groups: Vec::new(), hello: None, protocol: None }));
+            return Some(Ok(Accepted { key: secrets::key(), groups: Vec::new(), first_message: None, protocol: None }));
         };
         let turn = match select(pin!(timeout(self.queue, self.turns.acquire())), pin!(left)).await {
             Either::Left((Ok(Ok(turn)), _)) => Some(turn),
@@ -194,8 +196,8 @@ impl Callbacks {
         Some(result)
     }
 
-    /// Sends a connect callback, and reads its answer.
-    async fn ask(&self, request: RequestBuilder<Client>) -> Result<Welcome, Refusal> {
+    /// Sends a connect callback, and reads the answer.
+    async fn ask(&self, request: RequestBuilder<Client>) -> Result<Accepted, Refusal> {
         let answer = async {
             let response = request.send().await?;
             let (status, headers) = (response.status(), response.headers().clone());
@@ -203,9 +205,9 @@ impl Callbacks {
         };
         let (result, agreed) = match answer.await {
             Ok((200, headers, body)) => {
-                let welcome = self.welcome(&headers, body);
-                let agreed = welcome.is_ok().then_some(true);
-                (welcome, agreed)
+                let accepted = self.accepted(&headers, body);
+                let agreed = accepted.is_ok().then_some(true);
+                (accepted, agreed)
             }
             Ok((status, headers, body)) => {
                 let content_type = headers.get_str("Content-Type").unwrap_or("application/octet-stream").to_owned();
@@ -222,15 +224,16 @@ impl Callbacks {
         result
     }
 
-    /// Tells that a session is open. False: the backend does not want it, or does not know of it, and it must end.
+    /// Tells the backend that a session is open. Returns false if the session must end: the backend refused, or never
+    /// answered.
     pub(crate) async fn establish(&self, key: &str) -> bool {
         let Some(url) = &self.establish else { return true };
         let request = || self.request(url, key).header(ENDPOINT, &self.endpoint);
-        let (status, retried) = self.insist("establish", key, request).await;
+        let (status, retried) = self.send_with_retries("establish", key, request).await;
         count(&mut self.counts.borrow_mut().establish, status.map(|status| status == 200), retried)
     }
 
-    /// Passes on what a session says. The next message of the same session is to wait for the end of this.
+    /// Sends a session's message to the backend. The caller waits for it before the session's next message.
     pub(crate) async fn receive(&self, key: &str, kind: Kind, data: Bytes) {
         let Some(url) = &self.receive else { return };
         let name = self.message_name();
@@ -245,23 +248,24 @@ impl Callbacks {
                 .header(MESSAGE, &name)
                 .body(data.clone())
         };
-        let (status, retried) = self.insist("receive", key, request).await;
+        let (status, retried) = self.send_with_retries("receive", key, request).await;
         count(&mut self.counts.borrow_mut().receive, status.map(is_success), retried);
     }
 
-    /// Tells that a session has ended by itself.
+    /// Tells the backend that a session has ended by itself.
     pub(crate) async fn close(&self, key: &str) {
         let Some(url) = &self.close else { return };
-        let (status, retried) = self.insist("close", key, || self.request(url, key)).await;
+        let (status, retried) = self.send_with_retries("close", key, || self.request(url, key)).await;
         count(&mut self.counts.borrow_mut().close, status.map(is_success), retried);
     }
 
-    /// What became of the callbacks so far.
+    /// Returns the outcomes of all callbacks so far.
     pub(crate) fn counts(&self) -> CallbackCounts {
         *self.counts.borrow()
     }
 
-    /// The client's request, passed on: its query in the place of the URL's, its headers but for those of the handshake.
+    /// Builds the connect callback from the client's request: its query replaces the URL's, and its fields are passed
+    /// on.
     fn connect_request(&self, url: &Endpoint, head: &RequestHead<'_>) -> RequestBuilder<Client> {
         let mut url = url.clone();
         let path = url.target.split('?').next().unwrap_or_default().len();
@@ -280,7 +284,7 @@ impl Callbacks {
         self.set_headers(request).header(ENDPOINT, &self.endpoint)
     }
 
-    /// A request about a session.
+    /// Builds a request about a session.
     fn request(&self, url: &Endpoint, key: &str) -> RequestBuilder<Client> {
         self.set_headers(self.client.post(url)).header(&self.session_header, key)
     }
@@ -294,9 +298,10 @@ impl Callbacks {
         request
     }
 
-    /// Sends until there is an answer that means something. Its status, and how often it was tried again. What the backend does not
-    /// agree to, and what is given up, is told.
-    async fn insist(
+    /// Sends a request until an answer is final. Returns its status, and the number of retries.
+    ///
+    /// It logs refusals and requests that it gives up.
+    async fn send_with_retries(
         &self,
         callback: &'static str,
         session: &str,
@@ -304,16 +309,16 @@ impl Callbacks {
     ) -> (Option<u16>, u64) {
         let mut retried = 0;
         loop {
-            // Neither is ever closed.
+            // Neither semaphore is ever closed.
             let share = self.others.acquire().await;
             let turn = self.turns.acquire().await;
             let why = match request().send().await {
                 Ok(response) => {
                     let status = response.status();
                     finish(response).await;
-                    if !may_pass(status) {
+                    if !is_temporary(status) {
                         if !is_success(status) {
-                            tracing::warn!(callback, session, status, "the backend says no");
+                            tracing::warn!(callback, session, status, "the backend refused the callback");
                         }
                         return (Some(status), retried);
                     }
@@ -331,8 +336,8 @@ impl Callbacks {
         }
     }
 
-    /// What the backend's agreement to a session says.
-    fn welcome(&self, headers: &Headers, body: Vec<u8>) -> Result<Welcome, Refusal> {
+    /// Reads the backend's consent to a session.
+    fn accepted(&self, headers: &Headers, body: Vec<u8>) -> Result<Accepted, Refusal> {
         let name = &self.session_header;
         let key = match once(headers, name)? {
             Some(key) if !key.is_empty() => key.to_owned(),
@@ -355,7 +360,7 @@ impl Callbacks {
             return Err(Refusal::text(502, why.into()));
         }
         let protocol = once(headers, PROTOCOL)?.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
-        Ok(Welcome { key, groups, hello: (!body.is_empty()).then(|| (kind, body.into())), protocol })
+        Ok(Accepted { key, groups, first_message: (!body.is_empty()).then(|| (kind, body.into())), protocol })
     }
 
     fn message_name(&self) -> String {
@@ -365,6 +370,7 @@ impl Callbacks {
 }
 
 impl Refusal {
+    /// Creates a refusal with a plain text.
     pub(crate) fn text(status: u16, text: String) -> Self {
         let content_type = "text/plain; charset=utf-8".into();
         Refusal { status, content_type, body: text.into(), is_busy: false }
@@ -372,12 +378,12 @@ impl Refusal {
 }
 
 impl CallbackCounts {
-    /// Each callback with its name in metrics.
+    /// Returns the outcomes of each callback with its name in metrics.
     pub(crate) fn each(&self) -> [(&'static str, CallbackCount); 4] {
         [("connect", self.connect), ("establish", self.establish), ("receive", self.receive), ("close", self.close)]
     }
 
-    /// Messages and ends that the backend was never told of.
+    /// Returns how many messages and ends the backend does not know of.
     pub(crate) fn dead_letters(&self) -> u64 {
         self.receive.failed + self.close.failed
     }
@@ -406,16 +412,16 @@ impl fmt::Debug for Callbacks {
     }
 }
 
-/// The kind of message that a body of this type is: bytes if it says so, else a text.
+/// Returns the kind of a message with this Content-Type: binary for `application/octet-stream`, else text.
 pub(crate) fn kind_of(content_type: Option<&[u8]>) -> Kind {
     let essence = content_type.unwrap_or_default().split(|&byte| byte == b';').next().unwrap_or_default();
     if essence.trim_ascii().eq_ignore_ascii_case(b"application/octet-stream") { Kind::Binary } else { Kind::Text }
 }
 
-/// The value of a field that the backend's answer may have once.
+/// Returns the value of a field that the backend's answer may have at most once.
 ///
 /// # Errors
-/// The client's answer, if the field is there more than once, or is not UTF-8.
+/// The answer to the client if the field is repeated or not UTF-8.
 fn once<'h>(headers: &'h Headers, name: &str) -> Result<Option<&'h str>, Refusal> {
     let mut values = headers.get_all(name);
     let value = values.next();
@@ -427,7 +433,7 @@ fn once<'h>(headers: &'h Headers, name: &str) -> Result<Option<&'h str>, Refusal
     value.map(str::from_utf8).transpose().map_err(not_utf8)
 }
 
-/// Counts the end of a callback, and gives back whether the backend agreed.
+/// Counts the outcome of a callback, and returns whether the backend accepted it.
 fn count(counts: &mut CallbackCount, agreed: Option<bool>, retried: u64) -> bool {
     counts.retried += retried;
     match agreed {
@@ -438,8 +444,10 @@ fn count(counts: &mut CallbackCount, agreed: Option<bool>, retried: u64) -> bool
     agreed == Some(true)
 }
 
-/// Whether a header of the client's is for the backend too. Those of the handshake (but for the subprotocols) and of the connection are not, nor is the Host. The
-/// content codings are the callback's own matter: what a browser takes need not be what we can unpack. And only the hub says who it is.
+/// Returns whether the connect callback passes on a field of the client's request.
+///
+/// It does not pass on fields of the handshake and of the connection, nor Host. Accept-Encoding is the callback's own,
+/// as the hub may not decode what a browser can. Only the hub sets [`ENDPOINT`].
 fn is_passed_on(name: &str) -> bool {
     const KEPT_BACK: [&str; 13] = [
         "accept-encoding",
@@ -460,14 +468,15 @@ fn is_passed_on(name: &str) -> bool {
     !handshake && !KEPT_BACK.iter().any(|kept| name.eq_ignore_ascii_case(kept))
 }
 
-/// Of so many turns, those that other callbacks than connect may have: a quarter is kept for connect. Where there is one turn alone, both
-/// wait for it in one queue, and one of the others at a time.
+/// Returns how many turns callbacks other than connect may have: a quarter is kept for connect.
+///
+/// A single turn is for both: they wait for it in one queue, with one of the others at a time.
 fn turns_of_others(turns: usize) -> usize {
     turns - (turns / 4).max(1).min(turns - 1)
 }
 
-/// Whether the trouble that a status tells of may pass.
-fn may_pass(status: u16) -> bool {
+/// Returns whether a status tells of a temporary failure, so that a retry may help.
+fn is_temporary(status: u16) -> bool {
     matches!(status, 408 | 425 | 429) || status >= 500
 }
 
@@ -475,15 +484,14 @@ fn is_success(status: u16) -> bool {
     (200..300).contains(&status)
 }
 
-/// How long to wait after so many further tries.
+/// Returns the pause after this many retries.
 fn pause(retried: u64) -> Duration {
     let doubled = 1 << retried.min(16);
     let longest = FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE);
     longest.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
-/// Reads what is left of an answer that says nothing more, so that its connection can be used again. If there is too much of it, or it breaks, the
-/// connection is lost, and nothing else.
+/// Reads the rest of an answer, so that its connection can be reused. If that fails, only the connection is lost.
 async fn finish(response: Response) {
     let _ = response.bytes().await;
 }
@@ -534,7 +542,7 @@ mod tests {
 
     #[test]
     fn what_may_pass_is_tried_again() {
-        assert!([408, 429, 500, 502, 503, 504].into_iter().all(may_pass));
-        assert!(![200, 204, 301, 400, 401, 403, 404, 409].into_iter().any(may_pass));
+        assert!([408, 429, 500, 502, 503, 504].into_iter().all(is_temporary));
+        assert!(![200, 204, 301, 400, 401, 403, 404, 409].into_iter().any(is_temporary));
     }
 }

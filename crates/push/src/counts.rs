@@ -1,15 +1,15 @@
-//! What a core counts.
+//! The counters of one thread, and their sum over all.
 
 use std::cell::Cell;
 use std::iter::Sum;
 use std::rc::Rc;
 
 use crate::callbacks::CallbackCounts;
-use crate::message::Framing;
-use crate::session::Reason;
-use crate::tally::Totals;
+use crate::message::{Framing, TRANSPORTS};
+use crate::session::tally::Totals;
+use crate::session::{REASONS, Reason};
 
-/// The counters of one core.
+/// The counters of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     opened: [Cell<u64>; TRANSPORTS.len()],
@@ -18,37 +18,31 @@ pub(crate) struct Counters {
     published: Cell<u64>,
     published_bytes: Cell<u64>,
     overloaded: Cell<u64>,
-    /// What became of the messages that were published, per session.
+    /// The outcomes of published messages, in sessions.
     pub(crate) deliveries: Rc<Totals>,
-    heard: Cell<u64>,
-    heard_bytes: Cell<u64>,
-    /// Requests to connect that were not answered with a session, but for those that the backend refused.
-    pub(crate) connect_errors: Cell<u64>,
-    pub(crate) connect_refused: Cell<u64>,
-    /// Requests to connect that are being asked about.
+    received: Cell<u64>,
+    received_bytes: Cell<u64>,
+    /// Requests to connect that failed; not those that the backend refused.
+    connect_errors: Cell<u64>,
+    connect_refused: Cell<u64>,
+    /// Connect callbacks under way.
     pub(crate) connecting: Cell<u64>,
     /// Close callbacks under way.
     pub(crate) closing: Cell<u64>,
-    /// First and last words to single sessions: the connect callback's, and those of `/close`.
-    words: Cell<u64>,
+    /// First messages from the connect callback, and last messages of `/close`.
+    direct_messages: Cell<u64>,
 }
 
-/// The transports, as [`Framing::name`] calls them.
-pub(crate) const TRANSPORTS: [&str; 4] = ["websocket", "sse", "stream", "poll"];
-
-/// Why sessions ended, as metrics call it.
-pub(crate) const REASONS: [&str; 8] =
-    ["client", "violation", "slow", "silent", "closed", "replaced", "drain", "missed"];
-
-/// What was counted, added up.
+/// The sum of all counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Sessions now; by transport as in [`TRANSPORTS`].
+    /// Sessions now.
     pub(crate) sessions: u64,
+    /// Sessions now, as in [`TRANSPORTS`].
     pub(crate) by_transport: [u64; TRANSPORTS.len()],
-    /// Sessions ever.
+    /// Sessions ever opened, as in [`TRANSPORTS`].
     pub(crate) opened: [u64; TRANSPORTS.len()],
-    /// By reason as in [`REASONS`].
+    /// Sessions that ended, as in [`REASONS`].
     pub(crate) ended: [u64; REASONS.len()],
     pub(crate) groups: u64,
     pub(crate) queued_bytes: u64,
@@ -59,14 +53,14 @@ pub(crate) struct Counts {
     pub(crate) written: u64,
     pub(crate) dropped: u64,
     pub(crate) closed: u64,
-    pub(crate) heard: u64,
-    pub(crate) heard_bytes: u64,
+    pub(crate) received: u64,
+    pub(crate) received_bytes: u64,
     pub(crate) connect_errors: u64,
     pub(crate) connect_refused: u64,
     pub(crate) connecting: u64,
     pub(crate) closing: u64,
-    /// First and last words to single sessions, which kuiperbelt counts among the messages.
-    pub(crate) words: u64,
+    /// First and last messages of single sessions, which kuiperbelt counts among the messages.
+    pub(crate) direct_messages: u64,
     pub(crate) callbacks: CallbackCounts,
 }
 
@@ -88,17 +82,25 @@ impl Counters {
         add(&self.published_bytes, bytes as u64);
     }
 
-    pub(crate) fn word(&self) {
-        add(&self.words, 1);
+    pub(crate) fn direct_message(&self) {
+        add(&self.direct_messages, 1);
+    }
+
+    pub(crate) fn connect_error(&self) {
+        add(&self.connect_errors, 1);
+    }
+
+    pub(crate) fn connect_refused(&self) {
+        add(&self.connect_refused, 1);
     }
 
     pub(crate) fn overloaded(&self) {
         add(&self.overloaded, 1);
     }
 
-    pub(crate) fn heard(&self, bytes: usize) {
-        add(&self.heard, 1);
-        add(&self.heard_bytes, bytes as u64);
+    pub(crate) fn received(&self, bytes: usize) {
+        add(&self.received, 1);
+        add(&self.received_bytes, bytes as u64);
     }
 
     pub(crate) fn counts(&self, sessions: u64, queued_bytes: u64, groups: u64) -> Counts {
@@ -117,13 +119,13 @@ impl Counters {
             written: written.get(),
             dropped: dropped.get(),
             closed: closed.get(),
-            heard: self.heard.get(),
-            heard_bytes: self.heard_bytes.get(),
+            received: self.received.get(),
+            received_bytes: self.received_bytes.get(),
             connect_errors: self.connect_errors.get(),
             connect_refused: self.connect_refused.get(),
             connecting: self.connecting.get(),
             closing: self.closing.get(),
-            words: self.words.get(),
+            direct_messages: self.direct_messages.get(),
             callbacks: CallbackCounts::default(),
         }
     }
@@ -136,7 +138,7 @@ impl Sum for Counts {
             let theirs = one.by_transport.iter().chain(&one.opened).chain(&one.ended);
             arrays.zip(theirs).for_each(|(sum, one)| *sum += one);
             sum.sessions += one.sessions;
-            // A group may have members on several cores; the most that one of them has is the least that there are.
+            // A group may have members on several threads, so the largest count of a thread is a lower bound.
             sum.groups = sum.groups.max(one.groups);
             sum.queued_bytes += one.queued_bytes;
             sum.published += one.published;
@@ -146,13 +148,13 @@ impl Sum for Counts {
             sum.written += one.written;
             sum.dropped += one.dropped;
             sum.closed += one.closed;
-            sum.heard += one.heard;
-            sum.heard_bytes += one.heard_bytes;
+            sum.received += one.received;
+            sum.received_bytes += one.received_bytes;
             sum.connect_errors += one.connect_errors;
             sum.connect_refused += one.connect_refused;
             sum.connecting += one.connecting;
             sum.closing += one.closing;
-            sum.words += one.words;
+            sum.direct_messages += one.direct_messages;
             sum.callbacks += one.callbacks;
             sum
         })

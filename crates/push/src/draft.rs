@@ -2,14 +2,10 @@
 
 mod check;
 
-use std::borrow::Cow;
-
-use oroshi_net::endpoint::EndpointError;
 use oroshi_net::{CpuList, available_cpus};
+use oroshi_words::{Mistake, Secret};
 
-use crate::plan::{
-    Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves, Transports,
-};
+use crate::plan::{Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Send, Serves, Transports};
 
 /// A hub as somebody described it. `Default` is a hub that listens nowhere.
 #[derive(Clone, Debug, Default)]
@@ -56,97 +52,12 @@ pub struct Draft {
     pub access_log: bool,
 }
 
-/// Where in a configuration a mistake is: the key's path, such as `callbacks.connect` or `group[2].pattern` (from 1).
-pub type Key = Cow<'static, str>;
-
-/// What is wrong with a draft.
-#[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    /// Name a place to listen on.
-    #[error("there is nowhere to listen: expected an address such as 127.0.0.1:9180, :9180 or unix:/run/push.sock")]
-    Nowhere,
-    /// Name a place for the clients too.
-    #[error("there is no way in for clients: expected an address such as :9180 in it")]
-    NoPublic,
-    /// Name a place for backends too.
-    #[error(
-        "there is no way in for publishers: expected an address that only they reach, such as 127.0.0.1:9181 or \
-         unix:/run/push-admin.sock"
-    )]
-    NoAdmin,
-    /// Set a token, or listen where only this machine can connect.
-    #[error(
-        "`{address}` would let anybody on the network publish: expected a token (auth.token-file, auth.token-env), or an \
-         address of this machine alone such as 127.0.0.1:9181 or unix:/run/push-admin.sock"
-    )]
-    Open {
-        /// As it was given.
-        address: String,
-    },
-    /// Leave out one of the two.
-    #[error("`{value}` stands here twice: expected each only once")]
-    Twice {
-        /// Where the second is.
-        key: Key,
-        /// What is there twice.
-        value: String,
-    },
-    /// Correct the URL; the cause says what is wrong with it.
-    #[error(
-        "this is no URL that can be called: expected one such as http://127.0.0.1:3000/path or unix:/run/app.sock:/path"
-    )]
-    Url {
-        /// Which.
-        key: Key,
-        /// What is wrong with it.
-        source: EndpointError,
-    },
-    /// Correct the value.
-    #[error("`{value}` {why}: expected {expected}")]
-    Value {
-        /// Which.
-        key: Key,
-        /// As it was given.
-        value: String,
-        /// What is wrong with it.
-        why: &'static str,
-        /// What would have been right.
-        expected: Cow<'static, str>,
-    },
-    /// Correct a value that is not to be shown.
-    #[error("its value {why}: expected {expected}")]
-    Hidden {
-        /// Which.
-        key: Key,
-        /// What is wrong with it.
-        why: &'static str,
-        /// What would have been right.
-        expected: &'static str,
-    },
-}
-
-impl PlanError {
-    /// The key that is wrong.
-    #[must_use]
-    pub fn key(&self) -> &str {
-        match self {
-            PlanError::Nowhere => "listen",
-            PlanError::NoPublic => "listen.public",
-            PlanError::NoAdmin | PlanError::Open { .. } => "listen.admin",
-            PlanError::Twice { key, .. }
-            | PlanError::Url { key, .. }
-            | PlanError::Value { key, .. }
-            | PlanError::Hidden { key, .. } => key,
-        }
-    }
-}
-
 impl Draft {
     /// Checks it, and fills the defaults in.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn plan(self) -> Result<Plan, Vec<PlanError>> {
+    pub fn plan(self) -> Result<Plan, Vec<Mistake>> {
         let problems = check::all(&self);
         if !problems.is_empty() {
             return Err(problems);

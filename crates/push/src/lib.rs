@@ -1,57 +1,59 @@
-//! A push hub: it holds clients' connections, and tells their backend the truth about what reached them.
+//! A push hub: it holds clients' connections, sends them messages, and tells the backend what reached them.
 //!
-//! **What it knows**: sessions and who they belong to, groups, what waits for whom and what became of it, the transports (WebSocket,
-//! server-sent events, a stream of lines, polling), kuiperbelt's API and its own, callbacks to the backend, other nodes.
+//! **What it knows**: sessions and their keys, groups, queues, receipts, the transports (WebSocket, server-sent events,
+//! a stream of lines, polling), kuiperbelt's API and its own, callbacks to the backend, other nodes.
 //!
-//! **What it does not know**: flags, files, terminals. How HTTP is served is `oroshi-server`'s, how it is asked `oroshi-client`'s, frames
-//! are `oroshi-websocket`'s.
+//! **What it does not know**: flags, files, terminals. `oroshi-server` serves HTTP, `oroshi-client` sends requests, and
+//! `oroshi-websocket` has the frames.
 //!
 //! # How it works
 //!
-//! - A session lives on the core that accepted it. Where that is stands in a directory that all cores share.
-//! - A message is framed once per transport, and the bytes are shared by all who get it.
-//! - What is published goes into each session's queue; once per turn of its core's loop a session is written to, with all that has gathered.
-//!   Large fan-outs are written in slices, and what is for few goes between them.
-//! - Every message ends exactly once for every session it was for: written, dropped or closed. The receipt is the count.
-//! - A session costs a task of a hundred bytes, some three hundred of its own, and no buffer while it is idle.
+//! - A session lives on the thread that accepted it. All threads share a directory from keys to threads.
+//! - A message is framed once per transport. Queues hold references to it.
+//! - A publish puts its message into each session's queue. Once per turn of the thread's loop, the writer writes to
+//!   each session with all that has gathered. It writes large fan-outs in slices, and messages for few sessions go
+//!   between the slices.
+//! - A message ends exactly once per session: written, dropped or closed. The receipt is that count.
+//! - A session costs a task of a hundred bytes, three hundred bytes of its own, and no buffer while it is idle.
 //!
 //! # Where to read
 //!
-//! 1. [`Plan`] (`plan`), and [`Draft`] (`draft`), which becomes one; [`run()`]: the hub at work.
-//! 2. `message`, `tally`, `outbox`: a message, what became of it, what waits for a session. No I/O.
-//! 3. `session`: a connection and the task that reads it. `hub`: a core's sessions, and who is written to when.
-//! 4. `publish` and `control`: what can be asked of a hub. `group`, `directory`, `node`: how what is asked finds sessions.
-//! 5. `missed`: what other nodes published and did not come. `pressure`: publishers that are faster than readers, and what gives way where memory is short. `sweep`, `admission`, `drain`: time.
-//!    `counts`: numbers.
-//! 6. `http`: the requests. `origin`. `callbacks`: the backend. `cluster`: the other nodes.
+//! A file imports only files of its own layer or of layers above it in this list.
+//!
+//! 1. Values. [`Plan`] (`plan`), and [`Draft`] (`draft`), which becomes one. `message`: a message and its frames.
+//!    `publish`: a publish, its targets, its receipt. `secrets`: keys and tokens. `cluster::address`: NATS servers.
+//! 2. Sessions and their queues. `session`: a session; below it `tally` (the outcomes of a message), `outbox` (the
+//!    queue, no I/O), `group`, `directory`, `info`. `session` and `group` import each other, as a group lists its
+//!    members and a session its groups: that circle is the data itself.
+//! 3. What threads share. `node`: the plan, the directory, the load of each thread, the link to other nodes
+//!    (`cluster::link` and `cluster::wire`, which know no hub). `mailboxes`: work from thread to thread, by closures,
+//!    so that it need not know the hub.
+//! 4. The writer of a thread. `clock`, `backlog` (what waits, and who waits for room), `writer` (into queues, out to
+//!    sockets).
+//! 5. The hub of a thread. `callbacks`, `counts`, then `hub`: the only way in for the next layer. The files in `hub/`
+//!    are parts of its `impl`, one per topic.
+//! 6. The outside. `http`: the API. `cluster`: requests of other nodes. [`run()`] starts it all.
 
-mod admission;
+mod backlog;
 mod callbacks;
+mod clock;
 mod cluster;
-mod control;
 mod counts;
-mod directory;
 mod draft;
-mod drain;
-mod group;
 mod http;
 mod hub;
+mod mailboxes;
 mod message;
-mod missed;
 mod node;
-mod origin;
-mod outbox;
 mod plan;
-mod pressure;
 mod publish;
-mod random;
 mod run;
+mod secrets;
 mod session;
-mod sweep;
-mod tally;
+mod writer;
 
-pub use draft::{Draft, Key, PlanError};
+pub use draft::Draft;
 pub use plan::{
-    Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Secret, Send, Serves, Slow, Transports,
+    Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Send, Serves, Slow, Transports,
 };
 pub use run::{Bound, RunError, run};

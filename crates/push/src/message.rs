@@ -1,4 +1,4 @@
-//! A message, and the bytes that carry it over each transport: written once, shared by all who get it.
+//! A message, and its bytes on each transport: framed once, shared by all sessions that get it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,21 +9,21 @@ use oroshi_http1::encode::{CHUNK_END, ChunkHead};
 use oroshi_websocket::{CloseCode, Kind, encode};
 use serde_json::json;
 
-/// How messages are set apart on a session's connection.
+/// How a session's transport frames messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// A frame each (RFC 6455).
+    /// One WebSocket frame each (RFC 6455).
     WebSocket,
-    /// An event each (HTML, "Server-sent events"), within the chunked coding if `chunked`: HTTP/1.0 has none.
+    /// One event each (HTML, "Server-sent events"). `chunked`: in the chunked coding, which HTTP/1.0 lacks.
     Events { chunked: bool },
-    /// A line each, as the first version of kuiperbelt had it.
+    /// One line each, as in the first version of kuiperbelt.
     Lines { chunked: bool },
-    /// An element of a JSON array each, taken by polling.
+    /// One element each of the JSON array that answers a poll.
     Poll,
 }
 
 impl Framing {
-    /// Its name in the API, in metrics and in `?transport=`.
+    /// Returns the transport's name in the API, in metrics and in `?transport=`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Framing::WebSocket => "websocket",
@@ -44,9 +44,12 @@ impl Framing {
         }
     }
 
-    /// The variants, by index.
+    /// The number of variants.
     const COUNT: usize = 6;
 }
+
+/// The names of the transports, as [`Framing::name`] returns them.
+pub(crate) const TRANSPORTS: [&str; 4] = ["websocket", "sse", "stream", "poll"];
 
 /// A message to sessions.
 #[derive(Debug)]
@@ -58,13 +61,13 @@ pub(crate) struct Message {
 
 #[derive(Debug)]
 enum Body {
-    /// From a publisher.
+    /// A publisher's message.
     Data { kind: Kind, data: Bytes },
-    /// So many messages are missing here; `None`: nobody knows how many, or whether any are.
+    /// The number of messages that are missing here; `None` if it is unknown, and may be 0.
     Gap(Option<u64>),
-    /// What the hub itself has to say at the beginning: the session's key.
+    /// The hub's first message: the session's key.
     Session { key: Arc<str>, retry_ms: Option<u64> },
-    /// Bytes that are no message: pings, pongs, ends. As they are, whatever the framing.
+    /// Bytes that are no message: pings, pongs, ends. The same in every framing.
     Raw(Box<[u8]>),
 }
 
@@ -73,36 +76,38 @@ impl Message {
         Message { body, key: None, frames: Default::default() }
     }
 
-    /// Text or binary; the caller has seen to it that a text is UTF-8.
+    /// Creates a publisher's message. The caller has checked that a text is UTF-8.
     pub(crate) fn data(kind: Kind, data: Bytes) -> Self {
         Self::new(Body::Data { kind, data })
     }
 
-    /// With the key under which a newer message takes its place ([`Slow::KeepLatest`](crate::Slow)).
+    /// Sets the key under which a newer message replaces it ([`Slow::KeepLatest`](crate::Slow)).
     pub(crate) fn with_key(mut self, key: Option<Box<str>>) -> Self {
         self.key = key;
         self
     }
 
-    /// Tells of `lost` messages that would have stood here; `None` where their number is not known.
+    /// Reports `lost` messages that belong here; `None` if their number is unknown.
     pub(crate) fn gap(lost: Option<u64>) -> Self {
         Self::new(Body::Gap(lost))
     }
 
-    /// Tells a session its key, and an `EventSource` how long to wait before it connects again.
+    /// Tells a session its key, and an `EventSource` when to reconnect.
     pub(crate) fn session(key: &Arc<str>, retry_ms: Option<u64>) -> Self {
         Self::new(Body::Session { key: Arc::clone(key), retry_ms })
     }
 
+    /// Creates a WebSocket ping.
     pub(crate) fn ping() -> Self {
         Self::raw(|out| encode::ping(out, b"", None))
     }
 
+    /// Creates the answer to a WebSocket ping.
     pub(crate) fn pong(payload: &[u8]) -> Self {
         Self::raw(|out| encode::pong(out, payload, None))
     }
 
-    /// What ends a session's connection in good form.
+    /// Creates the end of a session's connection: a close frame, or the end of the body.
     pub(crate) fn end(framing: Framing, code: CloseCode, reason: &str, retry_ms: Option<u64>) -> Self {
         Self::raw(|out| match framing {
             Framing::WebSocket => encode::close(out, code, reason),
@@ -117,7 +122,7 @@ impl Message {
         })
     }
 
-    /// A comment, which keeps proxies from taking the connection for dead.
+    /// Creates a comment of server-sent events, which shows proxies that the connection is alive.
     pub(crate) fn comment(chunked: bool) -> Self {
         Self::raw(|out| wrap(out, b":\n\n", chunked))
     }
@@ -128,21 +133,22 @@ impl Message {
         Self::new(Body::Raw(bytes.into()))
     }
 
-    /// Whether this is somebody's message, which may be dropped and is then counted.
+    /// Returns whether it is a publisher's message. Only these may be dropped, and are counted.
     pub(crate) fn is_data(&self) -> bool {
         matches!(self.body, Body::Data { .. })
     }
 
-    /// Whether it tells of messages that are missing, nobody knows how many.
+    /// Returns whether it is a gap of unknown size.
     pub(crate) fn is_unknown_gap(&self) -> bool {
         matches!(self.body, Body::Gap(None))
     }
 
+    /// Returns the key under which a newer message replaces it.
     pub(crate) fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
 
-    /// The payload's length in bytes.
+    /// Returns the length of the payload, bytes.
     pub(crate) fn len(&self) -> usize {
         match &self.body {
             Body::Data { data, .. } => data.len(),
@@ -150,7 +156,7 @@ impl Message {
         }
     }
 
-    /// A publisher's message, as it came.
+    /// Returns the payload of a publisher's message.
     pub(crate) fn payload(&self) -> Option<(Kind, &Bytes)> {
         match &self.body {
             Body::Data { kind, data } => Some((*kind, data)),
@@ -158,7 +164,7 @@ impl Message {
         }
     }
 
-    /// The bytes that carry it.
+    /// Returns its bytes on a transport, which are framed on first use.
     pub(crate) fn frame(&self, framing: Framing) -> &[u8] {
         if let Body::Raw(bytes) = &self.body {
             return bytes;
@@ -190,7 +196,7 @@ impl Message {
         }
     }
 
-    /// As an event: what is not a publisher's text has a name.
+    /// Formats it as an event. All but a publisher's text has an event name.
     fn as_event(&self) -> String {
         let (name, text) = match &self.body {
             Body::Data { kind: Kind::Text, data } => (None, String::from_utf8_lossy(data).into_owned()),
@@ -205,7 +211,7 @@ impl Message {
         if let Some(name) = name {
             event.push_str(&format!("event: {name}\n"));
         }
-        // CR, LF and both end a line there; all come out as LF.
+        // CR, LF and CRLF end a line of an event; the client sees LF for all.
         for line in text.replace("\r\n", "\n").replace('\r', "\n").split('\n') {
             event.push_str("data: ");
             event.push_str(line);
@@ -220,7 +226,7 @@ impl Message {
             Body::Data { kind: Kind::Text, data } => json!({ "text": String::from_utf8_lossy(data) }),
             Body::Data { kind: Kind::Binary, data } => json!({ "base64": BASE64.encode(data) }),
             Body::Gap(lost) => json!({ "gap": lost }),
-            // The name that the first version of kuiperbelt gave it, beside ours.
+            // `UUID` is the name in the first version of kuiperbelt.
             Body::Session { key, .. } => json!({ "UUID": &**key, "session": &**key }),
             Body::Raw(_) => json!(null),
         };
@@ -228,7 +234,7 @@ impl Message {
     }
 }
 
-/// Puts a piece of a body into `out`, as a chunk if the body is chunked.
+/// Appends a piece of a body, as a chunk if the body is chunked.
 fn wrap(out: &mut Vec<u8>, piece: &[u8], chunked: bool) {
     if chunked {
         out.extend_from_slice(ChunkHead::new(piece.len()).as_bytes());

@@ -1,141 +1,107 @@
-//! What the cores of a process share: the plan, the directory, and the way to each other.
+//! What the threads of a process share.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use oroshi_server::Room;
-use tokio::sync::{Barrier, mpsc, oneshot};
+use tokio::sync::Barrier;
 
-use crate::directory::Directory;
-use crate::hub::Hub;
+use crate::cluster::link::Link;
 use crate::plan::Plan;
+use crate::session::directory::Directory;
 
-/// Something for a core to do, in its own time.
-pub(crate) type Job = Box<dyn FnOnce(&Rc<Hub>) + Send>;
-
-/// The shared part of a process's hubs.
+/// The plan, the directory of sessions, the load of each thread, and the link to other nodes.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) plan: Plan,
     pub(crate) directory: Directory,
-    pub(crate) cluster: Option<crate::cluster::Link>,
-    /// Room for clients' connections, if it is bounded.
+    /// The link to the other nodes, if there is a cluster.
+    pub(crate) link: Option<Link>,
+    /// Limits the connections of clients, if they are limited.
     pub(crate) room: Option<Arc<Room>>,
-    /// Clients that were answered that there are too many sessions.
-    turned_away: AtomicUsize,
-    /// Tells this run of this process from all others.
+    /// Clients that were rejected because there are too many sessions.
+    rejected: AtomicUsize,
+    /// Identifies this run of this process.
     pub(crate) name: String,
-    /// Where a core waits, once all its requests are answered, for the others to have come as far.
+    /// A thread that has answered all its requests waits here for the others.
     pub(crate) all_answered: Barrier,
-    mail: Box<[mpsc::UnboundedSender<Job>]>,
     loads: Box<[Load]>,
     published: AtomicUsize,
 }
 
-/// What a core holds, as the others see it. A cache line each, as every core writes its own all the time.
+/// The load of one thread. Each has a cache line, as each thread writes its own all the time.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Load {
     queued_bytes: AtomicUsize,
-    /// Sessions that something waits for.
+    /// Sessions with something in their queue.
     waiting: AtomicUsize,
     sessions: AtomicUsize,
 }
 
 impl Node {
-    /// The node, and each core's end of the mail.
-    pub(crate) fn new(plan: Plan, cluster: Option<crate::cluster::Link>) -> (Self, Vec<mpsc::UnboundedReceiver<Job>>) {
-        // Bounded by those who wait for an answer to what they sent.
-        let (mail, boxes): (Vec<_>, Vec<_>) = (0..plan.threads).map(|_| mpsc::unbounded_channel()).unzip();
-        let loads = (0..plan.threads).map(|_| Load::default()).collect();
-        let name = crate::random::key()[..12].to_owned();
-        let node = Node {
+    /// Creates the shared state of a process.
+    pub(crate) fn new(plan: Plan, link: Option<Link>) -> Self {
+        Node {
             all_answered: Barrier::new(plan.threads),
             room: plan.connections.map(Room::new),
-            turned_away: AtomicUsize::new(0),
+            rejected: AtomicUsize::new(0),
+            loads: (0..plan.threads).map(|_| Load::default()).collect(),
             plan,
             directory: Directory::new(),
-            cluster,
-            name,
-            mail: mail.into(),
-            loads,
+            link,
+            name: crate::secrets::key()[..12].to_owned(),
             published: AtomicUsize::new(0),
-        };
-        (node, boxes)
+        }
     }
 
-    pub(crate) fn cores(&self) -> u16 {
-        self.mail.len() as u16
+    /// Returns the number of threads.
+    pub(crate) fn threads(&self) -> u16 {
+        self.loads.len() as u16
     }
 
-    /// Has a core do something. False if it has ended.
-    pub(crate) fn tell(&self, core: u16, job: Job) -> bool {
-        self.mail[usize::from(core)].send(job).is_ok()
+    /// Publishes how many bytes wait on a thread.
+    pub(crate) fn set_queued_bytes(&self, thread: u16, bytes: usize) {
+        self.loads[usize::from(thread)].queued_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Has a core do something that takes its time, and gives the outcome; `None` if it has ended.
-    pub(crate) fn ask<T, F>(&self, core: u16, work: impl FnOnce(Rc<Hub>) -> F + Send + 'static) -> oneshot::Receiver<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = T> + 'static,
-    {
-        let (answer, asked) = oneshot::channel();
-        self.tell(
-            core,
-            Box::new(move |hub| {
-                let work = work(Rc::clone(hub));
-                tokio::task::spawn_local(async move {
-                    // Whoever asked may have gone.
-                    let _ = answer.send(work.await);
-                });
-            }),
-        );
-        asked
+    /// Publishes how many sessions of a thread have something in their queue.
+    pub(crate) fn set_waiting(&self, thread: u16, sessions: usize) {
+        self.loads[usize::from(thread)].waiting.store(sessions, Ordering::Relaxed);
     }
 
-    /// Writes down what waits on a core.
-    pub(crate) fn set_queued_bytes(&self, core: u16, bytes: usize) {
-        self.loads[usize::from(core)].queued_bytes.store(bytes, Ordering::Relaxed);
+    /// Publishes how many sessions a thread has.
+    pub(crate) fn set_sessions(&self, thread: u16, sessions: usize) {
+        self.loads[usize::from(thread)].sessions.store(sessions, Ordering::Relaxed);
     }
 
-    /// Writes down for how many of a core's sessions something waits.
-    pub(crate) fn set_waiting(&self, core: u16, sessions: usize) {
-        self.loads[usize::from(core)].waiting.store(sessions, Ordering::Relaxed);
-    }
-
-    /// Writes down how many sessions a core has.
-    pub(crate) fn set_sessions(&self, core: u16, sessions: usize) {
-        self.loads[usize::from(core)].sessions.store(sessions, Ordering::Relaxed);
-    }
-
-    /// The bytes that wait on all cores.
+    /// Returns the bytes that wait on all threads.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.loads.iter().map(|load| load.queued_bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// The bytes that each session could have waiting if those that something waits for shared `bytes` alike.
+    /// Returns each session's share if all sessions with something in their queue share `bytes` equally.
     pub(crate) fn share_of(&self, bytes: usize) -> usize {
         let waiting: usize = self.loads.iter().map(|load| load.waiting.load(Ordering::Relaxed)).sum();
         bytes / waiting.max(1)
     }
 
-    /// The sessions of all cores.
+    /// Returns the number of sessions on all threads.
     pub(crate) fn sessions(&self) -> usize {
         self.loads.iter().map(|load| load.sessions.load(Ordering::Relaxed)).sum()
     }
 
-    /// Counts a client that was answered that there are too many sessions.
-    pub(crate) fn turn_away(&self) {
-        self.turned_away.fetch_add(1, Ordering::Relaxed);
+    /// Counts a client that was rejected because there are too many sessions.
+    pub(crate) fn count_rejected(&self) {
+        self.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many clients were.
-    pub(crate) fn turned_away(&self) -> usize {
-        self.turned_away.load(Ordering::Relaxed)
+    /// Returns how many clients were rejected because there were too many sessions.
+    pub(crate) fn rejected(&self) -> usize {
+        self.rejected.load(Ordering::Relaxed)
     }
 
-    /// A number that no other publish of this process has.
+    /// Returns a number that no other publish of this process has.
     pub(crate) fn next_publish(&self) -> usize {
         self.published.fetch_add(1, Ordering::Relaxed)
     }

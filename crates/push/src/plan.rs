@@ -1,63 +1,70 @@
-//! What a hub is told to be: checked, every default filled in. `draft` is the way here.
+//! The configuration of a hub: checked, with all defaults filled in. A `Draft` becomes a `Plan`.
 
-use std::fmt;
 use std::time::Duration;
 
 use oroshi_net::CpuList;
+use oroshi_words::Secret;
 
-/// A hub, as it is to run.
+/// The configuration of a hub.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How many threads hold sessions, each on a core; at least 1.
+    /// How many threads hold sessions; at least 1.
     pub threads: usize,
     /// The CPUs that the threads are pinned to, if any.
     pub cpus: Option<CpuList>,
-    /// Where it listens, and what for.
+    /// The listeners.
     pub doors: Vec<Door>,
-    /// Where on HTTP things are found.
+    /// The paths of the API.
     pub paths: Paths,
-    /// The header that names sessions, in callbacks and in `/send` and `/close`.
+    /// The header field that names sessions, in callbacks and in `/send` and `/close`.
     pub session_header: String,
     /// How backends reach this hub: the value of `X-Kuiperbelt-Endpoint`.
     pub endpoint: String,
-    /// What the backend is asked and told.
+    /// The callbacks to the backend.
     pub callbacks: Callbacks,
-    /// Connections that clients may have together through doors that are not for operators alone; `None`: no bound. The rest of the
-    /// process's descriptors is for operators, callbacks and other nodes. More than `limits.sessions`, so that those can be answered who are
-    /// too many.
+    /// The most connections of clients, on all listeners but admin ones; `None`: no limit.
+    ///
+    /// The rest of the process's descriptors is for operators, callbacks and other nodes. It is more than
+    /// `limits.sessions`, so that the hub can answer clients that are too many.
     pub connections: Option<usize>,
-    /// Connections that there may be at all doors for operators together, of which each door has its share; `None`: no bound.
+    /// The most connections on all admin listeners, each of which gets an equal share; `None`: no limit.
     pub admin_connections: Option<usize>,
-    /// Whose pages may connect.
+    /// Which pages may connect.
     pub origins: Origins,
-    /// How clients may connect.
+    /// The transports that clients may use.
     pub transports: Transports,
-    /// The subprotocols of WebSocket that are agreed to (RFC 6455 section 1.9), unless the backend chooses one.
+    /// The WebSocket subprotocols that the hub accepts (RFC 6455, section 1.9), unless the backend chooses one.
     pub subprotocols: Vec<String>,
     /// Sizes, counts and times.
     pub limits: Limits,
-    /// What `/send` does about sessions it does not know.
+    /// How `/send` treats unknown and slow sessions.
     pub send: Send,
-    /// Rules for groups; the first whose pattern fits a group holds for it.
+    /// Rules for groups. The first rule whose pattern fits a group applies.
     pub groups: Vec<GroupRule>,
-    /// What `Authorization: Bearer` must say on everything but connecting, polling and `/ping`. Never shown.
+    /// The token that `Authorization: Bearer` must have on all requests but connecting, polling and `/ping`. Never
+    /// shown.
     pub token: Option<Secret>,
-    /// How the hub ends.
+    /// How the hub drains.
     pub drain: Drain,
     /// The other nodes, if there are any.
     pub cluster: Option<Cluster>,
-    /// Restores habits of kuiperbelt's that are mended by default: no close frame after a failed establish callback or at
-    /// `/close`, the idle limit or the end; an empty message at the end; nothing sent before the establish callback has agreed; a key that
-    /// `/send` names twice gets the message twice; 400 to what asks for no WebSocket.
+    /// Restores behaviour of kuiperbelt that the hub corrects by default.
+    ///
+    /// - No close frame after a failed establish callback, at `/close`, at the idle limit and when the hub drains.
+    /// - An empty message when the hub drains.
+    /// - Nothing sent before the establish callback has agreed.
+    /// - A message twice to a key that `/send` names twice.
+    /// - 400 to a request that asks for no WebSocket.
     pub compat_ekbo: bool,
-    /// Whether every request to the API is told (by `tracing`, target `oroshi_push::access`), but for connecting, polling and `/stats`.
+    /// Whether the hub logs API requests (`tracing`, target `oroshi_push::access`). Connecting, polling and `/stats`
+    /// are not logged.
     pub access_log: bool,
-    /// Every message is sent back to whoever sent it. For tests of the protocol.
+    /// Whether each message is sent back to its session. For tests of the protocol.
     pub echo: bool,
 }
 
 impl Default for Plan {
-    /// One thread, no doors.
+    /// Returns a plan with one thread and no listener.
     fn default() -> Self {
         Plan {
             threads: 1,
@@ -86,23 +93,23 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// The rule for a group.
+    /// Returns the rule for a group.
     #[must_use]
     pub fn group_rule(&self, group: &str) -> Option<&GroupRule> {
         self.groups.iter().find(|rule| rule.fits(group))
     }
 }
 
-/// A place to listen on.
+/// A listener: an address, and what is served there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Door {
-    /// As [`oroshi_net::BoundListener::bind`] takes it.
+    /// The address, as [`oroshi_net::BoundListener::bind`] takes it.
     pub address: String,
     /// What is served there.
     pub serves: Serves,
 }
 
-/// Who comes in through a door.
+/// The clients that a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serves {
     /// Clients and backends alike, as in kuiperbelt.
@@ -113,22 +120,23 @@ pub enum Serves {
     Admin,
 }
 
-/// Where things are found. The native API (`/publish`, `/sessions`, `/groups`, `/status`, `/metrics`) stays where it is.
+/// The configurable paths. The paths of the native API (`/publish`, `/sessions`, `/groups`, `/status`, `/metrics`) are
+/// fixed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     /// `GET`: opens a session.
     pub connect: String,
-    /// `GET`: takes the messages of a session that polls.
+    /// `GET`: returns the messages of a polling session.
     pub poll: String,
-    /// `POST`: to sessions named by headers.
+    /// `POST`: sends a message to the sessions that header fields name.
     pub send: String,
-    /// `POST`: a last message, then the end.
+    /// `POST`: closes sessions, with a last message.
     pub close: String,
-    /// `POST`: to everybody.
+    /// `POST`: sends a message to all sessions.
     pub broadcast: String,
-    /// Whether it is alive.
+    /// Any method: shows that the hub is alive.
     pub ping: String,
-    /// Six counters.
+    /// Any method: returns six counters.
     pub stats: String,
 }
 
@@ -146,28 +154,28 @@ impl Default for Paths {
     }
 }
 
-/// What the backend is asked and told, by HTTP.
+/// The callbacks to the backend, by HTTP.
 #[derive(Clone, Debug)]
 pub struct Callbacks {
-    /// Asked before a session opens; without it everybody may connect, with a key of the hub's making.
+    /// Called before a session opens. Without it every client may connect, with a random key.
     pub connect: Option<String>,
-    /// Told when a session is open; a refusal ends it.
+    /// Called when a session is open. A refusal ends it.
     pub establish: Option<String>,
-    /// Told what a session says; without it that is read and thrown away.
+    /// Called with each message of a session. Without it the hub discards messages.
     pub receive: Option<String>,
-    /// Told when a session has ended by itself.
+    /// Called when a session has ended by itself.
     pub close: Option<String>,
-    /// How long one try may take, from the moment when there is a connection for it.
+    /// The timeout of one try, from the moment when a connection is free for it.
     pub timeout: Duration,
-    /// How long a client waits until the backend is asked about it, because it is asked about as many as it may. Then it is answered 503.
+    /// How long a client waits for its connect callback while all connections are busy. After that it gets 503.
     pub queue: Duration,
-    /// How often what failed is tried again: establish, receive, close.
+    /// How often the hub retries a failed establish, receive or close.
     pub retries: u32,
-    /// How many connections a core keeps to the backend at most.
+    /// The most connections of a thread to the backend.
     pub connections: usize,
     /// The largest answer to the connect callback, bytes.
     pub answer_bytes: usize,
-    /// Headers that are set on the way to the backend; `None` takes one away (kuiperbelt's `proxy_set_header`).
+    /// Header fields that are set on the way to the backend; `None` removes one (kuiperbelt's `proxy_set_header`).
     pub headers: Vec<(String, Option<String>)>,
 }
 
@@ -188,16 +196,16 @@ impl Default for Callbacks {
     }
 }
 
-/// Whose pages may connect. Requests without `Origin` do not come from a page, and may.
+/// Which pages may connect. Requests without `Origin` do not come from a page, and may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origins {
-    /// Everybody's.
+    /// All pages.
     Any,
-    /// Those whose origin is that of the request: scheme, host and port.
+    /// Pages with the host and port of the request, by HTTP or HTTPS.
     SameOrigin,
-    /// Those whose host name is that of the request.
+    /// Pages with the host name of the request.
     SameHostname,
-    /// Those of these origins, as browsers write them: `https://example.org`.
+    /// Pages of these origins, as browsers write them: `https://example.org`.
     List(Vec<String>),
 }
 
@@ -215,30 +223,30 @@ pub struct Transports {
 }
 
 impl Transports {
-    /// Each of them.
+    /// All transports.
     pub const ALL: Transports = Transports { websocket: true, sse: true, stream: true, poll: true };
-    /// None of them.
+    /// No transport.
     pub const NONE: Transports = Transports { websocket: false, sse: false, stream: false, poll: false };
-    /// What kuiperbelt offers.
+    /// WebSocket alone, as kuiperbelt offers.
     pub const WEBSOCKET: Transports = Transports { websocket: true, ..Transports::NONE };
 
-    /// Those that are offered, as configurations and metrics call them.
+    /// Returns the names of the offered transports, as in configurations and metrics.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let Transports { websocket, sse, stream, poll } = self;
         let all = [("websocket", websocket), ("sse", sse), ("stream", stream), ("poll", poll)];
         all.into_iter().filter(|(_, offered)| *offered).map(|(name, _)| name)
     }
 
-    /// Adds one by its name. False: there is none of this name.
+    /// Adds a transport by its name. Returns false if the name is unknown.
     pub fn add(&mut self, name: &str) -> bool {
-        let place = match name {
+        let transport = match name {
             "websocket" => &mut self.websocket,
             "sse" => &mut self.sse,
             "stream" => &mut self.stream,
             "poll" => &mut self.poll,
             _ => return false,
         };
-        *place = true;
+        *transport = true;
         true
     }
 }
@@ -246,35 +254,38 @@ impl Transports {
 /// Sizes, counts and times. A time of `None` is no limit.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Sessions of the process, over all its cores.
+    /// The most sessions of the process, on all threads.
     pub sessions: usize,
-    /// New sessions per second, over all cores. Whoever comes beyond that is answered 503 with `Retry-After`.
+    /// The most new sessions per second, on all threads. Further clients get 503 with `Retry-After`.
     pub connects_per_second: Option<u32>,
     /// The largest message from a session, bytes.
     pub message_bytes: usize,
     /// The largest message to sessions, bytes.
     pub publish_bytes: u64,
-    /// What may wait for one session, bytes. Where nothing waits, one message of any length may; with [`Slow::DropOldest`] and
-    /// [`Slow::KeepLatest`] also where nothing waits that can be dropped.
+    /// The most that may wait for one session, bytes.
+    ///
+    /// One message of any length may wait alone. With [`Slow::DropOldest`] and [`Slow::KeepLatest`] one may also wait
+    /// behind messages that cannot be dropped.
     pub session_queue_bytes: usize,
-    /// What may wait for one session, messages.
+    /// The most messages that may wait for one session.
     pub session_queue_messages: usize,
-    /// What may wait for all sessions together, bytes. Beyond that those give way that queue most: by their rule they lose their oldest
-    /// messages, or end.
+    /// The most that may wait for all sessions together, bytes.
+    ///
+    /// Beyond it, the sessions with the longest queues lose their oldest messages or end, by their rule.
     pub total_queue_bytes: usize,
-    /// How long a session may be silent in both directions. Pings count as life.
+    /// How long a session may be silent in both directions. Pings count as activity.
     pub idle: Option<Duration>,
-    /// How often a session is pinged that is otherwise silent.
+    /// The time between pings of a silent session.
     pub ping: Option<Duration>,
     /// How long the answer to a ping may take.
     pub pong: Duration,
-    /// How long a session may take none of what waits for it.
+    /// How long a session may take nothing while messages wait for it.
     pub write: Duration,
-    /// How long a session that polls may stay away.
+    /// How long a polling session may pause between polls.
     pub poll_absence: Duration,
     /// How long a poll waits for a message.
     pub poll_wait: Duration,
-    /// How long a peer that was sent a close frame is waited for.
+    /// How long the hub waits for the answer to a close frame.
     pub close: Duration,
 }
 
@@ -302,9 +313,9 @@ impl Default for Limits {
 /// How `/send` behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Send {
-    /// One unknown session, and nothing is sent to anybody (kuiperbelt's `strict_broadcast`).
+    /// Whether one unknown session makes `/send` send nothing at all (kuiperbelt's `strict_broadcast`).
     pub strict: bool,
-    /// How long a session whose queue is full is waited for.
+    /// How long `/send` waits for a session with a full queue.
     pub timeout: Duration,
 }
 
@@ -314,19 +325,19 @@ impl Default for Send {
     }
 }
 
-/// What holds for the groups that a pattern fits.
+/// A rule for the groups that a pattern fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRule {
-    /// A name, or the beginning of one and `*`.
+    /// A name, or a prefix and `*`.
     pub pattern: String,
-    /// What becomes of what a session does not take in time.
+    /// What happens when a session's queue is full.
     pub slow: Slow,
-    /// Whether a client may join by asking for it (`?group=` when it connects).
+    /// Whether a client may join by itself (`?group=` when it connects).
     pub client_may_join: bool,
 }
 
 impl GroupRule {
-    /// Whether the rule is about this group.
+    /// Returns whether the rule applies to this group.
     #[must_use]
     pub fn fits(&self, group: &str) -> bool {
         match self.pattern.strip_suffix('*') {
@@ -336,29 +347,30 @@ impl GroupRule {
     }
 }
 
-/// What becomes of a message when the session's queue is full.
+/// What happens to a message when a session's queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Slow {
-    /// The session ends at once, as it would not read a close frame either, and may come back. Broadcasts and groups without a rule.
+    /// The session ends at once, without a close frame, which it would not read; it may reconnect. For messages to all
+    /// and for groups without a rule.
     #[default]
     Disconnect,
-    /// The oldest messages that wait make room; the session is told how many it lost.
+    /// The oldest messages make room. The session learns how many it lost.
     DropOldest,
-    /// A newer message takes the place of one with the same key that waits, full or not; then as with `DropOldest`.
+    /// A newer message replaces one with the same key, even if the queue is not full; else as `DropOldest`.
     KeepLatest,
-    /// This one is not queued, and its publisher is told. What is sent to single sessions.
+    /// The message is not queued, and its publisher learns that. For messages to single sessions.
     Refuse,
 }
 
-/// How the hub ends.
+/// How the hub drains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drain {
-    /// How long that may take; close frames are spread over the first half of it, with at most 50 ms between two of a thread.
+    /// The time limit. Close frames are spread over its first half, with at most 50 ms between two of a thread.
     pub timeout: Duration,
-    /// Sessions are told to come back after a time of their own, up to this.
+    /// The longest of the random times after which sessions are told to reconnect.
     pub retry_after: Duration,
-    /// So long may clients that poll still ask for what waits for them; at most a quarter of the whole. Only those can
-    /// whose connection is kept.
+    /// How long polling clients may still fetch their messages; at most a quarter of `timeout`. Only clients on a kept
+    /// connection can.
     pub polls: Duration,
 }
 
@@ -368,23 +380,13 @@ impl Default for Drain {
     }
 }
 
-/// The other nodes, found through NATS.
+/// The cluster of nodes, connected through NATS.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// `nats://host:port`, several with commas.
+    /// The NATS servers: `nats://host:port`, several with commas.
     pub nats: Secret,
-    /// Nodes of one name belong together.
+    /// The name of the cluster. Nodes with the same name belong together.
     pub name: String,
-    /// How long a publish waits for the receipts of the others.
+    /// How long a publish waits for the receipts of other nodes.
     pub receipt_timeout: Duration,
-}
-
-/// A text that nobody gets to see.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub String);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("***")
-    }
 }

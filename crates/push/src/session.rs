@@ -1,67 +1,68 @@
-//! A session, and the task that reads its connection.
+//! A session: its queue, its groups, its state. No task and no socket call lives here.
+//!
+//! [`Session`] and [`group::Group`] refer to each other: a group lists its members, and a session lists its groups so
+//! that it can leave them. That circle is the data itself.
+
+pub(crate) mod directory;
+pub(crate) mod group;
+pub(crate) mod info;
+pub(crate) mod outbox;
+pub(crate) mod tally;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 use oroshi_net::Stream;
-use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use oroshi_websocket::Kind;
 
-use crate::directory::Place;
-use crate::group::Membership;
-use crate::hub::Hub;
-use crate::message::{Framing, Message};
-use crate::outbox::{Flushed, Outbox};
+use crate::message::Framing;
+use crate::session::directory::Location;
+use crate::session::group::Membership;
+use crate::session::outbox::Outbox;
 
-/// What a client sends before its session is agreed to is kept up to this, bytes.
-const AHEAD: usize = 64 * 1024;
-
-/// With this many messages of a session waiting for the backend, its connection is not read on.
+/// The hub stops reading a connection while this many of its messages wait for the backend.
 const UPSTREAM_MESSAGES: usize = 16;
 
-/// A client that is connected, or polls. It belongs to a core.
+/// A connected or polling client. It belongs to one thread.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) key: Arc<str>,
-    pub(crate) place: Place,
+    pub(crate) location: Location,
     pub(crate) framing: Framing,
-    /// The tick in which it began.
+    /// The tick in which it was opened.
     pub(crate) began: u32,
     pub(crate) state: Cell<State>,
-    /// Whether the backend is to be told of its end.
+    /// Whether the hub calls the close callback when it ends.
     pub(crate) tells_close: Cell<bool>,
     pub(crate) times: Times,
     pub(crate) outbox: RefCell<Outbox>,
-    /// None before the handshake's end, for sessions that poll, and once it is over.
+    /// `None` before the end of the handshake, for polling sessions, and after the end.
     pub(crate) stream: RefCell<Option<Stream>>,
-    /// What wakes its task, or whoever polls for it.
+    /// Wakes its task, or the poll that waits for messages.
     waker: RefCell<Option<Waker>>,
-    /// Whether it stands in one of the hub's lists of sessions to flush.
-    pub(crate) listed: Cell<Listed>,
-    /// The last publish that looked at it.
+    pub(crate) flags: Cell<Flags>,
+    /// The number of the last publish that reached it on this thread.
     pub(crate) stamp: Cell<u32>,
     pub(crate) groups: RefCell<Vec<Membership>>,
-    /// What seldom is: messages for the backend, the state of polling.
+    /// State that few sessions need: messages for the backend, polling.
     pub(crate) rare: RefCell<Option<Box<Rare>>>,
 }
 
-/// How far a session is.
+/// The phases of a session's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// It takes messages.
     Open,
-    /// It takes no more; what waits is written, with an end behind it.
+    /// It takes no new messages. The hub writes the queue, and an end behind it.
     Ending,
-    /// The end is written; until this tick the peer may close its side.
+    /// The end is written. The peer may close its side until this tick.
     Lingering(u32),
-    /// It is to go now.
+    /// Its task is about to remove it.
     Over(Reason),
 }
 
@@ -70,61 +71,82 @@ pub(crate) enum State {
 pub(crate) enum Reason {
     /// The client closed, or the connection broke.
     Client,
-    /// It broke the protocol.
+    /// The client violated the protocol.
     Violation,
-    /// It took too little for too long, or its queue ran over.
+    /// The client read too little for too long, or its queue overflowed.
     Slow,
-    /// It did not answer a ping, was silent for too long, or stayed away from polling.
+    /// The client did not answer a ping, was silent for too long, or stopped polling.
     Silent,
     /// The backend or an operator closed it.
     Closed,
-    /// Another connection has its key now.
+    /// Another connection took its key.
     Replaced,
-    /// The hub is going.
+    /// The hub drains.
     Drain,
-    /// What other nodes published for it may not have come, and its rule is to begin afresh.
+    /// Messages of other nodes may be missing, and its rule is to disconnect then.
     Missed,
 }
 
-/// The hub's lists that a session can stand in.
+/// The names of [`Reason`]'s variants in metrics, in their order.
+pub(crate) const REASONS: [&str; 8] =
+    ["client", "violation", "slow", "silent", "closed", "replaced", "drain", "missed"];
+
+/// The writer's lists that contain a session, and the directions that stand still.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct Flags {
+    /// It is in the writer's urgent list.
     pub(crate) urgent: bool,
+    /// It is in the writer's bulk list.
     pub(crate) bulk: bool,
-    /// The socket takes no more for now: its task waits for that.
+    /// The socket is full; the session's task waits for room.
     pub(crate) blocked: bool,
-    /// What it says is not read for now: the backend has enough to do.
-    pub(crate) deaf: bool,
+    /// The hub does not read it now: enough of its messages wait for the backend.
+    pub(crate) paused: bool,
 }
 
-/// Times in ticks of the hub's sweep; 0 is never.
+/// Times in ticks of the thread's clock; 0 is never.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
-    /// It last said something.
-    pub(crate) heard: Cell<u32>,
-    /// It last took something.
-    pub(crate) took: Cell<u32>,
-    /// It was pinged, and has said nothing since.
+    /// The last bytes from the client.
+    pub(crate) received: Cell<u32>,
+    /// The last bytes that the socket took.
+    pub(crate) written: Cell<u32>,
+    /// The last ping that nothing has followed.
     pub(crate) pinged: Cell<u32>,
 }
 
-/// The state that most sessions do without.
+/// State that few sessions need.
 #[derive(Debug, Default)]
 pub(crate) struct Rare {
-    pub(crate) upstream: VecDeque<(Kind, Bytes)>,
-    /// Whether a task carries `upstream` to the backend.
-    pub(crate) carrying: bool,
-    pub(crate) poll: Option<crate::http::poll::Polling>,
-    /// Why it ends, once that is known before its end.
+    /// Messages for the backend, oldest first.
+    upstream: VecDeque<(Kind, Bytes)>,
+    /// Whether a task sends `upstream` to the backend.
+    pub(crate) is_forwarding: bool,
+    pub(crate) polling: Option<Polling>,
+    /// Why it ends, if that is known before its end.
     pub(crate) reason: Option<Reason>,
 }
 
+/// The state of a session that polls.
+#[derive(Debug)]
+pub(crate) struct Polling {
+    /// Proves that a poll comes from the client that connected. Backends and logs know the key.
+    pub(crate) token: Box<str>,
+    /// How many batches of messages were handed out.
+    pub(crate) batch: u64,
+    /// How many polls came.
+    pub(crate) turn: u64,
+    /// Whether a poll waits for messages.
+    pub(crate) waits: bool,
+}
+
 impl Session {
-    pub(crate) fn new(key: Arc<str>, place: Place, framing: Framing, now: u32) -> Self {
-        let times = Times { heard: Cell::new(now), took: Cell::new(now), pinged: Cell::new(0) };
+    /// Creates an open session without a connection, at tick `now`.
+    pub(crate) fn new(key: Arc<str>, location: Location, framing: Framing, now: u32) -> Self {
+        let times = Times { received: Cell::new(now), written: Cell::new(now), pinged: Cell::new(0) };
         Session {
             key,
-            place,
+            location,
             framing,
             began: now,
             state: Cell::new(State::Open),
@@ -133,34 +155,41 @@ impl Session {
             outbox: RefCell::default(),
             stream: RefCell::new(None),
             waker: RefCell::new(None),
-            listed: Cell::default(),
+            flags: Cell::default(),
             stamp: Cell::new(0),
             groups: RefCell::default(),
             rare: RefCell::new(None),
         }
     }
 
+    /// Returns whether it takes messages.
     pub(crate) fn is_open(&self) -> bool {
         self.state.get() == State::Open
     }
 
-    /// Whether a client waits for the answer to a poll.
+    /// Returns whether a poll waits for messages.
     pub(crate) fn is_polled(&self) -> bool {
-        self.rare.borrow().as_ref().is_some_and(|rare| rare.poll.as_ref().is_some_and(|polling| polling.waits))
+        self.rare.borrow().as_ref().is_some_and(|rare| rare.polling.as_ref().is_some_and(|polling| polling.waits))
     }
 
-    /// Changes what seldom is.
+    /// Returns whether some of its messages are on their way to the backend.
+    pub(crate) fn is_forwarding(&self) -> bool {
+        self.rare.borrow().as_ref().is_some_and(|rare| rare.is_forwarding)
+    }
+
+    /// Changes its rare state, which is created on first use.
     pub(crate) fn rare<T>(&self, change: impl FnOnce(&mut Rare) -> T) -> T {
         change(self.rare.borrow_mut().get_or_insert_default())
     }
 
-    /// Has its task, or whoever polls for it, look at it.
+    /// Wakes its task, or the poll that waits for messages.
     pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
     }
 
+    /// Sets what [`wake`](Self::wake) wakes.
     pub(crate) fn wake_by(&self, waker: &Waker) {
         let mut held = self.waker.borrow_mut();
         if !held.as_ref().is_some_and(|held| held.will_wake(waker)) {
@@ -168,13 +197,14 @@ impl Session {
         }
     }
 
-    pub(crate) fn list(&self, change: impl FnOnce(&mut Listed)) {
-        let mut listed = self.listed.get();
-        change(&mut listed);
-        self.listed.set(listed);
+    /// Changes its flags.
+    pub(crate) fn update_flags(&self, change: impl FnOnce(&mut Flags)) {
+        let mut flags = self.flags.get();
+        change(&mut flags);
+        self.flags.set(flags);
     }
 
-    /// Ends it at once: what waits is lost, and counted so.
+    /// Ends it at once. Its queue is lost, and counted as such.
     pub(crate) fn cut_off(&self, reason: Reason) {
         if !matches!(self.state.get(), State::Over(_)) {
             self.state.set(State::Over(self.reason_or(reason)));
@@ -182,15 +212,20 @@ impl Session {
         }
     }
 
-    /// Why it ends: what was known first, else this.
+    /// Returns the first known reason of its end, else `reason`.
     pub(crate) fn reason_or(&self, reason: Reason) -> Reason {
         match self.state.get() {
             State::Over(reason) => reason,
-            _ => self.rare.borrow().as_ref().and_then(|rare| rare.reason).unwrap_or(reason),
+            _ => self.known_reason().unwrap_or(reason),
         }
     }
 
-    /// Does something, unless the session ends before that. `Err`: why it has. For a session that has no task of its own yet.
+    /// Returns why it ends, if that is known before its end.
+    pub(crate) fn known_reason(&self) -> Option<Reason> {
+        self.rare.borrow().as_ref().and_then(|rare| rare.reason)
+    }
+
+    /// Runs `work` unless the session ends first; `Err` has the reason. Only for sessions without a task.
     pub(crate) async fn unless_over<T>(&self, work: impl Future<Output = T>) -> Result<T, Reason> {
         let mut work = pin!(work);
         poll_fn(|context| {
@@ -203,277 +238,31 @@ impl Session {
         .await
     }
 
-    /// Writes what waits, as far as the socket takes it now.
-    pub(crate) fn flush(&self, hub: &Hub) {
-        let mut stream = self.stream.borrow_mut();
-        let Some(stream) = &mut *stream else { return self.outbox.borrow_mut().tried() };
-        if self.listed.get().blocked {
-            // Its task goes on when there is room; it would be asked in vain here.
-            return self.outbox.borrow_mut().tried();
-        }
-        let flushed = self.write_out(hub, |slices| match slices {
-            // send(2) is cheaper than writev(2), which goes through the file layer.
-            [one] => stream.try_write(one),
-            more => stream.try_write_vectored(more),
+    /// Queues a message for the backend. Returns whether the caller must start a task that sends the queue.
+    pub(crate) fn push_upstream(&self, kind: Kind, data: Bytes) -> bool {
+        let (start, full) = self.rare(|rare| {
+            rare.upstream.push_back((kind, data));
+            (!std::mem::replace(&mut rare.is_forwarding, true), rare.upstream.len() >= UPSTREAM_MESSAGES)
         });
-        if flushed != Some(Flushed::Empty) {
+        if full {
+            self.update_flags(|flags| flags.paused = true);
+        }
+        start
+    }
+
+    /// Takes the next message for the backend. The connection is read again, as there is room.
+    pub(crate) fn pop_upstream(&self) -> Option<(Kind, Bytes)> {
+        let next = self.rare(|rare| {
+            let next = rare.upstream.pop_front();
+            rare.is_forwarding = next.is_some();
+            next
+        });
+        if self.flags.get().paused {
+            self.update_flags(|flags| flags.paused = false);
             self.wake();
         }
-    }
-
-    /// Goes on writing once the socket has room.
-    fn poll_flush(&self, hub: &Hub, context: &mut Context<'_>) {
-        let mut stream = self.stream.borrow_mut();
-        let Some(stream) = &mut *stream else { return };
-        self.write_out(hub, |slices| {
-            let stream = Pin::new(&mut *stream);
-            let polled = match slices {
-                [one] => stream.poll_write(context, one),
-                more => stream.poll_write_vectored(context, more),
-            };
-            match polled {
-                Poll::Ready(result) => result,
-                Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-            }
-        });
-    }
-
-    fn write_out(&self, hub: &Hub, mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>) -> Option<Flushed> {
-        let mut outbox = self.outbox.borrow_mut();
-        let (before, mut taken) = (outbox.bytes(), 0);
-        let flushed = outbox.flush(self.framing, |slices| write(slices).inspect(|count| taken += count));
-        hub.unqueue(before, outbox.bytes());
-        // A part of a message counts, and so does the moment in which it begins to wait.
-        let was_blocked = self.listed.get().blocked;
-        if taken > 0 || !was_blocked {
-            self.times.took.set(hub.now());
-        }
-        match flushed {
-            Ok(flushed) => {
-                self.list(|listed| listed.blocked = flushed == Flushed::Blocked);
-                if flushed == Flushed::Empty && self.state.get() == State::Ending {
-                    let reason = self.rare.borrow().as_ref().and_then(|rare| rare.reason);
-                    self.state.set(match reason {
-                        // It closed first and has its answer: the server is to close now (RFC 6455 section 7.1.1).
-                        Some(Reason::Client) => State::Over(Reason::Client),
-                        _ => State::Lingering(hub.after(hub.plan().limits.close)),
-                    });
-                    drop(outbox);
-                    self.wake();
-                }
-                Some(flushed)
-            }
-            Err(_) => {
-                drop(outbox);
-                self.cut_off(Reason::Client);
-                None
-            }
-        }
-    }
-}
-
-/// What a session's connection consists of when its request has been answered.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) stream: Stream,
-    /// What the peer has sent behind its request.
-    pub(crate) ahead: Vec<u8>,
-    /// Its place among the clients' connections, if they are bounded.
-    pub(crate) place: Option<oroshi_server::Place>,
-}
-
-impl Connection {
-    /// Ready once the client has left. What it says before that is kept, up to a bound (beyond it nobody looks), or thrown away.
-    pub(crate) fn poll_left(&mut self, hub: &Hub, keeps: bool, context: &mut Context<'_>) -> Poll<()> {
-        while self.ahead.len() < AHEAD {
-            let mut scratch = hub.scratch.borrow_mut();
-            let mut into = ReadBuf::new(&mut scratch);
-            match Pin::new(&mut self.stream).poll_read(context, &mut into) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(())) if !into.filled().is_empty() => {}
-                Poll::Ready(_) => return Poll::Ready(()),
-            }
-            if keeps {
-                self.ahead.extend_from_slice(into.filled());
-            }
-        }
-        Poll::Pending
-    }
-}
-
-/// Serves a session's connection to its end.
-pub(crate) struct Serving {
-    hub: Rc<Hub>,
-    session: Rc<Session>,
-    decoder: Decoder,
-    /// What came of a frame that is not complete.
-    kept: Vec<u8>,
-    /// Whether the peer was told that no more comes.
-    shut: bool,
-}
-
-impl Serving {
-    /// `ahead` is what the peer sent behind its request.
-    pub(crate) fn new(hub: Rc<Hub>, session: Rc<Session>, ahead: Vec<u8>) -> Self {
-        Serving { hub, session, decoder: Decoder::new(Role::Server), kept: ahead, shut: false }
-    }
-}
-
-impl Future for Serving {
-    type Output = Reason;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reason> {
-        let serving = self.get_mut();
-        let session = Rc::clone(&serving.session);
-        session.wake_by(context.waker());
-        if session.listed.get().blocked {
-            session.poll_flush(&serving.hub, context);
-        }
-        if !serving.kept.is_empty() {
-            serving.take_kept();
-        }
-        // Bounded, so that a peer that never stops talking leaves the others their turn.
-        for turn in 0.. {
-            if let State::Over(reason) = session.state.get() {
-                return Poll::Ready(reason);
-            }
-            serving.shut_down();
-            if session.listed.get().deaf || serving.poll_read(context).is_pending() {
-                break;
-            }
-            if turn == 8 {
-                context.waker().wake_by_ref();
-                break;
-            }
-        }
-        if let State::Over(reason) = session.state.get() {
-            return Poll::Ready(reason);
-        }
-        Poll::Pending
-    }
-}
-
-impl Serving {
-    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let (hub, session) = (Rc::clone(&self.hub), Rc::clone(&self.session));
-        let mut scratch = hub.scratch.borrow_mut();
-        // What was kept stands in front of what comes.
-        let kept = self.kept.len();
-        scratch[..kept].copy_from_slice(&self.kept);
-        let mut into = ReadBuf::new(&mut scratch[kept..]);
-        let polled = match &mut *session.stream.borrow_mut() {
-            Some(stream) => Pin::new(stream).poll_read(context, &mut into),
-            None => return Poll::Pending,
-        };
-        let count = into.filled().len();
-        match polled {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Ok(())) if count > 0 => {}
-            Poll::Ready(_) => {
-                session.cut_off(Reason::Client);
-                return Poll::Ready(());
-            }
-        }
-        session.times.heard.set(self.hub.now());
-        session.times.pinged.set(0);
-        self.kept = Vec::new();
-        if session.framing == Framing::WebSocket {
-            let mut input = &mut scratch[..kept + count];
-            self.decode(&mut input);
-            self.kept = input.to_vec();
-        }
-        Poll::Ready(())
-    }
-
-    /// What came before there was a session.
-    fn take_kept(&mut self) {
-        if self.session.framing != Framing::WebSocket {
-            self.kept = Vec::new();
-            return;
-        }
-        if self.session.listed.get().deaf {
-            return;
-        }
-        let mut kept = std::mem::take(&mut self.kept);
-        let mut input = &mut kept[..];
-        self.decode(&mut input);
-        self.kept = input.to_vec();
-    }
-
-    fn decode(&mut self, input: &mut &mut [u8]) {
-        let limits = Limits { message_bytes: self.hub.plan().limits.message_bytes };
-        loop {
-            match self.decoder.decode(&limits, input) {
-                Ok(None) => return,
-                // After the end was sent, only the answer to it counts.
-                Ok(Some(Event::Close { code, .. })) => {
-                    let reason = self.session.rare.borrow().as_ref().and_then(|rare| rare.reason);
-                    match self.session.state.get() {
-                        State::Lingering(_) => self.session.cut_off(reason.unwrap_or(Reason::Client)),
-                        _ => self.hub.end(
-                            &self.session,
-                            reason.unwrap_or(Reason::Client),
-                            code.unwrap_or(CloseCode::NORMAL),
-                            "",
-                        ),
-                    }
-                    return;
-                }
-                Ok(Some(_)) if !self.session.is_open() => {}
-                // Who does not read gets no more of them: one answer for several pings will do (RFC 6455 section 5.5.3).
-                Ok(Some(Event::Ping(_))) if self.session.listed.get().blocked => {}
-                Ok(Some(Event::Ping(payload))) => self.hub.say(&self.session, Message::pong(payload)),
-                Ok(Some(Event::Pong(_))) => {}
-                Ok(Some(Event::Message { kind, data })) => {
-                    let data = Bytes::copy_from_slice(&data);
-                    self.hub.hear(&self.session, kind, data);
-                }
-                Err(violation) => {
-                    *input = &mut [];
-                    self.hub.end(&self.session, Reason::Violation, violation.code(), &violation.to_string());
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Once the end is written, tells the peer's kernel that no more comes.
-    fn shut_down(&mut self) {
-        if self.shut || !matches!(self.session.state.get(), State::Lingering(_)) {
-            return;
-        }
-        self.shut = true;
-        // For WebSocket the client is to close first (RFC 6455 section 7.1.1 has the server do it: its close frame and FIN go together).
-        if let Some(stream) = &*self.session.stream.borrow() {
-            let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Write);
-        }
-    }
-}
-
-/// Takes a message for the backend; what carries it is the hub's.
-pub(crate) fn enqueue_upstream(session: &Session, kind: Kind, data: Bytes) -> bool {
-    let (start, full) = session.rare(|rare| {
-        rare.upstream.push_back((kind, data));
-        (!std::mem::replace(&mut rare.carrying, true), rare.upstream.len() >= UPSTREAM_MESSAGES)
-    });
-    if full {
-        session.list(|listed| listed.deaf = true);
-    }
-    start
-}
-
-/// The next message for the backend; its connection is read again once there is room.
-pub(crate) fn next_upstream(session: &Session) -> Option<(Kind, Bytes)> {
-    let next = session.rare(|rare| {
-        let next = rare.upstream.pop_front();
-        rare.carrying = next.is_some();
         next
-    });
-    if session.listed.get().deaf {
-        session.list(|listed| listed.deaf = false);
-        session.wake();
     }
-    next
 }
 
 #[cfg(test)]
@@ -484,6 +273,5 @@ mod tests {
     #[test]
     fn a_session_is_small() {
         assert!(size_of::<Session>() <= 320, "{} bytes", size_of::<Session>());
-        assert!(size_of::<Serving>() <= 104, "{} bytes", size_of::<Serving>());
     }
 }

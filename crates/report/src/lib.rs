@@ -1,14 +1,15 @@
-//! Results as one HTML page: inline SVG, no scripts, no network.
+//! Results for people: as one HTML page (inline SVG, no scripts, no network), and as text.
 //!
 //! It knows how a result is best looked at, and how charts are drawn. It does not know files, flags or terminals: it is given a
-//! record, or the result of an experiment, and returns the text of a page. Whatever a server, a URL or a command has put into the
+//! record, or the result of an experiment, and returns a text or a page. Whatever a server, a URL or a command has put into the
 //! result is escaped; the page forbids its reader's browser to load anything.
 //!
 //! Read it in this order:
 //!
 //! 1. [`words`]: what a run was, in the words that the terminal uses too.
 //! 2. `bench`, `push` and `lab`: the pages, from the headline down.
-//! 3. `page`: what both are set in. `chart`: scales, axes and the marks in between. `figure`: numbers as a page writes them.
+//! 3. [`text`]: reports for terminals, with [`table`] for columns and lines and [`paint`] for colour.
+//! 4. `page`: what both are set in. `chart`: scales, axes and the marks in between. `figure`: numbers as a page writes them.
 
 mod bench;
 mod chart;
@@ -16,7 +17,12 @@ mod figure;
 mod lab;
 mod machine;
 mod page;
+pub mod paint;
 mod push;
+#[cfg(any(test, feature = "samples"))]
+pub mod sample;
+pub mod table;
+pub mod text;
 pub mod words;
 
 use oroshi_bench::Record;

@@ -1,8 +1,8 @@
 //! The page of a run of subscriptions: how much came and how late first, then whether all of it did, and what it cost.
 
 use maud::{Markup, html};
-use oroshi_bench::record::ClockRecord;
 use oroshi_bench::push::Record;
+use oroshi_bench::record::ClockRecord;
 use oroshi_bench::watch::ServerUsage;
 use oroshi_words::units;
 

@@ -8,8 +8,8 @@ use std::net::TcpListener;
 use oroshi_bench::Record;
 use oroshi_lab::LabResult;
 use oroshi_report::{Named, bench_page, lab_page};
+use oroshi_testkit::chromium::{self, count, look};
 use serde_json::Value;
-use support::browser::{count, installed, look, skipped};
 use support::{closed, lab, nothing, open};
 
 /// Widths in pixels: a phone, a desk.
@@ -67,7 +67,7 @@ fn says(page: &Value, words: &[&str]) {
 
 #[test]
 fn every_page_is_sound_on_a_phone_and_on_a_desk() {
-    let Some(browser) = installed() else { return skipped("pages", "chromium is not installed") };
+    let Some(browser) = chromium::need("pages") else { return };
     let pages = pages();
     let views: Vec<(&str, &str, u32)> =
         pages.iter().flat_map(|(name, page)| WIDTHS.map(|width| (*name, page.as_str(), width))).collect();
@@ -84,7 +84,7 @@ fn every_page_is_sound_on_a_phone_and_on_a_desk() {
 
 #[test]
 fn the_charts_of_a_run_hold_its_data() {
-    let Some(browser) = installed() else { return skipped("pages", "chromium is not installed") };
+    let Some(browser) = chromium::need("pages") else { return };
     let (record, unanswered) = (closed(1, 350_000.0), open(5));
     let selectors = [
         "#latency .plot .mark",
@@ -138,7 +138,7 @@ fn the_charts_of_a_run_hold_its_data() {
 
 #[test]
 fn values_that_are_names_have_bars_and_numbers_have_lines() {
-    let Some(browser) = installed() else { return skipped("pages", "chromium is not installed") };
+    let Some(browser) = chromium::need("pages") else { return };
     let (named, numbers) = (lab::named(), lab::sweep());
     let selectors = ["#curves .plot .bar", "#curves .plot .whisker", "#curves .plot .line", "#curves .plot .band"];
     let (one, other) = (lab_page(&named), lab_page(&numbers));
@@ -153,7 +153,7 @@ fn values_that_are_names_have_bars_and_numbers_have_lines() {
 
 #[test]
 fn the_charts_of_an_experiment_hold_its_data() {
-    let Some(browser) = installed() else { return skipped("pages", "chromium is not installed") };
+    let Some(browser) = chromium::need("pages") else { return };
     let (swept, pair) = (lab::sweep(), lab::pair());
     let selectors = [
         "#ratios .range",
@@ -235,7 +235,7 @@ fn hostile(text: &str) -> (Record, LabResult) {
 
 #[test]
 fn what_others_wrote_loads_nothing_and_runs_nothing() {
-    let Some(browser) = installed() else { return skipped("pages", "chromium is not installed") };
+    let Some(browser) = chromium::need("pages") else { return };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let at = format!("http://{}", listener.local_addr().unwrap());

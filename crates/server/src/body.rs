@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use oroshi_core::spares;
 use oroshi_http1::{Framing, RequestDecoder, RequestEvent, RequestHead};
 
 use crate::core::Core;
@@ -222,7 +223,7 @@ impl<'a> RequestBody<'a> {
     pub(crate) fn leftover(&mut self) -> Leftover {
         let more = std::mem::take(&mut self.more);
         if more.is_empty() {
-            self.wire.core().spares.give(more);
+            spares::give(more);
             return Leftover::Rest(self.rest.len());
         }
         Leftover::More(more, self.taken)
@@ -323,7 +324,7 @@ impl<'a> RequestBody<'a> {
     /// Moves what is left of the first read to where more can be added.
     fn gather(&mut self) {
         if !self.rest.is_empty() {
-            self.more = self.wire.core().spares.take();
+            self.more = spares::take();
             self.more.extend_from_slice(self.rest);
             self.rest = &[];
         }

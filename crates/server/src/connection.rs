@@ -6,11 +6,12 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
+use oroshi_core::{HasDeadlines, spares};
 use oroshi_http1::{DecodeError, RequestDecoder, RequestEvent};
 use oroshi_net::{ServerTls, Stream};
 
 use crate::body::Leftover;
-use crate::core::Seated;
+use crate::core::ConnectionGuard;
 use crate::counters::ErrorKind;
 use crate::error::{Error, Wait};
 use crate::exchange::{Exchange, Handler, Refused};
@@ -19,7 +20,7 @@ use crate::wire::Wire;
 
 /// A connection that was accepted. Boxed, as it is gone once the connection is served.
 pub(crate) struct Accepted {
-    pub(crate) seated: Seated,
+    pub(crate) guard: ConnectionGuard,
     pub(crate) stream: Stream,
     pub(crate) tls: Option<ServerTls>,
 }
@@ -47,17 +48,17 @@ pub(crate) async fn run<F: Future<Output = Result<bool, Error>> + 'static>(
 
 /// `None`: nobody is there any more, which is counted.
 async fn begin(accepted: Box<Accepted>) -> Option<Rc<Wire>> {
-    let Accepted { seated, stream, tls } = *accepted;
-    let core = Rc::clone(&seated.core);
+    let Accepted { guard, stream, tls } = *accepted;
+    let core = Rc::clone(guard.core());
     if core.closing.get() || core.settings.vouching {
         // Accepted in the last moment, or to be judged by its request: whether that is there already is known after the next look at the
         // sockets.
         tokio::task::yield_now().await;
-        seated.doubt();
+        guard.doubt();
     }
     let stream = match tls {
         None => stream,
-        Some(tls) => match handshake(&seated, &tls, stream).await {
+        Some(tls) => match handshake(&guard, &tls, stream).await {
             Ok(stream) => stream,
             Err(kind) => {
                 core.counters.count_error(kind);
@@ -65,7 +66,7 @@ async fn begin(accepted: Box<Accepted>) -> Option<Rc<Wire>> {
             }
         },
     };
-    Some(Rc::new(Wire::new(seated, stream)))
+    Some(Rc::new(Wire::new(guard, stream)))
 }
 
 /// Begins turns, and keeps the room of those that have ended: a request allocates nothing.
@@ -136,16 +137,16 @@ impl<F> Drop for Turn<'_, F> {
     }
 }
 
-async fn handshake(seated: &Seated, tls: &ServerTls, stream: Stream) -> Result<Stream, ErrorKind> {
-    let (core, limit) = (&seated.core, &seated.seat.read);
-    limit.set(core.now().saturating_add(core.ticks.head));
+async fn handshake(guard: &ConnectionGuard, tls: &ServerTls, stream: Stream) -> Result<Stream, ErrorKind> {
+    let (core, deadline) = (guard.core(), &guard.connection().read);
+    core.deadlines().set(deadline, core.now().saturating_add(core.ticks.head));
     let mut shaking = Box::pin(tls.accept(stream));
     poll_fn(|context| {
         if let Poll::Ready(result) = shaking.as_mut().poll(context) {
-            limit.clear();
+            deadline.clear();
             return Poll::Ready(result.map_err(|_| ErrorKind::Tls));
         }
-        if limit.poll_over(core.now(), context) {
+        if deadline.poll_over(core.now(), context) {
             return Poll::Ready(Err(ErrorKind::HeadTimeout));
         }
         Poll::Pending
@@ -186,7 +187,7 @@ pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut in
         match after {
             Some(Leftover::Rest(length)) => (at, head_due) = (input.len() - length, None),
             Some(Leftover::More(buffer, place)) => {
-                core.spares.give(std::mem::replace(&mut input, buffer));
+                spares::give(std::mem::replace(&mut input, buffer));
                 (at, head_due) = (place, None);
             }
             None => {
@@ -194,13 +195,13 @@ pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut in
                 if left == 0 {
                     // Empty lines before a request are counted, however slowly they come.
                     wire.decoder.set(decoder);
-                    core.spares.give(input);
+                    spares::give(input);
                     return Ok(true);
                 }
                 input.drain(..input.len() - left);
                 at = 0;
                 let due = *head_due.get_or_insert_with(|| {
-                    wire.seat().waits(core.now());
+                    wire.connection().waits(core.now());
                     core.now().saturating_add(core.ticks.head)
                 });
                 match wire.read(&mut input, Wait::Head, due).await {
@@ -227,7 +228,7 @@ pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut in
 /// Waits for the first bytes of a request. False when none will come, or the wait is over.
 async fn wait_for_request(wire: &Wire, input: &mut Vec<u8>) -> Result<bool, Error> {
     let core = wire.core();
-    wire.seat().waits(core.now());
+    wire.connection().waits(core.now());
     match wire.read_idle(input, core.now().saturating_add(core.ticks.idle)).await {
         Ok(Some(count)) => Ok(count > 0),
         Ok(None) => Ok(false),
@@ -245,7 +246,7 @@ fn next<'a>(
     let core = wire.core();
     // Any other event belongs to a body, and comes within its exchange.
     let Some(RequestEvent::Head(head)) = decoder.decode(&core.settings.limits, input)? else { return Ok(None) };
-    wire.seat().works();
+    wire.connection().works();
     core.counters.count_request();
     let due = core.now().saturating_add(core.ticks.request);
     Ok(Some(Exchange::new(wire, decoder, head, input, due)))

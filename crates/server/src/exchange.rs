@@ -149,14 +149,14 @@ impl<'a> Exchange<'a> {
     /// Vouches for the connection: it has shown that it is one that the server is for. Means something with
     /// [`vouching`](crate::Settings::vouching), and holds for as long as the connection does.
     pub fn vouch(&self) {
-        self.wire.seated().vouch();
+        self.wire.guard().vouch();
     }
 
     /// The connection's place in the [`Room`](crate::Room) that it counts in, for whoever has the connection after
     /// [`upgrade`](Self::upgrade) or [`detach`](Self::detach): it counts there until the place is dropped. `None` without a room, and the
     /// second time. A connection whose place is not taken counts until the handler ends.
     pub fn take_place(&self) -> Option<Place> {
-        self.wire.seated().take_place()
+        self.wire.guard().take_place()
     }
 
     /// The peer's address; `None` for most clients on a unix socket, or when the connection is gone. A system call.

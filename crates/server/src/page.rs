@@ -77,18 +77,9 @@ fn split(authority: &str) -> (&str, Option<&str>) {
 
 #[cfg(test)]
 mod tests {
-    use oroshi_http1::{Limits, RequestDecoder, RequestEvent};
+    use oroshi_testkit::head::with as look;
 
     use super::*;
-
-    fn look<T>(host: &str, fields: &str, look: impl Fn(&RequestHead<'_>) -> T) -> T {
-        let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
-        let mut input = text.as_bytes();
-        match RequestDecoder::default().decode(&Limits::default(), &mut input) {
-            Ok(Some(RequestEvent::Head(head))) => look(&head),
-            other => panic!("{other:?}"),
-        }
-    }
 
     #[test]
     fn a_foreign_page_is_told_by_what_it_cannot_change() {

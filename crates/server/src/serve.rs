@@ -11,7 +11,7 @@ use oroshi_net::{Listener, ServerTls, Stream};
 use tokio::task::JoinSet;
 
 use crate::connection::{self, Accepted, Begin, Turns};
-use crate::core::{Core, Seated};
+use crate::core::{ConnectionGuard, Core};
 use crate::counters::{Counters, ErrorKind};
 use crate::error::Error;
 use crate::exchange::Handler;
@@ -85,7 +85,7 @@ impl<H: Handler> Server<H> {
             while accepting.join_next().await.is_some() {}
             self.core.wake_idle();
             while self.core.connections() > 0 {
-                self.core.seat_freed.notified().await;
+                self.core.place_freed.notified().await;
             }
         };
         if tokio::time::timeout(self.core.settings.drain_timeout, drained).await.is_err() {
@@ -94,7 +94,7 @@ impl<H: Handler> Server<H> {
                 self.core.counters.count_error(ErrorKind::Shutdown);
             }
             while self.core.connections() > 0 {
-                self.core.seat_freed.notified().await;
+                self.core.place_freed.notified().await;
             }
         }
     }
@@ -103,14 +103,15 @@ impl<H: Handler> Server<H> {
 /// Accepts from one listener until the shutdown.
 async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
     let turns = Rc::new(Turns::new(move |wire, input| connection::take_turn(wire, Rc::clone(&handler), input)));
-    let seat = |seated: Seated, stream: Stream| seat(Accepted { seated, stream, tls: door.tls.clone() }, &turns);
+    let serve =
+        |guard: ConnectionGuard, stream: Stream| spawn(Accepted { guard, stream, tls: door.tls.clone() }, &turns);
     while !core.closing.get() {
         if core.is_full() {
             until_room(&core, door.listener.has_waiting()).await;
             continue;
         }
         match until(door.listener.accept(), core.until_closing()).await {
-            Some(Ok(stream)) => seat(place(&core).await, stream),
+            Some(Ok(stream)) => serve(register(&core).await, stream),
             Some(Err(error)) => {
                 core.counters.count_error(ErrorKind::Accept);
                 if error.is_fatal() {
@@ -124,12 +125,12 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
     for taken in 1..=DRAINED {
         while core.connections() >= core.settings.connections {
             core.wake_idle();
-            core.seat_freed.notified().await;
+            core.place_freed.notified().await;
         }
         // Unconstrained, as tokio has a task wait now and then though there is something to take: here, that is the end.
         let waiting = tokio::task::unconstrained(door.listener.accept());
         match until(waiting, std::future::ready(())).await {
-            Some(Ok(stream)) => seat(core.seat(), stream),
+            Some(Ok(stream)) => serve(core.register(), stream),
             _ => return,
         }
         if taken % TURN == 0 {
@@ -140,19 +141,19 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
 
 /// A place for a connection that was accepted: another core may have taken the last one meanwhile. Once the shutdown has begun whoever was
 /// accepted has one.
-async fn place(core: &Rc<Core>) -> Seated {
+async fn register(core: &Rc<Core>) -> ConnectionGuard {
     while !core.closing.get() {
-        if let Some(seated) = core.try_seat() {
-            return seated;
+        if let Some(guard) = core.try_register() {
+            return guard;
         }
         until_room(core, true).await;
     }
-    core.seat()
+    core.register()
 }
 
 /// Waits until there may be room, or the shutdown has begun. `is_wanted`: a client waits for it, so others make room.
 async fn until_room(core: &Core, is_wanted: bool) {
-    let freed = core.seat_freed.notified();
+    let freed = core.place_freed.notified();
     let _wanted = core.settings.room.as_ref().filter(|_| is_wanted).map(|room| room.want());
     if is_wanted {
         core.make_room();
@@ -165,15 +166,15 @@ async fn until_room(core: &Core, is_wanted: bool) {
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Serves a connection in a task of its own.
-fn seat<F, M>(accepted: Accepted, turns: &Rc<Turns<M, F>>)
+fn spawn<F, M>(accepted: Accepted, turns: &Rc<Turns<M, F>>)
 where
     F: Future<Output = Result<bool, Error>> + 'static,
     M: Fn(Rc<Wire>, Vec<u8>) -> F + 'static,
 {
-    let seat = Rc::clone(&accepted.seated.seat);
+    let connection = Rc::clone(accepted.guard.connection());
     let turns: Rc<dyn Begin<F>> = Rc::<Turns<M, F>>::clone(turns);
     let task = connection::run(Box::new(accepted), turns);
-    seat.set_task(tokio::task::spawn_local(task).abort_handle());
+    connection.set_task(tokio::task::spawn_local(task).abort_handle());
 }
 
 /// How many connections a listener's backlog is emptied of at the shutdown, at most: an end for clients who never stop

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oroshi_core::{sweep_pause, ticks};
 use oroshi_http1::Limits;
 
 use crate::room::Room;
@@ -116,12 +117,9 @@ impl Ticks {
             if settings.body_rate > 0 { settings.body_rate_window } else { Duration::MAX },
         ];
         let shortest = limits.into_iter().min().unwrap_or(Duration::MAX);
-        let length = (shortest / 8).clamp(Duration::from_millis(5), Duration::from_secs(1));
+        let length = sweep_pause(shortest, (Duration::from_millis(5), Duration::from_secs(1)));
         // Rounded up, and one more because the tick that is under way has partly gone by: never early.
-        let ticks = |limit: Duration| {
-            let ticks = limit.as_nanos().div_ceil(length.as_nanos()).saturating_add(1);
-            u64::try_from(ticks).unwrap_or(u64::MAX)
-        };
+        let ticks = |limit: Duration| ticks(limit, length).saturating_add(1);
         Ticks {
             length,
             idle: ticks(settings.idle_timeout),

@@ -13,11 +13,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
+use oroshi_core::{Deadline, HasDeadlines, Scratch, spares};
 use oroshi_http1::RequestDecoder;
 use oroshi_net::{Peer, PeerSays, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::core::{Core, Seat, Seated};
+use crate::core::{Connection, ConnectionGuard, Core};
 use crate::error::{Error, Wait};
 
 /// A piece of a body up to this size is copied behind the bytes that wait; a larger one is written from where it is.
@@ -36,7 +37,7 @@ pub(crate) enum Unread {
 
 /// A connection's stream, and what is known of the exchange on it from both directions.
 pub(crate) struct Wire {
-    seated: Seated,
+    guard: ConnectionGuard,
     stream: RefCell<Option<Stream>>,
     output: RefCell<Output>,
     /// Whoever waits for `output` to be sent, other than the connection's task as a whole.
@@ -80,9 +81,9 @@ impl Output {
 }
 
 impl Wire {
-    pub(crate) fn new(seated: Seated, stream: Stream) -> Self {
+    pub(crate) fn new(guard: ConnectionGuard, stream: Stream) -> Self {
         Wire {
-            seated,
+            guard,
             stream: RefCell::new(Some(stream)),
             output: RefCell::default(),
             flusher: RefCell::default(),
@@ -96,15 +97,21 @@ impl Wire {
     }
 
     pub(crate) fn core(&self) -> &Rc<Core> {
-        &self.seated.core
+        self.guard.core()
     }
 
-    pub(crate) fn seat(&self) -> &Seat {
-        &self.seated.seat
+    /// What the core knows of the connection.
+    pub(crate) fn connection(&self) -> &Connection {
+        self.guard.connection()
     }
 
-    pub(crate) fn seated(&self) -> &Seated {
-        &self.seated
+    /// Sets the tick at which a wait is over.
+    fn set(&self, deadline: &Deadline, due: u64) {
+        self.core().deadlines().set(deadline, due);
+    }
+
+    pub(crate) fn guard(&self) -> &ConnectionGuard {
+        &self.guard
     }
 
     /// Looks at the stream, if the connection still has it.
@@ -132,19 +139,19 @@ impl Wire {
     /// Reads what has come, at most 64 KiB, behind what `into` holds. Zero means that the peer has closed its side.
     /// Waits until tick `due`. While it waits, an empty `into` holds no memory.
     pub(crate) async fn read(&self, into: &mut Vec<u8>, wait: Wait, due: u64) -> Result<usize, Error> {
-        let limit = &self.seat().read;
+        let deadline = &self.connection().read;
         let mut waiting = false;
         poll_fn(|context| {
             if let Poll::Ready(result) = self.poll_read(context, into) {
-                limit.clear();
+                deadline.clear();
                 return Poll::Ready(result);
             }
             if !waiting {
                 waiting = true;
-                limit.set(due);
+                self.set(deadline, due);
             }
-            if limit.poll_over(self.core().now(), context) {
-                limit.clear();
+            if deadline.poll_over(self.core().now(), context) {
+                deadline.clear();
                 return Poll::Ready(Err(Error::Timeout(wait)));
             }
             Poll::Pending
@@ -155,21 +162,21 @@ impl Wire {
     /// Waits for the first bytes of a request, until tick `due`, or until a shutdown has begun and left them time to come: then `None`.
     pub(crate) async fn read_idle(&self, into: &mut Vec<u8>, due: u64) -> Result<Option<usize>, Error> {
         let core = self.core();
-        let limit = &self.seat().read;
+        let deadline = &self.connection().read;
         let mut closing = false;
-        limit.set(due);
+        self.set(deadline, due);
         poll_fn(|context| {
             // Bytes that have come are taken before the time is looked at: a busy core must not cost them their answer.
             if let Poll::Ready(result) = self.poll_read(context, into) {
-                limit.clear();
+                deadline.clear();
                 return Poll::Ready(result.map(Some));
             }
             if core.closing.get() && !closing {
                 closing = true;
-                limit.set(due.min(core.now().saturating_add(core.ticks.last_request)));
+                self.set(deadline, due.min(core.now().saturating_add(core.ticks.last_request)));
             }
-            if limit.poll_over(core.now(), context) {
-                limit.clear();
+            if deadline.poll_over(core.now(), context) {
+                deadline.clear();
                 return Poll::Ready(Ok(None));
             }
             Poll::Pending
@@ -180,12 +187,12 @@ impl Wire {
     fn poll_read(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<usize, Error>> {
         let mut stream = self.stream.borrow_mut();
         let Some(stream) = &mut *stream else { return Poll::Ready(Err(HANDED_OFF)) };
-        let mut scratch = self.core().scratch.borrow_mut();
+        let mut scratch = Scratch::take();
         let mut read = ReadBuf::new(&mut scratch);
         match Pin::new(stream).poll_read(context, &mut read) {
             Poll::Ready(Ok(())) => {
                 if into.capacity() == 0 {
-                    *into = self.core().spares.take();
+                    *into = spares::take();
                 }
                 into.extend_from_slice(read.filled());
                 Poll::Ready(Ok(read.filled().len()))
@@ -193,7 +200,7 @@ impl Wire {
             Poll::Ready(Err(error)) => Poll::Ready(Err(Error::Io(error))),
             Poll::Pending => {
                 if into.is_empty() {
-                    self.core().spares.give(std::mem::take(into));
+                    spares::give(std::mem::take(into));
                 }
                 Poll::Pending
             }
@@ -212,7 +219,7 @@ impl Wire {
     pub(crate) fn append<T>(&self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let mut output = self.output.borrow_mut();
         if output.bytes.capacity() == 0 {
-            output.bytes = self.core().spares.take();
+            output.bytes = spares::take();
         }
         write(&mut output.bytes)
     }
@@ -358,18 +365,18 @@ impl Wire {
         context: &mut Context<'_>,
         attempt: impl FnOnce(&mut Output, Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<Result<usize, Error>> {
-        let limit = &self.seat().write;
+        let deadline = &self.connection().write;
         let mut stream = self.stream.borrow_mut();
         let Some(stream) = &mut *stream else { return Poll::Ready(Err(HANDED_OFF)) };
         let mut output = self.output.borrow_mut();
         match attempt(&mut output, Pin::new(&mut *stream), context) {
             Poll::Ready(Ok(count)) => {
-                limit.clear();
+                deadline.clear();
                 output.unflushed |= stream.is_tls() && count > 0;
                 let beyond = output.advance(count);
                 if output.waiting().is_empty() {
                     output.sent = 0;
-                    self.core().spares.give(std::mem::take(&mut output.bytes));
+                    spares::give(std::mem::take(&mut output.bytes));
                 }
                 Poll::Ready(Ok(beyond))
             }
@@ -380,11 +387,11 @@ impl Wire {
 
     /// What a write that makes no progress comes to: a wait until the write limit.
     fn poll_stuck<T>(&self, context: &Context<'_>) -> Poll<Result<T, Error>> {
-        let (now, limit) = (self.core().now(), &self.seat().write);
-        if !limit.is_set() {
-            limit.set(now.saturating_add(self.core().ticks.write));
+        let (now, deadline) = (self.core().now(), &self.connection().write);
+        if !deadline.is_set() {
+            self.set(deadline, now.saturating_add(self.core().ticks.write));
         }
-        if limit.poll_over(now, context) {
+        if deadline.poll_over(now, context) {
             return Poll::Ready(Err(Error::Timeout(Wait::Write)));
         }
         Poll::Pending
@@ -416,10 +423,10 @@ impl Wire {
     pub(crate) async fn linger(&self) -> Result<(), Error> {
         let due = self.core().now().saturating_add(self.core().ticks.linger);
         // The answer is written, and no request will come.
-        self.seat().waits(self.core().now());
+        self.connection().waits(self.core().now());
         self.flush().await?;
         self.end_sending().await?;
-        let mut swallowed = self.core().spares.take();
+        let mut swallowed = spares::take();
         loop {
             swallowed.clear();
             // The answer is out: however this ends now, nothing went wrong.

@@ -41,7 +41,7 @@ pub use guard::guard;
 pub use http::{Answer, HttpError};
 pub use output::{LogError, LogTo};
 pub use place::{Host, Kind, Place};
-pub use plan::{ControlAt, Draft, Plan, PlanError, Ready};
+pub use plan::{ControlAt, Draft, Plan, Ready};
 pub use run::{StartError, run};
 pub use sockets::{Listening, SocketError};
 pub use status::Status;

@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use oroshi_net::address::UnixAddressError;
 use oroshi_net::{Endpoint, Scheme, UnixAddress};
+use oroshi_words::Mistake;
 use rustix::process::Signal;
 
 use crate::machine::{Policy, Readiness};
@@ -114,62 +114,16 @@ pub struct Plan {
     pub(crate) without_control: Option<String>,
 }
 
-/// What is wrong with a draft.
-#[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    /// Name the command behind `--`.
-    #[error("there is no command to run: expected it behind the options, as in -- ./server")]
-    NoCommand,
-    /// Give each socket a number of its own.
-    #[error("descriptor {descriptor} is asked for by {first} and by {second}: expected a number for each")]
-    Descriptor {
-        /// The number.
-        descriptor: RawFd,
-        /// Who has it first.
-        first: String,
-        /// Who has it next.
-        second: String,
-    },
-    /// Leave out one of the two.
-    #[error("{name} is given twice: expected each place once")]
-    Twice {
-        /// The place.
-        name: String,
-    },
-    /// Choose another path: a semicolon ends a name in SERVER_STARTER_PORT.
-    #[error("`{name}` cannot be handed down: a `;` is in it, which SERVER_STARTER_PORT has between names")]
-    Semicolon {
-        /// The path.
-        name: String,
-    },
-    /// Say where the log shall go: there is no terminal in the background.
-    #[error("to run in the background takes a log file")]
-    NoLog,
-    /// Use `http://` or `unix:`.
-    #[error("`{url}` cannot be asked: expected http:// or unix:, as nobody checks certificates here")]
-    Tls {
-        /// The URL.
-        url: String,
-    },
-    /// Choose a shorter path for it.
-    #[error("the control socket cannot be at {}", .path.display())]
-    Control {
-        /// The path.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: UnixAddressError,
-    },
-}
-
 impl Draft {
     /// Checks it.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn plan(self) -> Result<Plan, Vec<PlanError>> {
+    pub fn plan(self) -> Result<Plan, Vec<Mistake>> {
         let mut problems = Vec::new();
         if self.command.is_empty() {
-            problems.push(PlanError::NoCommand);
+            let text = "there is no command to run: expected it behind the options, as in -- ./server";
+            problems.push(Mistake::new("", text));
         }
         let mut taken: HashMap<RawFd, &str> = HashMap::new();
         let mut seen: Vec<&Kind> = Vec::new();
@@ -177,32 +131,43 @@ impl Draft {
             if let Some(descriptor) = place.descriptor
                 && let Some(first) = taken.insert(descriptor, &place.name)
             {
-                let (first, second) = (first.to_owned(), place.name.clone());
-                problems.push(PlanError::Descriptor { descriptor, first, second });
+                let second = &place.name;
+                problems.push(Mistake::new(
+                    "port",
+                    format!(
+                        "descriptor {descriptor} is asked for by {first} and by {second}: expected a number for each"
+                    ),
+                ));
             }
             // Port 0 is another one each time.
             let is_free = matches!(place.kind, Kind::Tcp(_, 0) | Kind::Udp(_, 0));
             if !is_free && seen.contains(&&place.kind) {
-                problems.push(PlanError::Twice { name: place.name.clone() });
+                let text = format!("{} is given twice: expected each place once", place.name);
+                problems.push(Mistake::new("", text));
             }
             seen.push(&place.kind);
             if place.name.contains(';') {
-                problems.push(PlanError::Semicolon { name: place.name.clone() });
+                let why = "cannot be handed down: a `;` is in it, which SERVER_STARTER_PORT has between names";
+                problems.push(Mistake::new("path", format!("`{}` {why}", place.name)));
             }
         }
         if self.daemonize && self.log.is_none() {
-            problems.push(PlanError::NoLog);
+            problems.push(Mistake::new("daemonize", "to run in the background takes a log file"));
         }
         if let Some(Ready::Answers(url)) = &self.ready
             && url.scheme == Scheme::Https
         {
-            problems.push(PlanError::Tls { url: url.to_string() });
+            let expected = "http:// or unix:, as nobody checks certificates here";
+            problems.push(Mistake::value("ready", url, "cannot be asked", expected));
         }
         let (mut control, mut without_control) = (None, None);
         if let Some(ControlAt { path, asked_for }) = &self.control {
             match UnixAddress::path(path) {
                 Ok(address) => control = Some(address),
-                Err(source) if *asked_for => problems.push(PlanError::Control { path: path.clone(), source }),
+                Err(why) if *asked_for => {
+                    let text = format!("the control socket cannot be at {}: {why}", path.display());
+                    problems.push(Mistake::new("control", text));
+                }
                 Err(why) => without_control = Some(format!("there is no control socket: {why}")),
             }
         }

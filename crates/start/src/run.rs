@@ -15,6 +15,7 @@ use oroshi_net::listen::ListenError;
 use oroshi_net::monotonic_ns;
 use oroshi_net::notify::Manager;
 use oroshi_net::process::{descendants, how_it_ended, signal_to};
+use oroshi_words::with_causes;
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions};
 use tokio::runtime::{Builder, LocalOptions};
@@ -211,7 +212,7 @@ impl<'a> Superdaemon<'a> {
             Ok(bound) => bound,
             Err(error) if asked_for => return Err(StartError::Control(error)),
             Err(error) => {
-                self.tell(&format!("there is no control socket: {}", with_cause(&error)));
+                self.tell(&format!("there is no control socket: {}", with_causes(&error)));
                 return Ok(());
             }
         };
@@ -499,7 +500,7 @@ impl<'a> Superdaemon<'a> {
         let listed = self.machine.generations().iter().filter(|generation| generation.was_ready());
         let listed: Vec<(u64, u32)> = listed.map(|generation| (generation.number, generation.pid)).collect();
         if let Some(Err(error)) = self.status_file.as_mut().map(|file| file.write(&listed)) {
-            self.tell(&with_cause(&error));
+            self.tell(&with_causes(&error));
         }
     }
 
@@ -578,15 +579,4 @@ fn has_become_the_command(pid: u32, helper: &[OsString]) -> bool {
     let mut words = line.split(|byte| *byte == 0);
     let expected = std::iter::once(OWN_NAME.as_bytes()).chain(helper.iter().skip(1).map(|word| word.as_bytes()));
     !line.is_empty() && !expected.into_iter().all(|word| words.next() == Some(word))
-}
-
-/// An error and what is behind it, in one line.
-fn with_cause(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

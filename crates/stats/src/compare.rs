@@ -25,7 +25,7 @@
 //! # How often a 95 % interval holds the true ratio
 //!
 //! Per cent of 4,000 simulated comparisons, 1,000 draws each; the noise is that of each run, independent in both.
-//! `tests/compare.rs` repeats the essential ones.
+//! `tests/all/compare.rs` repeats the essential ones.
 //!
 //! | noise | 3 blocks | 4 | 5 | 10 | 20 | 40 |
 //! | :--- | ---: | ---: | ---: | ---: | ---: | ---: |

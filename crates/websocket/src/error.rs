@@ -40,7 +40,7 @@ pub enum Violation {
     /// A text, or a close frame's reason.
     #[error("a text that is not UTF-8")]
     Utf8,
-    /// See [`Limits`].
+    /// See [`Limits`](crate::Limits).
     #[error("a message that is too large")]
     TooLarge,
 }

@@ -1,10 +1,9 @@
 //! Runs the checks of the fuzz targets over their committed corpora: the fuzzer's knowledge, on stable and in a moment.
 
-use std::fs;
-use std::path::Path;
-
 #[path = "../../../fuzz/websocket_checks.rs"]
 mod websocket_checks;
+
+use oroshi_testkit::corpus::run;
 
 #[test]
 fn websocket_decode() {
@@ -14,17 +13,4 @@ fn websocket_decode() {
 #[test]
 fn websocket_handshake() {
     run("websocket_handshake", websocket_checks::websocket_handshake);
-}
-
-fn run(target: &str, check: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
-    let mut files: Vec<_> =
-        fs::read_dir(&folder).expect("the corpus is committed").map(|entry| entry.expect("readable").path()).collect();
-    files.sort();
-    assert!(files.len() >= 20, "only {} files in {}", files.len(), folder.display());
-    for file in files {
-        let bytes = fs::read(&file).expect("readable");
-        let outcome = std::panic::catch_unwind(|| check(&bytes));
-        assert!(outcome.is_ok(), "{} breaks the check of {target}", file.display());
-    }
 }

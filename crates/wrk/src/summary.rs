@@ -66,7 +66,7 @@ impl Summary {
             bytes: record.rates.read_bytes,
             errors: Errors::of(record),
             latency: latency(record, backfill).into_owned(),
-            rates: rate_samples(record),
+            rates: record.rates_per_thread(),
         }
     }
 }
@@ -136,20 +136,6 @@ fn interval_ns(record: &Record) -> Option<u64> {
     let per_connection = record.requests.answered / record.plan.connections.max(1) as u64;
     let elapsed_us = (record.elapsed_s * 1e6) as u64;
     Some(elapsed_us.checked_div(per_connection)? * 1000)
-}
-
-/// Requests per second and thread, one sample per point of the time series in which there were answers.
-#[must_use]
-pub fn rate_samples(record: &Record) -> Vec<f64> {
-    let width = record.series.width_s;
-    let points = record.series.points.iter().filter(|point| point.requests > 0);
-    points
-        .filter_map(|point| {
-            let length = width.min(record.elapsed_s - point.at_s);
-            // The last point may be a sliver, whose rate says nothing.
-            (length > width / 2.0).then(|| (point.requests as f64 / length / record.plan.threads as f64).floor())
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Slots: each holds one connection at a time and outlives it, so that no place in the load is ever lost.
 
-use std::cell::{Cell, RefCell};
-use std::task::{Context, Waker};
+use std::cell::Cell;
+use std::task::Context;
+
+use oroshi_core::Deadline;
 
 use super::stagger::StaggerState;
 use super::tickets::Ticket;
@@ -9,11 +11,8 @@ use super::tickets::Ticket;
 /// The place of one connection.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// When the slot has waited too long; `u64::MAX`: it waits for nothing.
-    pub(crate) deadline: Cell<u64>,
-    /// The deadline has passed.
-    pub(crate) expired: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
+    /// When the slot has waited too long. The core also wakes the slot's task for other reasons.
+    pub(crate) deadline: Deadline,
     /// Since when the slot is free for an arrival.
     pub(super) free: Cell<Option<u64>>,
     /// Whether the slot is in the queue of free slots. It may be there and no longer be free.
@@ -25,9 +24,7 @@ pub(crate) struct Slot {
 impl Default for Slot {
     fn default() -> Self {
         Self {
-            deadline: Cell::new(u64::MAX),
-            expired: Cell::new(false),
-            waker: RefCell::new(None),
+            deadline: Deadline::default(),
             free: Cell::new(None),
             queued: Cell::new(false),
             assigned: Cell::new(None),
@@ -37,19 +34,14 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Remembers the task to wake. A slot is one task for its whole life, so once is enough.
+    /// Remembers the task to wake. Every poll that waits must call this: a sweep that ends a wait takes the waker.
     #[inline]
-    pub(crate) fn set_waker(&self, cx: &Context<'_>) {
-        let mut waker = self.waker.borrow_mut();
-        if waker.is_none() {
-            *waker = Some(cx.waker().clone());
-        }
+    pub(crate) fn enrol(&self, cx: &Context<'_>) {
+        self.deadline.enrol(cx);
     }
 
     pub(crate) fn wake(&self) {
-        if let Some(waker) = &*self.waker.borrow() {
-            waker.wake_by_ref();
-        }
+        self.deadline.wake();
     }
 
     pub(super) fn take_assigned(&self) -> Option<Ticket> {

@@ -71,7 +71,7 @@ impl Core {
             return false;
         }
         slot.stagger.set(StaggerState::Pauses(until));
-        slot.set_waker(cx);
+        slot.enrol(cx);
         self.wake_at(id, until);
         true
     }
@@ -108,7 +108,7 @@ mod tests {
                         last = ticket.due;
                         now += delay;
                     }
-                    Take::Wait => now = core.slots[id].deadline.get(),
+                    Take::Wait => now = core.slots[id].deadline.due(),
                     Take::Over => panic!("nothing ends it"),
                 }
             }

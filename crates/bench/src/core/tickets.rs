@@ -115,7 +115,7 @@ impl Core {
             Phase::Connecting => {
                 // The slot is free from now on, even if nothing is due yet.
                 let slot = &self.slots[id];
-                slot.set_waker(cx);
+                slot.enrol(cx);
                 slot.free.set(Some(slot.free.get().unwrap_or_else(now)));
                 return Take::Wait;
             }
@@ -164,7 +164,7 @@ impl Core {
             self.activity.request_began();
             return Take::Now(Ticket { due, free });
         }
-        slot.set_waker(cx);
+        slot.enrol(cx);
         slot.free.set(Some(free));
         if !slot.queued.replace(true) {
             self.tickets.free.borrow_mut().push_back(id);

@@ -1,6 +1,7 @@
-//! What can be wrong with a draft.
+//! What can be wrong with a draft: a value for each kind of mistake, and the fields that it is about.
 
 use oroshi_net::tls::TlsConfigError;
+use oroshi_words::{Mistake, Naming, with_causes};
 
 use crate::request::RequestError;
 
@@ -16,8 +17,13 @@ pub enum Problem {
     #[error("no URL to send requests to: give one, as in http://localhost:8080/ or unix:/run/app.sock")]
     NoUrl,
     /// Give a number of at least 1.
-    #[error("{0} is 0: expected at least 1")]
-    Zero(&'static str),
+    #[error("{what} is 0: expected at least 1")]
+    Zero {
+        /// The field.
+        field: &'static str,
+        /// The field in words: `the number of connections`.
+        what: &'static str,
+    },
     /// Give more connections or fewer threads, as in wrk.
     #[error("{connections} connections on {threads} threads: each thread needs at least one connection")]
     TooFewConnections {
@@ -41,25 +47,21 @@ pub enum Problem {
     )]
     ScriptUrls(usize),
     /// Fewer requests in flight, or more on each connection.
-    #[error(
-        "--pipeline {pipeline} wants {pipeline} requests in flight on each connection, and each carries {} (--close, \
-         --requests-per-connection): give a --pipeline of at most that, or leave it out",
-        if *requests == 1 { "only one".to_owned() } else { requests.to_string() }
-    )]
+    #[error("{}", self.told(Naming::Flags))]
     Pipeline {
         /// Requests in flight asked for.
         pipeline: usize,
         /// Requests on each connection.
         requests: u64,
     },
-    /// Choose one of the two.
-    #[error("{0} and {1} exclude each other")]
-    Exclusive(&'static str, &'static str),
+    /// Choose one of the two: an open loop, or several requests in flight on each connection.
+    #[error("{}", self.told(Naming::Flags))]
+    OpenPipeline,
     /// Correct the rate.
     #[error("a rate of {0} requests per second: expected a number above 0 and up to 10 million")]
     Rate(f64),
     /// Source addresses are for TCP.
-    #[error("source addresses are for TCP, and {0} is a unix socket: leave out --source")]
+    #[error("{}", self.told(Naming::Flags))]
     SourceWithUnix(String),
     /// Correct the method, header or target.
     #[error(transparent)]
@@ -67,4 +69,93 @@ pub enum Problem {
     /// Correct the certificate files or the name.
     #[error("TLS settings: {0}")]
     Tls(#[from] TlsConfigError),
+}
+
+impl Problem {
+    /// Returns the fields that may be wrong, the likeliest first, by their flags of `oroshi bench`.
+    #[must_use]
+    pub fn fields(&self) -> &[&'static str] {
+        match self {
+            Problem::NoUrl | Problem::ScriptUrls(_) => &["url"],
+            Problem::Zero { field, .. } => std::slice::from_ref(field),
+            Problem::TooFewConnections { .. } => &["threads", "connections"],
+            Problem::TooManyOrigins { .. } => &["connections"],
+            Problem::OpenPipeline | Problem::Pipeline { .. } => &["pipeline"],
+            Problem::Rate(_) => &["rate", "stages"],
+            Problem::SourceWithUnix(_) => &["source"],
+            Problem::Request(_) => &["method", "header"],
+            Problem::Tls(_) => &["cacert", "cert", "key"],
+        }
+    }
+
+    /// Describes the mistake and its causes; `naming` writes the names of fields.
+    #[must_use]
+    pub fn told(&self, naming: Naming) -> String {
+        let name = |field| naming.of(field);
+        match self {
+            Problem::Pipeline { pipeline, requests } => {
+                let flag = name("pipeline");
+                let requests = if *requests == 1 { "only one".to_owned() } else { requests.to_string() };
+                format!(
+                    "{flag} {pipeline} wants {pipeline} requests in flight on each connection, and each carries \
+                     {requests} ({}, {}): give a {flag} of at most that, or leave it out",
+                    name("close"),
+                    name("requests-per-connection")
+                )
+            }
+            Problem::OpenPipeline => {
+                let [rate, stages, pipeline] = ["rate", "stages", "pipeline"].map(name);
+                format!("an open loop ({rate}, {stages}) and {pipeline} exclude each other")
+            }
+            Problem::SourceWithUnix(origin) => {
+                format!("source addresses are for TCP, and {origin} is a unix socket: leave out {}", name("source"))
+            }
+            Problem::Request(error) => error.told(naming),
+            Problem::NoUrl
+            | Problem::Zero { .. }
+            | Problem::TooFewConnections { .. }
+            | Problem::TooManyOrigins { .. }
+            | Problem::ScriptUrls(_)
+            | Problem::Rate(_)
+            | Problem::Tls(_) => with_causes(self),
+        }
+    }
+
+    /// Returns the description, with the fields that may be wrong.
+    #[must_use]
+    pub fn mistake(&self, naming: Naming) -> Mistake {
+        mistake(self.fields(), self.told(naming))
+    }
+}
+
+/// Returns a mistake in one of several fields, of which the first is the likeliest.
+pub(crate) fn mistake(fields: &[&str], text: String) -> Mistake {
+    Mistake::new(*fields.first().unwrap_or(&""), text).looking_at(fields.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_name_fields_as_flags_or_as_keys() {
+        let problems = [
+            Problem::NoUrl,
+            Problem::Zero { field: "threads", what: "the number of threads" },
+            Problem::Pipeline { pipeline: 4, requests: 1 },
+            Problem::OpenPipeline,
+            Problem::SourceWithUnix("unix:/x".into()),
+            Problem::Request(RequestError::TransferEncoding),
+            Problem::Request(RequestError::ContentLength { value: "3".into(), body: 2 }),
+        ];
+        for problem in &problems {
+            let [flags, keys] = [Naming::Flags, Naming::Keys].map(|naming| problem.told(naming));
+            assert_eq!(problem.to_string(), flags);
+            assert!(!keys.contains("--"), "{keys}");
+        }
+        assert_eq!(problems[3].told(Naming::Keys), "an open loop (`rate`, `stages`) and `pipeline` exclude each other");
+        let mistake = problems[2].mistake(Naming::Keys);
+        assert_eq!((mistake.key.as_str(), mistake.looked_at), ("pipeline", vec!["pipeline".to_owned()]));
+        assert_eq!(Problem::Rate(0.0).mistake(Naming::Flags).looked_at, ["rate", "stages"]);
+    }
 }

@@ -17,7 +17,6 @@ use super::stamp::{Stamp, TO_ONE, target};
 use super::subscription::{Unopened, open, serve};
 use super::tally::{Flow, Tally};
 use super::wire::{End, MessageSink};
-use crate::core::SCRATCH;
 use crate::dialer::Dialer;
 
 /// How often the user may end the run while connections are opened.
@@ -38,7 +37,6 @@ pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) index: usize,
     pub(crate) dialer: Dialer,
-    pub(crate) scratch: RefCell<Box<[u8]>>,
     pub(crate) tally: RefCell<Tally>,
     subscriptions: RefCell<Vec<Received>>,
     next_number: Cell<usize>,
@@ -85,7 +83,6 @@ impl Core {
         let plan = &shared.plan.connect;
         Self {
             dialer: Dialer::new(plan, &plan.origins[0], shared.peers.clone(), index),
-            scratch: RefCell::new(vec![0; SCRATCH].into_boxed_slice()),
             tally: RefCell::default(),
             subscriptions: RefCell::default(),
             next_number: Cell::new(index),

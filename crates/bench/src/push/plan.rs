@@ -5,6 +5,7 @@ use std::time::Duration;
 use oroshi_http1::{Version, encode};
 use oroshi_net::Endpoint;
 use oroshi_websocket::handshake;
+use oroshi_words::{Mistake, Naming};
 use serde::{Deserialize, Serialize};
 
 use super::stamp::{Template, TemplateError};
@@ -145,23 +146,68 @@ pub enum SubscribeProblem {
     #[error("{0} URLs to subscribe at: expected one; {{n}} in it stands for the connection's number")]
     Urls(usize),
     /// Say where to publish.
-    #[error("{0} says how to publish, and not where: give --publish URL")]
+    #[error("{}", self.told(Naming::Flags))]
     NotPublished(&'static str),
     /// Correct the number.
-    #[error("{0}: {1} per second: expected a number above 0")]
+    #[error("{}", self.told(Naming::Flags))]
     Rate(&'static str, f64),
     /// Name the connection that a message is for.
-    #[error(
-        "--publish-to sends each message to one connection, and nothing says which: put {{n}}, its number, into the \
-         URL, a --publish-to-header or the --publish-to-body"
-    )]
+    #[error("{}", self.told(Naming::Flags))]
     NoTarget,
     /// Use a header, or --publish-to.
-    #[error(
-        "--publish is for all connections: {{n}} belongs into a --publish-header, which is sent once for each, or use \
-         --publish-to"
-    )]
+    #[error("{}", self.told(Naming::Flags))]
     TargetOfAll,
+}
+
+impl SubscribeProblem {
+    /// Returns the fields that may be wrong, the likeliest first, by their flags of `oroshi bench`.
+    #[must_use]
+    pub fn fields(&self) -> &[&'static str] {
+        match self {
+            SubscribeProblem::Load(problem) => problem.fields(),
+            SubscribeProblem::Template(_) => &["body", "message-bytes", "publish-to-body"],
+            SubscribeProblem::Urls(_) => &["url"],
+            SubscribeProblem::NotPublished(field) | SubscribeProblem::Rate(field, _) => std::slice::from_ref(field),
+            SubscribeProblem::NoTarget => &["publish-to"],
+            SubscribeProblem::TargetOfAll => &["publish"],
+        }
+    }
+
+    /// Describes the mistake and its causes; `naming` writes the names of fields.
+    #[must_use]
+    pub fn told(&self, naming: Naming) -> String {
+        let name = |field| naming.of(field);
+        match self {
+            SubscribeProblem::Load(problem) => problem.told(naming),
+            SubscribeProblem::NotPublished(field) => {
+                format!("{} says how to publish, and not where: give {} URL", name(field), name("publish"))
+            }
+            SubscribeProblem::Rate(field, rate) => {
+                format!("{}: {rate} per second: expected a number above 0", name(field))
+            }
+            SubscribeProblem::NoTarget => {
+                let [to, header, body] = ["publish-to", "publish-to-header", "publish-to-body"].map(name);
+                format!(
+                    "{to} sends each message to one connection, and nothing says which: put {{n}}, its number, into \
+                     the URL, a {header} or the {body}"
+                )
+            }
+            SubscribeProblem::TargetOfAll => {
+                let [all, header, to] = ["publish", "publish-header", "publish-to"].map(name);
+                format!(
+                    "{all} is for all connections: {{n}} belongs into a {header}, which is sent once for each, or \
+                     use {to}"
+                )
+            }
+            SubscribeProblem::Template(_) | SubscribeProblem::Urls(_) => self.to_string(),
+        }
+    }
+
+    /// Returns the description, with the fields that may be wrong.
+    #[must_use]
+    pub fn mistake(&self, naming: Naming) -> Mistake {
+        plan::mistake(self.fields(), self.told(naming))
+    }
 }
 
 impl Draft {
@@ -187,17 +233,16 @@ impl Draft {
             problems.push(SubscribeProblem::Urls(base.urls.len()));
         }
         if connecting == 0 {
-            problems.push(Problem::Zero("the number of connections that are being opened").into());
+            let what = "the number of connections that are being opened";
+            problems.push(Problem::Zero { field: "connecting", what }.into());
         }
         if let Some(rate) = connect_rate.filter(|rate| !is_rate(*rate)) {
-            problems.push(SubscribeProblem::Rate("--connect-rate", rate));
+            problems.push(SubscribeProblem::Rate("connect-rate", rate));
         }
         let open = base.load != Load::Closed;
-        for (flag, given) in
-            [("--rate", open), ("--requests", base.requests.is_some()), ("--body", !base.body.is_empty())]
-        {
+        for (field, given) in [("rate", open), ("requests", base.requests.is_some()), ("body", !base.body.is_empty())] {
             if given && publish.is_none() {
-                problems.push(SubscribeProblem::NotPublished(flag));
+                problems.push(SubscribeProblem::NotPublished(field));
             }
         }
         let publish = publish.map(|publishing| {
@@ -215,7 +260,7 @@ impl Draft {
         let publish_to = publish_to.map(|publishing| {
             let PublishingTo { url, headers, body, rate } = publishing;
             if !is_rate(rate) {
-                problems.push(SubscribeProblem::Rate("--publish-to-rate", rate));
+                problems.push(SubscribeProblem::Rate("publish-to-rate", rate));
             }
             let load = Load::rate(rate.max(f64::MIN_POSITIVE), Spacing::Constant, 0);
             let draft = plan::Draft { connections: PUBLISHERS_TO_ONE, requests: None, load, ..base.clone() };

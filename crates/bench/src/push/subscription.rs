@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use oroshi_core::{Incoming, Scratch};
 use oroshi_http1::{Expect, Limits, ResponseDecoder, ResponseEvent, ResponseHead};
 use oroshi_net::{Connected, Stream, monotonic_ns};
 use oroshi_websocket::handshake::{self, Mismatch};
@@ -24,7 +25,7 @@ pub(crate) struct Opened {
     stream: Stream,
     wire: Wire,
     /// Bytes behind the head of the response that are not read yet.
-    kept: Vec<u8>,
+    kept: Incoming,
 }
 
 /// Why a subscription was not opened.
@@ -68,7 +69,7 @@ async fn subscribe(
     mut stream: Stream,
     mut request: &[u8],
     key: &str,
-) -> Result<(Stream, Wire, Vec<u8>), Unopened> {
+) -> Result<(Stream, Wire, Incoming), Unopened> {
     while !request.is_empty() {
         let written = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, request)).await;
         request = &request[written.map_err(|_| Failure::Write)?..];
@@ -76,43 +77,37 @@ async fn subscribe(
     poll_fn(|cx| Pin::new(&mut stream).poll_flush(cx)).await.map_err(|_| Failure::Write)?;
     let mut decoder = ResponseDecoder::default();
     decoder.expect(if core.shared.plan.mode == Mode::Ws { Expect::Upgrade } else { Expect::Body });
-    let mut kept = Vec::new();
-    loop {
-        let count = poll_fn(|cx| {
-            let mut scratch = core.scratch.borrow_mut();
-            let mut buffer = ReadBuf::new(&mut scratch);
-            let read = ready!(Pin::new(&mut stream).poll_read(cx, &mut buffer));
-            kept.extend_from_slice(buffer.filled());
-            Poll::Ready(read.map(|()| buffer.filled().len()))
-        })
-        .await;
-        match count {
-            Ok(0) => return Err(Failure::ReadEof.into()),
-            Ok(_) => {}
-            Err(_) => return Err(Failure::ReadReset.into()),
+    let mut kept = Incoming::default();
+    let mut read_some = |cx: &mut Context<'_>| -> Poll<Result<bool, Unopened>> {
+        let mut scratch = Scratch::take();
+        let mut buffer = ReadBuf::new(&mut scratch);
+        ready!(Pin::new(&mut stream).poll_read(cx, &mut buffer)).map_err(|_| Failure::ReadReset)?;
+        match buffer.filled() {
+            [] => Poll::Ready(Err(Failure::ReadEof.into())),
+            came => Poll::Ready(kept.decode(came, |input| has_agreed(core, &mut decoder, input, key))),
         }
-        let mut input = &kept[..];
-        let head = loop {
-            match decoder.decode(&Limits::default(), &mut input) {
-                Ok(Some(ResponseEvent::Head(head))) => break Some(agreed(core, &head, key)?),
-                Ok(Some(_)) => {}
-                Ok(None) => break None,
-                Err(error) => {
-                    let (rule, bytes) = (explained(error, &Limits::default(), input), shown(input));
-                    let came = format!("what came is no HTTP/1.1 ({rule}); it begins with \"{bytes}\"");
-                    return Err(Unopened::answered(Failure::Parse, came));
-                }
+    };
+    while !poll_fn(&mut read_some).await? {}
+    let mode = core.shared.plan.mode;
+    let wire = match mode {
+        Mode::Ws => Wire::WebSocket(Decoder::new(Role::Client)),
+        Mode::Sse | Mode::Stream => Wire::Body(decoder, Text::new(mode)),
+    };
+    Ok((stream, wire, kept))
+}
+
+/// Reads the received part of the response's head. True once the head is complete and accepts the subscription.
+fn has_agreed(core: &Core, decoder: &mut ResponseDecoder, input: &mut &[u8], key: &str) -> Result<bool, Unopened> {
+    loop {
+        match decoder.decode(&Limits::default(), input) {
+            Ok(Some(ResponseEvent::Head(head))) => return agreed(core, &head, key).map(|()| true),
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(false),
+            Err(error) => {
+                let (rule, bytes) = (explained(error, &Limits::default(), input), shown(input));
+                let came = format!("what came is no HTTP/1.1 ({rule}); it begins with \"{bytes}\"");
+                return Err(Unopened::answered(Failure::Parse, came));
             }
-        };
-        let left = input.len();
-        kept.drain(..kept.len() - left);
-        if head.is_some() {
-            let mode = core.shared.plan.mode;
-            let wire = match mode {
-                Mode::Ws => Wire::WebSocket(Decoder::new(Role::Client)),
-                Mode::Sse | Mode::Stream => Wire::Body(decoder, Text::new(mode)),
-            };
-            return Ok((stream, wire, kept));
         }
     }
 }
@@ -171,8 +166,7 @@ struct Subscription<'c> {
 impl Subscription<'_> {
     /// Takes the bytes that came together with the head of the response.
     fn read_kept(&mut self) -> Result<(), End> {
-        let mut kept = std::mem::take(&mut self.opened.kept);
-        self.take(&mut kept)
+        self.take(&mut [])
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
@@ -188,8 +182,7 @@ impl Subscription<'_> {
                     let _ = Pin::new(&mut self.opened.stream).poll_flush(cx);
                 }
             }
-            let core = self.core;
-            let mut scratch = core.scratch.borrow_mut();
+            let mut scratch = Scratch::take();
             let mut buffer = ReadBuf::new(&mut scratch);
             if ready!(Pin::new(&mut self.opened.stream).poll_read(cx, &mut buffer)).is_err() {
                 return Poll::Ready(End::Reset);
@@ -198,14 +191,7 @@ impl Subscription<'_> {
             if came.is_empty() {
                 return Poll::Ready(self.opened.wire.eof());
             }
-            let result = if self.opened.kept.is_empty() {
-                self.take(came)
-            } else {
-                let mut kept = std::mem::take(&mut self.opened.kept);
-                kept.extend_from_slice(came);
-                self.take(&mut kept)
-            };
-            if let Err(end) = result {
+            if let Err(end) = self.take(came) {
                 // Reply to a close frame if that is possible at once; the server need not wait for it.
                 let _ = Pin::new(&mut self.opened.stream).poll_write(cx, &self.out);
                 return Poll::Ready(end);
@@ -214,14 +200,14 @@ impl Subscription<'_> {
     }
 
     /// Takes bytes, and keeps what is incomplete.
-    fn take(&mut self, mut came: &mut [u8]) -> Result<(), End> {
+    fn take(&mut self, came: &mut [u8]) -> Result<(), End> {
         let now = monotonic_ns();
-        let Self { core, id, opened, out } = self;
-        core.tally.borrow_mut().flow.bytes += came.len() as u64;
-        let mut receiver = Receiver { core, id: *id, number: opened.number, now };
-        opened.wire.read(&mut came, out, &mut receiver)?;
-        opened.kept.extend_from_slice(came);
-        Ok(())
+        let Self { core, id, opened: Opened { number, wire, kept, .. }, out } = self;
+        kept.decode_mut(came, |input| {
+            core.tally.borrow_mut().flow.bytes += input.len() as u64;
+            let mut receiver = Receiver { core, id: *id, number: *number, now };
+            wire.read(input, out, &mut receiver)
+        })
     }
 }
 

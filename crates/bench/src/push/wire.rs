@@ -1,5 +1,6 @@
 //! Reads a subscription in each of the three modes: bytes in, messages out.
 
+use oroshi_core::Incoming;
 use oroshi_http1::{DecodeError, Limits, ResponseDecoder, ResponseEvent};
 use oroshi_websocket::{CloseCode, Decoder, Event, encode};
 
@@ -146,7 +147,7 @@ fn body(
 pub(crate) struct Text {
     events: bool,
     /// Bytes that may begin a stamp.
-    kept: Vec<u8>,
+    kept: Incoming,
     /// First byte of the current line; `None` at its start.
     first: Option<u8>,
     /// The current event has a line of data.
@@ -157,7 +158,7 @@ pub(crate) struct Text {
 
 impl Text {
     pub(crate) fn new(mode: Mode) -> Self {
-        Self { events: mode == Mode::Sse, kept: Vec::new(), first: None, data: false, stamps: 0 }
+        Self { events: mode == Mode::Sse, kept: Incoming::default(), first: None, data: false, stamps: 0 }
     }
 
     fn read(&mut self, mut data: &[u8], sink: &mut impl MessageSink) {
@@ -180,25 +181,17 @@ impl Text {
         if self.first.is_none() && first != b'\r' {
             self.first = Some(first);
         }
-        let mut found = |stamp| {
-            self.stamps += 1;
-            sink.stamp(stamp);
-        };
-        if self.kept.is_empty() {
-            let left = stamp::find(piece, &mut found);
-            self.kept.extend_from_slice(&piece[piece.len() - left..]);
-        } else {
-            self.kept.extend_from_slice(piece);
-            let left = stamp::find(&self.kept, &mut found);
-            self.kept.drain(..self.kept.len() - left);
-        }
-        if self.kept.is_empty() {
-            self.kept = Vec::new();
-        }
+        self.kept.decode(piece, |input| {
+            let left = stamp::find(input, |stamp| {
+                self.stamps += 1;
+                sink.stamp(stamp);
+            });
+            *input = &input[input.len() - left..];
+        });
     }
 
     fn end_of_line(&mut self, sink: &mut impl MessageSink) {
-        self.kept = Vec::new();
+        self.kept.clear();
         let complete = match (self.events, self.first.take()) {
             (false, first) => first.is_some(),
             // An empty line ends an event; comments and an event without data are none (HTML, 9.2.6).

@@ -4,15 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket, socket_with, sockopt};
+pub use oroshi_testkit::ports::{Port, abstract_name, unix_listener};
+use rustix::net::sockopt;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::tls::Identity;
@@ -26,48 +26,6 @@ pub enum Place {
     Unix,
     /// A unix socket in the abstract namespace.
     Abstract,
-}
-
-/// A port of 127.0.0.1 that is this test's for as long as the value lives, and at which nobody listens but through it.
-pub struct Port {
-    reserved: OwnedFd,
-}
-
-impl Port {
-    pub fn reserve() -> Self {
-        // Two sockets may share a port as long as neither listens when the second is bound, if both say so.
-        Self { reserved: bound(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) }
-    }
-
-    pub fn address(&self) -> SocketAddr {
-        SocketAddr::try_from(getsockname(&self.reserved).unwrap()).unwrap()
-    }
-
-    pub fn url(&self) -> String {
-        format!("http://{}/", self.address())
-    }
-
-    pub fn listen(&self, backlog: i32) -> TcpListener {
-        let socket = bound(self.address());
-        listen(&socket, backlog).unwrap();
-        socket.into()
-    }
-}
-
-fn bound(address: SocketAddr) -> OwnedFd {
-    // Programs that tests start are not to have it.
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-    sockopt::set_socket_reuseaddr(&socket, true).unwrap();
-    bind(&socket, &address).unwrap();
-    socket
-}
-
-/// A unix socket with room for `backlog` connections and one.
-pub fn unix_listener(path: &std::path::Path, backlog: i32) -> UnixListener {
-    let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
-    bind(&socket, &rustix::net::SocketAddrUnix::new(path).unwrap()).unwrap();
-    listen(&socket, backlog).unwrap();
-    socket.into()
 }
 
 /// A server on threads of its own, until it is dropped.
@@ -129,8 +87,7 @@ impl Peer {
                 peer
             }
             Place::Abstract => {
-                static NEXT: AtomicU32 = AtomicU32::new(0);
-                let name = format!("oroshi-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+                let name = abstract_name();
                 let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
                 let listener = UnixListener::bind_addr(&address).unwrap();
                 Self::listening(format!("unix:@{name}"), Listening::Unix(listener), serve)
@@ -140,7 +97,7 @@ impl Peer {
 
     /// The same in TLS.
     pub fn start_tls(place: Place, identity: &Identity, serve: impl Fn(Conn) + Send + Sync + 'static) -> Self {
-        let config = identity.server();
+        let config = server_config(identity);
         let mut peer = Self::start(place, move |conn: Conn| {
             if let Some(conn) = conn.into_tls(&config) {
                 serve(conn);
@@ -211,6 +168,16 @@ impl Shared {
             wait_until("the listener is closed", || Arc::strong_count(&listener) == 1);
         }
     }
+}
+
+/// How a server of rustls shows its certificate.
+pub fn server_config(identity: &Identity) -> Arc<ServerConfig> {
+    let (chain, key) = identity.der();
+    let chain = vec![rustls::pki_types::CertificateDer::from(chain)];
+    let key = rustls::pki_types::PrivateKeyDer::try_from(key).unwrap();
+    let builder = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    Arc::new(builder.with_single_cert(chain, key).unwrap())
 }
 
 /// A listening socket.

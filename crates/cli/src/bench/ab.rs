@@ -304,7 +304,7 @@ mod tests {
     use oroshi_bench::record::TlsRecord;
 
     use super::*;
-    use crate::bench::sample;
+    use oroshi_report::sample::bench as sample;
 
     const URL: &str = "http://127.0.0.1:8080/hello";
 

@@ -1,86 +1,34 @@
 //! The command line as a report repeats it: without what may be secret in it.
 
-use clap::{Arg, ArgAction, Command};
-
-/// Headers that hold no secrets.
-const HARMLESS: [&str; 8] = [
-    "Accept",
-    "Accept-Encoding",
-    "Accept-Language",
-    "Cache-Control",
-    "Connection",
-    "Content-Type",
-    "Host",
-    "User-Agent",
-];
-
-/// Stands for what is not shown.
-pub(crate) const HIDDEN: &str = "***";
+use clap::{Arg, Command};
+use oroshi_words::hidden::{self, Flag, Holds};
 
 /// Bodies and header values often are secret, so neither is shown. `words` are the program, the subcommand and flags that
 /// the parser has accepted; they are taken apart by `flags`, the parser's own list.
 pub(crate) fn without_secrets(flags: &Command, words: impl IntoIterator<Item = String>) -> Vec<String> {
-    let mut awaits_value = None;
-    let shown = words.into_iter().map(|word| {
-        if let Some(flag) = awaits_value.take() {
-            return hide(flag, &word);
-        }
-        match option(flags, &word) {
-            Some((flag, Some(at))) => word[..at].to_owned() + &hide(flag, &word[at..]),
-            Some((flag, None)) => {
-                awaits_value = Some(flag);
-                word
-            }
-            None => word,
-        }
-    });
-    shown.collect()
-}
-
-/// The words of a load program, whose flags are its own: most take headers as we do.
-pub(crate) fn program_without_secrets(words: impl IntoIterator<Item = String>) -> Vec<String> {
-    let header = Arg::new("header").short('H').long("header").action(ArgAction::Append);
-    let body = Arg::new("body").long("body").action(ArgAction::Set);
-    without_secrets(&Command::new("load").args([header, body]), words)
-}
-
-/// A header, `Name: value`, as it may be shown.
-pub(crate) fn shown_header(header: &str) -> String {
-    let name = header.split(':').next().unwrap_or_default();
-    let harmless = HARMLESS.iter().any(|known| name.trim().eq_ignore_ascii_case(known));
-    if harmless { header.to_owned() } else { format!("{name}: {HIDDEN}") }
+    hidden::words(&with_values(flags), words)
 }
 
 /// The flag whose value is the word after this one.
 pub(crate) fn awaited<'f>(flags: &'f Command, word: &str) -> Option<&'f Arg> {
-    option(flags, word).filter(|(_, value)| value.is_none()).map(|(flag, _)| flag)
+    let known = with_values(flags);
+    let Flag { long, short, .. } = hidden::awaited(&known, word)?;
+    flags.get_arguments().find(|flag| flag.get_long() == long.as_deref() && flag.get_short() == *short)
 }
 
-/// The flag with a value in a word, and where in the word the value begins: `None` if it is the next word.
-fn option<'f>(flags: &'f Command, word: &str) -> Option<(&'f Arg, Option<usize>)> {
-    let mut with_value = flags.get_arguments().filter(|flag| flag.get_action().takes_values());
-    if let Some(rest) = word.strip_prefix("--") {
-        let name = rest.split('=').next()?;
-        let flag = with_value.find(|flag| flag.get_long() == Some(name))?;
-        return Some((flag, (name != rest).then_some("--=".len() + name.len())));
-    }
-    // One dash begins any number of flags without a value: -Lb TEXT, -LbTEXT, -b=TEXT.
-    let with_value: Vec<&Arg> = with_value.collect();
-    let letters = word.strip_prefix('-')?;
-    let (at, flag) = letters
-        .char_indices()
-        .find_map(|(at, letter)| Some((at, *with_value.iter().find(|flag| flag.get_short() == Some(letter))?)))?;
-    let value = "-".len() + at + 1;
-    Some((flag, (value < word.len()).then(|| value + usize::from(word[value..].starts_with('=')))))
-}
-
-/// A flag's value as it may be shown.
-fn hide(flag: &Arg, value: &str) -> String {
-    match flag.get_id().as_str() {
-        "body" | "publish_to_body" if !value.is_empty() => HIDDEN.to_owned(),
-        "header" | "publish_header" | "publish_to_header" => shown_header(value),
-        _ => value.to_owned(),
-    }
+/// The flags that take a value.
+fn with_values(flags: &Command) -> Vec<Flag> {
+    let with_values = flags.get_arguments().filter(|flag| flag.get_action().takes_values());
+    let flag = |flag: &Arg| Flag {
+        long: flag.get_long().map(str::to_owned),
+        short: flag.get_short(),
+        holds: match flag.get_id().as_str() {
+            "body" | "publish_to_body" => Holds::Body,
+            "header" | "publish_header" | "publish_to_header" => Holds::Header,
+            _ => Holds::Plain,
+        },
+    };
+    with_values.map(flag).collect()
 }
 
 #[cfg(test)]
@@ -139,14 +87,5 @@ mod tests {
         ] {
             assert_eq!(shown(typed), typed);
         }
-    }
-
-    #[test]
-    fn of_a_load_program_headers_and_bodies_are_hidden() {
-        let shown = |words: &[&str]| program_without_secrets(words.iter().map(|&word| word.to_owned())).join(" ");
-        assert_eq!(
-            shown(&["wrk", "-t2", "-c", "5", "-d", "2s", "-H", "Cookie: a=b", "-HAccept: */*", "--body=x", "{{url}}"]),
-            "wrk -t2 -c 5 -d 2s -H Cookie: *** -HAccept: */* --body=*** {{url}}"
-        );
     }
 }

@@ -357,7 +357,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::bench::sample;
+    use oroshi_report::sample::bench as sample;
 
     fn judge(condition: &str, record: &Record) -> (bool, String) {
         let judged = condition.parse::<Threshold>().unwrap().judge(record);

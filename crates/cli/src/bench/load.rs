@@ -1,70 +1,25 @@
 //! From load flags to a draft: every value read, every mistake found at once.
 
-use std::fmt;
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use oroshi_bench::{ConnectTo, Draft, Load, Spacing, Stage, Watching};
 use oroshi_net::tls::Roots;
 use oroshi_net::{ClientTlsOptions, UnixAddress};
-use oroshi_report::words::rhythm;
+use oroshi_words::Naming;
 use oroshi_words::units;
 
 use super::args::LoadArgs;
 use super::sources;
+use crate::problems::Problems;
 
 /// Makes sense of load flags: the draft, still without a URL; with `--rate 60%` the share (0.6), the draft then being a closed
 /// loop; all that is wrong.
-pub(crate) fn read_load(load: LoadArgs) -> (Draft, Option<f64>, Vec<FlagProblem>) {
-    let mut problems = Problems(Vec::new());
+pub(crate) fn read_load(load: LoadArgs, naming: Naming) -> (Draft, Option<f64>, Problems) {
+    let mut problems = Problems::new(naming);
     let (rhythm, share) = load.rhythm(&mut problems);
     let draft = load.draft(rhythm, &mut problems);
-    (draft, share, problems.0)
-}
-
-/// A load in words: `10 connections, closed loop, 1s after 250ms of warm-up`. `share`: its rate will be that of what the slowest
-/// of several set-ups can do. Header values and bodies are not shown: they may be secret.
-pub(crate) fn load_words(draft: &Draft, share: Option<f64>) -> String {
-    let mut parts = vec![units::plural(draft.connections as u64, "connection")];
-    match draft.requests_per_connection {
-        Some(1) => parts.push("one per request".into()),
-        Some(n) => parts.push(format!("each for {}", units::plural(n, "request"))),
-        None => {}
-    }
-    parts.push(match share {
-        Some(share) => format!("open loop at {} of what the slowest can", units::percent(share)),
-        None => rhythm(&draft.load),
-    });
-    if draft.pipeline > 1 {
-        parts.push(format!("{} in flight on each", units::count(draft.pipeline as u64)));
-    }
-    if draft.hold > 0 {
-        parts.push(format!("{} idle ones beside them", units::count(draft.hold as u64)));
-    }
-    if draft.method != "GET" || !draft.body.is_empty() {
-        let body = if draft.body.is_empty() {
-            String::new()
-        } else {
-            format!(" with {}", units::bytes(draft.body.len() as f64))
-        };
-        parts.push(draft.method.clone() + &body);
-    }
-    if !draft.headers.is_empty() {
-        let names: Vec<&str> = draft.headers.iter().map(|header| header.0.as_str()).collect();
-        parts.push(format!("with {}", names.join(", ")));
-    }
-    if let Some(n) = draft.requests {
-        parts.push(units::plural(n, "request"));
-    }
-    if let Some(duration) = draft.duration {
-        let or = if draft.requests.is_some() { "or " } else { "" };
-        parts.push(format!("{or}{}", units::length(duration.as_secs_f64())));
-    }
-    if let (Some(last), false) = (parts.last_mut(), draft.warmup.is_zero()) {
-        *last += &format!(" after {} of warm-up", units::length(draft.warmup.as_secs_f64()));
-    }
-    parts.join(", ")
+    (draft, share, problems)
 }
 
 impl LoadArgs {
@@ -75,8 +30,9 @@ impl LoadArgs {
         if let Some(file) = self.body.as_deref().and_then(|body| body.strip_prefix('@')) {
             // The text may be a secret, unless it is a file's name.
             let name = if Path::new(file).exists() { file } else { "FILE" };
+            let body_file = problems.name("body-file");
             let text =
-                format!("it begins with @, which is sent as it stands: --body-file {name} sends what is in a file");
+                format!("it begins with @, which is sent as it stands: {body_file} {name} sends what is in a file");
             problems.add("--body", text);
         }
         Draft {
@@ -137,13 +93,18 @@ impl LoadArgs {
         let stages = problems.one("--stages", self.stages.as_deref(), parse_stages);
         let open = self.rate.is_some() || self.stages.is_some();
         if self.arrivals.is_some() && !open {
-            problems.add("--arrivals", "it is about an open loop: give a --rate or --stages as well");
+            let (rate, stages) = (problems.name("rate"), problems.name("stages"));
+            problems.add("--arrivals", format!("it is about an open loop: give a {rate} or {stages} as well"));
         }
         if self.seed.is_some() && spacing != Some(Spacing::Poisson) {
-            problems.add("--seed", "it is for random arrivals: give --arrivals poisson as well, or leave it out");
+            let arrivals = problems.name("arrivals");
+            let text = format!("it is for random arrivals: give {arrivals} poisson as well, or leave it out");
+            problems.add("--seed", text);
         }
         if spacing == Some(Spacing::Poisson) && matches!(rate, Some(Rate::Share(_))) {
-            let text = "poisson arrivals want a rate in requests per second, and --rate is a share: leave one out";
+            let rate = problems.name("rate");
+            let text =
+                format!("poisson arrivals want a rate in requests per second, and {rate} is a share: leave one out");
             problems.add("--arrivals", text);
         }
         let (spacing, seed) = (spacing.unwrap_or(Spacing::Constant), seed.unwrap_or(0));
@@ -152,65 +113,6 @@ impl LoadArgs {
             (Some(Rate::Share(share)), _) => (Load::Closed, Some(share)),
             (None, Some(stages)) => (Load::Open { stages, spacing, seed }, None),
             (None, None) => (Load::Closed, None),
-        }
-    }
-}
-
-/// One thing that is wrong with the flags.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FlagProblem {
-    /// The flag, or the file and line: `--connections`, `urls.txt line 5`.
-    pub(crate) flag: String,
-    /// What is wrong with it.
-    pub(crate) text: String,
-}
-
-impl fmt::Display for FlagProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.flag, self.text)
-    }
-}
-
-/// All that is wrong with the flags.
-#[derive(Debug)]
-pub(crate) struct Problems(pub(crate) Vec<FlagProblem>);
-
-impl Problems {
-    pub(crate) fn add(&mut self, flag: &str, text: impl Into<String>) {
-        self.0.push(FlagProblem { flag: flag.to_owned(), text: text.into() });
-    }
-
-    pub(crate) fn one<T, E: ToString>(
-        &mut self,
-        flag: &str,
-        text: Option<&str>,
-        read: impl Fn(&str) -> Result<T, E>,
-    ) -> Option<T> {
-        match read(text?) {
-            Ok(value) => Some(value),
-            Err(error) => {
-                self.add(flag, error.to_string());
-                None
-            }
-        }
-    }
-
-    pub(crate) fn all<T, E: ToString>(
-        &mut self,
-        flag: &str,
-        texts: &[String],
-        read: impl Fn(&str) -> Result<T, E>,
-    ) -> Vec<T> {
-        texts.iter().filter_map(|text| self.one(flag, Some(text), &read)).collect()
-    }
-
-    pub(crate) fn read(&mut self, flag: &str, file: &Path) -> Option<Vec<u8>> {
-        match fs::read(file) {
-            Ok(bytes) => Some(bytes),
-            Err(error) => {
-                self.add(flag, format!("{} cannot be read: {error}", file.display()));
-                None
-            }
         }
     }
 }
@@ -294,6 +196,8 @@ fn parse_watch(text: &str) -> Result<Watching, String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use oroshi_experiment::words::load_words;
+    use oroshi_words::Mistake;
 
     use super::*;
 
@@ -304,8 +208,10 @@ mod tests {
         load: LoadArgs,
     }
 
-    fn read(line: &str) -> (Draft, Option<f64>, Vec<FlagProblem>) {
-        read_load(Line::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}")).load)
+    fn read(line: &str) -> (Draft, Option<f64>, Vec<Mistake>) {
+        let line = Line::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
+        let (draft, share, problems) = read_load(line.load, Naming::Flags);
+        (draft, share, problems.found)
     }
 
     #[test]
@@ -322,7 +228,7 @@ mod tests {
     fn connections_may_be_kept_without_end() {
         assert_eq!(read("--requests-per-connection unlimited").0.requests_per_connection, None);
         let (.., problems) = read("--requests-per-connection forever");
-        assert_eq!(problems[0].flag, "--requests-per-connection");
+        assert_eq!(problems[0].key, "--requests-per-connection");
     }
 
     #[test]

@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use oroshi_bench::Draft;
 use oroshi_net::{Endpoint, Scheme};
+use oroshi_words::Naming;
 
 use super::ab;
 use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs, ScriptArgs};
 use super::fail_if::Threshold;
-use super::load::{Problems, read_load};
+use super::load::read_load;
 use super::script::Scripted;
+use crate::problems::Problems;
 
 /// Where the report goes, and what is in it.
 #[derive(Clone, Debug)]
@@ -48,8 +50,7 @@ impl Args {
         let rate = load.rate.clone().unwrap_or_default();
         let sends_body = load.body.is_some() || load.body_file.is_some();
         let insecure = load.insecure;
-        let (draft, share, found) = read_load(load);
-        let mut problems = Problems(found);
+        let (draft, share, mut problems) = read_load(load, Naming::Flags);
         if share.is_some() {
             let text =
                 format!("`{rate}` is a share of what set-ups can do, for comparing them: expected requests per second");
@@ -104,7 +105,7 @@ impl Args {
             remarks,
             url: shown_url,
         };
-        (draft, script, output, problems.0.iter().map(ToString::to_string).collect())
+        (draft, script, output, problems.lines())
     }
 
     /// What is left of the flags for --self-test: the format, and the file.

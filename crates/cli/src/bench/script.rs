@@ -10,11 +10,9 @@ use oroshi_bench::{Draft, Plan, ScriptError};
 use oroshi_net::Shutdown;
 use oroshi_words::units;
 use oroshi_wrk::{Options, Wrk};
-use rustix::io::fcntl_dupfd_cloexec;
-use rustix::stdio::dup2_stdout;
 
 use super::args::ScriptArgs;
-use super::load::Problems;
+use crate::problems::Problems;
 
 /// The longest that one call into a script may take, if nobody says otherwise.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -74,16 +72,6 @@ impl Scripted {
     }
 }
 
-/// Gives standard output away, for the report alone: what a script prints goes to standard error from now on.
-///
-/// # Errors
-/// When there is no descriptor left.
-pub(super) fn keep_stdout_for_the_report() -> io::Result<File> {
-    let stdout = fcntl_dupfd_cloexec(io::stdout(), 3)?;
-    dup2_stdout(io::stderr())?;
-    Ok(stdout.into())
-}
-
 /// Each thread reads it anew, which a pipe does not bear.
 fn can_be_read(file: &Path) -> Result<(), String> {
     let told = |error: io::Error| format!("cannot be read: {error}");
@@ -112,9 +100,9 @@ mod tests {
         let body = b"x".as_slice().into();
         let draft =
             Draft { urls, method: "PUT".into(), headers: vec![("A".into(), "b".into())], body, ..Draft::default() };
-        let mut problems = Problems(Vec::new());
+        let mut problems = Problems::of_flags();
         let script = Scripted::read(args, &draft, "http://h/x", false, &mut problems);
-        (script.map(|script| script.0), problems.0.iter().map(ToString::to_string).collect())
+        (script.map(|script| script.0), problems.lines())
     }
 
     fn args(file: impl Into<PathBuf>) -> ScriptArgs {

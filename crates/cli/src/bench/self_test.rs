@@ -14,15 +14,16 @@ use oroshi_bench::plan::Problems;
 use oroshi_bench::record::ClockRecord;
 use oroshi_bench::{Bottleneck, Draft, Load, Record, RunError, Spacing, Watching};
 use oroshi_net::limits::ensure_descriptors;
-use oroshi_net::{Endpoint, Shutdown};
+use oroshi_net::{CpuList, Endpoint, Shutdown, two_cpus};
+use oroshi_report::paint::Paint;
+use oroshi_report::table::columns;
+use oroshi_words::units;
 use serde::Serialize;
 
 use super::{Error, Format, Live, open, write};
-use crate::child::{Target, only, two_cpus, unix_name};
+use crate::child::{Target, unix_name};
 use crate::interrupt;
-use crate::paint::Paint;
-use crate::table::columns;
-use oroshi_words::units;
+use crate::terminal;
 
 const DELAYS_MS: [u64; 3] = [1, 10, 100];
 const CONNECTIONS: [usize; 4] = [10, 100, 1000, 10_000];
@@ -97,7 +98,7 @@ pub(crate) fn run(format: Format, path: Option<&Path>) -> Result<ExitCode, Error
     let report = climb(&shutdown)?;
     let text = match format {
         Format::Json => serde_json::to_string_pretty(&report)? + "\n",
-        _ => text(&report, if path.is_none() { Paint::on(&std::io::stdout()) } else { Paint::PLAIN }),
+        _ => text(&report, if path.is_none() { terminal::paint(&std::io::stdout()) } else { Paint::PLAIN }),
     };
     write(&text, file, path)?;
     Ok(ExitCode::SUCCESS)
@@ -187,7 +188,7 @@ impl Ladder<'_> {
             threads: Some(1),
             warmup: WARMUP,
             timeout: Duration::from_secs(10),
-            cpus: self.cpus.and_then(|c| only(c.0)),
+            cpus: self.cpus.map(|cpus| CpuList::one(cpus.0)),
             watch: Watching::Auto,
             ..Draft::default()
         }

@@ -1,27 +1,28 @@
 //! `oroshi bench --mode ws|sse|stream`: subscriptions that are held, and messages that are published to them.
 
 mod fail_if;
-mod text;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use oroshi_bench::push::{Draft, Mode, Plan, Publishing, PublishingTo, Record, SubscribeProblem};
 use oroshi_net::Endpoint;
-use oroshi_report::words::push::{self as words, with_article};
-use oroshi_report::words::rhythm;
+use oroshi_report::paint::Paint;
+use oroshi_report::table;
+use oroshi_report::words::push as words;
+use oroshi_words::Naming;
 use oroshi_words::units;
 
 use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs, ScriptArgs};
 use super::command_line::without_secrets;
-use super::load::{Problems, parse_header, parse_size, read_load};
+use super::load::{parse_header, parse_size, read_load};
 use super::observer::Live;
 use super::read::no_format;
 use super::{Error, open, tell_conditions, write, write_beside};
 use crate::interrupt;
-use crate::paint::Paint;
+use crate::problems::Problems;
 use crate::say;
-use crate::table;
+use crate::terminal;
 use fail_if::Threshold;
 
 // In help texts `{n}` would become the end of a line: they say "n in braces".
@@ -137,29 +138,6 @@ fn parse_url(text: &str) -> Result<Endpoint, String> {
     named.as_deref().unwrap_or(text).parse().map_err(|error: oroshi_net::endpoint::EndpointError| error.to_string())
 }
 
-/// A load in words: `1,000 subscriptions (ws), 16 publishers in a closed loop, 10s`.
-pub(crate) fn subscribe_words(draft: &Draft) -> String {
-    let connections = units::plural(draft.base.connections as u64, "subscription");
-    let mut parts = vec![format!("{connections} ({})", draft.mode.name())];
-    if let Some(publish) = &draft.publish {
-        let publishers = units::plural(publish.publishers as u64, "publisher");
-        parts.push(format!("{publishers} in {}", with_article(&rhythm(&draft.base.load))));
-    }
-    if let Some(publish_to) = &draft.publish_to {
-        parts.push(format!("{}/s to one each", units::number(publish_to.rate)));
-    }
-    if let Some(n) = draft.base.requests {
-        parts.push(units::plural(n, "message"));
-    }
-    if let Some(duration) = draft.base.duration {
-        parts.push(units::length(duration.as_secs_f64()));
-    }
-    if let (Some(last), false) = (parts.last_mut(), draft.base.warmup.is_zero()) {
-        *last += &format!(" after {} of warm-up", units::length(draft.base.warmup.as_secs_f64()));
-    }
-    parts.join(", ")
-}
-
 /// What is asked for of the report.
 struct Output {
     format: Format,
@@ -189,12 +167,12 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     let flags = <Args as clap::Args>::augment_args(clap::Command::new("bench"));
     record.environment.command = without_secrets(&flags, words);
     let (paint, width) = match &file {
-        None => (Paint::on(&std::io::stdout()), table::width(&std::io::stdout())),
+        None => (terminal::paint(&std::io::stdout()), terminal::width(&std::io::stdout())),
         Some(_) => (Paint::PLAIN, table::WIDTH),
     };
     let report = match output.format {
         Format::Json => serde_json::to_string_pretty(&record)? + "\n",
-        _ => text::report(&record, paint, width),
+        _ => oroshi_report::text::subscribe(&record, paint, width),
     };
     write(&report, file, output.file.as_deref())?;
     if let (Some(page), Some(path)) = (page, output.page.as_deref()) {
@@ -207,7 +185,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
 fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
     let Args { url, load, urls, script, subscribe, output, .. } = args;
     let OutputArgs { report, format, output } = output;
-    let mut problems = Problems(Vec::new());
+    let mut problems = Problems::of_flags();
     let mut foreign = meaningless(&load);
     foreign.extend((!urls.is_empty()).then_some("--urls"));
     foreign.extend((script != ScriptArgs::default()).then_some("--script"));
@@ -218,8 +196,8 @@ fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
         problems.add(flag, "it is about requests and their answers: leave it out, or leave out --mode");
     }
     no_format(output.as_deref(), &mut problems);
-    let (base, share, found) = read_load(load);
-    problems.0.extend(found);
+    let (base, share, found) = read_load(load, Naming::Flags);
+    problems.found.extend(found.found);
     if share.is_some() {
         problems
             .add("--rate", "it is a share of what set-ups can do, for comparing them: expected messages per second");
@@ -229,7 +207,7 @@ fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
     let publishes = subscribe.publish.is_some();
     let draft = subscribe.read(oroshi_bench::Draft { urls: endpoints, ..base }, &mut problems);
     let thresholds = problems.all("--fail-if", &report.fail_if, str::parse::<Threshold>);
-    let mut problems: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
+    let mut problems = problems.lines();
     let plan = draft.and_then(|draft| match draft.plan() {
         Ok(plan) => Some(plan),
         Err(found) => {
@@ -239,7 +217,7 @@ fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
                 SubscribeProblem::NotPublished(_) => !publishes,
                 _ => true,
             };
-            problems.extend(found.iter().filter(new).map(subscribe_causes));
+            problems.extend(found.iter().filter(new).map(|problem| problem.told(Naming::Flags)));
             None
         }
     });
@@ -248,14 +226,6 @@ fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
             Ok((plan, Output { format, file: output, page: report.report, thresholds }))
         }
         _ => Err(problems),
-    }
-}
-
-/// What is wrong, with what is behind it.
-pub(crate) fn subscribe_causes(problem: &SubscribeProblem) -> String {
-    match problem {
-        SubscribeProblem::Load(problem) => super::with_causes(problem),
-        other => other.to_string(),
     }
 }
 
@@ -286,6 +256,7 @@ fn judge(record: &Record, thresholds: &[Threshold]) -> u8 {
 mod tests {
     use clap::Parser;
     use oroshi_bench::Load;
+    use oroshi_experiment::words::subscribe_words;
 
     use super::*;
 
@@ -358,8 +329,8 @@ mod tests {
     fn a_load_is_told_in_words() {
         let words = |line: &str| {
             let Args { load, subscribe, .. } = parsed(line).unwrap();
-            let mut problems = Problems(Vec::new());
-            subscribe_words(&subscribe.read(read_load(load).0, &mut problems).unwrap())
+            let mut problems = Problems::of_flags();
+            subscribe_words(&subscribe.read(read_load(load, Naming::Flags).0, &mut problems).unwrap())
         };
         assert_eq!(words("--mode sse -c 5"), "5 subscriptions (sse)");
         assert_eq!(

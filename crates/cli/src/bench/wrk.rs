@@ -10,7 +10,6 @@
 
 use oroshi_bench::{Failure, Load, Record};
 use oroshi_stats::{Latency, Quantile};
-use oroshi_wrk::summary::rate_samples;
 
 /// Writes the report of a run against `url`.
 pub(crate) fn report(record: &Record, url: &str, spectrum: bool, backfill: bool) -> String {
@@ -28,7 +27,7 @@ pub(crate) fn report(record: &Record, url: &str, spectrum: bool, backfill: bool)
     text += &format!("  {} threads and {} connections\n", plan.threads, plan.connections);
     text += &format!("  Thread Stats{:>6}{:>11}{:>8}{:>12}\n", "Avg", "Stdev", "Max", "+/- Stdev");
     text += &row("Latency", &Stats::of_latency(latency), micros);
-    text += &row("Req/Sec", &Stats::of_samples(&rate_samples(record)), metric);
+    text += &row("Req/Sec", &Stats::of_samples(&record.rates_per_thread()), metric);
     if spectrum {
         text += "  Latency Distribution\n";
         for percent in [50.0, 75.0, 90.0, 99.0] {
@@ -147,7 +146,7 @@ fn binary(n: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::sample;
+    use oroshi_report::sample::bench as sample;
 
     #[test]
     fn units_switch_at_85_percent_and_stop_before_the_last() {

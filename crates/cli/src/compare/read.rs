@@ -6,16 +6,18 @@ use std::time::Duration;
 
 use oroshi_bench::plan::Problem;
 use oroshi_bench::{Draft, Load as Rhythm, Spacing};
+use oroshi_experiment::rules;
+use oroshi_experiment::words::load_words;
 use oroshi_lab::plan::{Cell, Load, Ready, Rules, Server, Stop, Variant};
 use oroshi_lab::template::Values;
 use oroshi_lab::{Experiment, Metric};
 use oroshi_net::{CpuList, Endpoint};
+use oroshi_words::Naming;
 use oroshi_words::units;
 
 use super::args::{Args, Format, OutputArgs, RuleArgs};
 use super::variants::{self, Typed};
-use crate::bench::{load_words, read_load, with_causes};
-use crate::rules;
+use crate::bench::read_load;
 use crate::verdicts::Condition;
 
 /// The rate at which latency is compared, as a share of what the slowest can do.
@@ -59,8 +61,8 @@ impl Args {
         problems.extend(variants::collisions(&typed));
 
         let warmup = load.warmup.is_some();
-        let (draft, share, wrong) = read_load(load);
-        problems.extend(wrong.iter().map(ToString::to_string));
+        let (draft, share, wrong) = read_load(load, Naming::Flags);
+        problems.extend(wrong.lines());
         let draft = rules::timed(draft, warmup);
         let open = share.is_some() || draft.load != Rhythm::Closed;
         let metrics = metrics(&flags, open, &mut problems);
@@ -205,7 +207,8 @@ fn check(typed: &[Typed], values: &Values, draft: &Draft, share: Option<f64>, pr
         }
         let found = draft.plan().err().map(|found| found.0).unwrap_or_default();
         // A URL that does not parse has been told of already.
-        problems.extend(found.iter().filter(|problem| !matches!(problem, Problem::NoUrl)).map(with_causes));
+        let new = found.iter().filter(|problem| !matches!(problem, Problem::NoUrl));
+        problems.extend(new.map(|problem| problem.told(Naming::Flags)));
     };
     let mut texts = Vec::new();
     for variant in typed {

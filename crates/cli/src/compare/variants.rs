@@ -5,10 +5,9 @@
 
 use std::collections::BTreeSet;
 
+use oroshi_experiment::rules;
 use oroshi_lab::template::{self, Values};
 use oroshi_net::{Address, Endpoint};
-
-use crate::rules;
 
 /// How the texts of URLs begin.
 const SCHEMES: [&str; 5] = ["http://", "https://", "unix:", "http+unix://", "https+unix://"];

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use oroshi_fetch::Standing;
 use oroshi_words::units;
 
 /// The shortest time between two looks of the line.
@@ -16,18 +17,6 @@ pub(super) struct Live {
     began: Instant,
     shown: Option<(Instant, u64)>,
     rate: f64,
-}
-
-/// What it shows.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Standing {
-    /// Of this run.
-    pub(super) done: u64,
-    pub(super) failed: u64,
-    pub(super) under_way: usize,
-    /// How much of the list is done, 0 to 1, where its length is known.
-    pub(super) share: Option<f64>,
-    pub(super) stopping: bool,
 }
 
 impl Live {

@@ -6,74 +6,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use oroshi_client::{Builder, Bytes, Client, Deadlines};
+use oroshi_fetch::{Bodies, Defaults, LARGEST_BURST, Pace, Plan, Retries, Source};
 use oroshi_net::tls::Roots;
 use oroshi_net::{ClientTls, ClientTlsOptions, UnixAddress};
-use oroshi_words::units;
+use oroshi_words::{units, with_causes};
 use rustix::fs::{Access, access};
 
 use super::args::{Args, ConnectionArgs, RequestArgs, TimeArgs};
-use super::list::Source;
-use super::record::with_causes;
-use super::retry::Retries;
-use crate::bench::{Problems, parse_header, parse_size};
+use crate::bench::{parse_header, parse_size};
+use crate::problems::Problems;
 
 /// How many requests are under way at a time, if nobody says.
 const CONCURRENCY: usize = 16;
-
-/// The largest burst; all of it is in memory.
-pub(super) const LARGEST_BURST: usize = 1_000_000;
-
-/// What is to be done, with nothing left to doubt.
-#[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) sources: Vec<Source>,
-    pub(super) pace: Pace,
-    pub(super) retries: Retries,
-    pub(super) defaults: Defaults,
-    pub(super) unix: Option<UnixAddress>,
-    /// The client's settings but for the number of its connections.
-    pub(super) client: Builder,
-    pub(super) output: Option<PathBuf>,
-    pub(super) resume: bool,
-    pub(super) bodies: Bodies,
-    /// Whether the records carry the header fields.
-    pub(super) headers: bool,
-    pub(super) quiet: bool,
-}
-
-/// How many at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
-    Steady {
-        concurrency: usize,
-        per_host: Option<usize>,
-    },
-    /// All at once; with a number, so many with the URLs in turn.
-    Burst(Option<usize>),
-}
-
-/// What is sent, where a line does not say otherwise.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Defaults {
-    method: Option<String>,
-    pub(super) headers: Vec<(String, String)>,
-    pub(super) body: Option<Bytes>,
-}
-
-/// What becomes of the bodies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Bodies {
-    Counted,
-    Printed,
-    Folder(PathBuf),
-}
-
-impl Defaults {
-    /// The method of a request that names this one, or none, and has a body or not.
-    pub(super) fn method<'a>(&'a self, named: Option<&'a str>, has_body: bool) -> &'a str {
-        named.or(self.method.as_deref()).unwrap_or(if has_body { "POST" } else { "GET" })
-    }
-}
 
 impl Args {
     /// Makes sense of the flags.
@@ -81,7 +25,7 @@ impl Args {
     /// # Errors
     /// All that is wrong, each with its flag.
     pub(super) fn read(self) -> Result<Plan, Vec<String>> {
-        let mut problems = Problems(Vec::new());
+        let mut problems = Problems::of_flags();
         let sources = sources(&self.url, &self.input, &mut problems);
         if let Some(output) = &self.output.output
             && let Some(list) = sources.iter().find(|source| is_same_file(source, output))
@@ -129,8 +73,8 @@ impl Args {
             Some(_) if prints => Bodies::Printed,
             Some(folder) => Bodies::Folder(folder),
         };
-        if !problems.0.is_empty() {
-            return Err(problems.0.iter().map(ToString::to_string).collect());
+        if !problems.found.is_empty() {
+            return Err(problems.lines());
         }
         Ok(Plan {
             sources,
@@ -143,7 +87,6 @@ impl Args {
             resume: self.resume,
             bodies,
             headers: self.output.headers,
-            quiet: self.output.quiet,
         })
     }
 }
@@ -208,7 +151,8 @@ impl RequestArgs {
         self.body.clone().or_else(|| self.json.clone()).map(Bytes::from)
     }
 
-    /// Fields are sent with each request and are not the client's own: only then it knows which of them stay behind at a redirect.
+    /// Fields are sent with each request and are not the client's own: only then it knows which of them stay behind at
+    /// a redirect.
     fn headers(&self, problems: &mut Problems) -> Vec<(String, String)> {
         let mut headers = problems.all("--header", &self.header, parse_header);
         // Only to hear what it says of them; of Host it knows that it is each URL's own.

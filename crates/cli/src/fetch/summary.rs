@@ -1,13 +1,14 @@
 //! All records together: counts and times, as the summary tells them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use oroshi_fetch::record::Times;
+use oroshi_fetch::{Done, Record};
+use oroshi_report::paint::Paint;
+use oroshi_report::table::{columns, wrap};
 use oroshi_stats::{Latency, Quantile};
 use oroshi_words::units;
-
-use super::record::{Failures, Record, Times};
-use crate::paint::Paint;
-use crate::table::{columns, wrap};
 
 /// No line is longer, but for those that cannot be broken.
 const WIDTH: usize = 110;
@@ -18,28 +19,13 @@ const NAME: usize = 12;
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) ok: u64,
-    pub(super) failures: Failures,
+    pub(super) failures: BTreeMap<String, u64>,
     pub(super) body_bytes: u64,
     /// Times of requests that were answered whole, whatever the status.
     total: Latency,
     first_byte: Latency,
     connect: Latency,
     since_burst: Latency,
-}
-
-/// What the records do not say.
-#[derive(Debug, Default)]
-pub(super) struct Frame {
-    pub(super) elapsed: Duration,
-    /// Connections opened, where it is known.
-    pub(super) connects: Option<u64>,
-    /// Ctrl-C came.
-    pub(super) interrupted: bool,
-    /// Of an earlier run: lines that were done, and those among them that were not ok.
-    pub(super) skipped: u64,
-    pub(super) skipped_failed: u64,
-    /// Lines that ask for something else than they did then.
-    pub(super) changed: u64,
 }
 
 impl Tally {
@@ -70,7 +56,7 @@ impl Tally {
     }
 
     /// The summary for people.
-    pub(super) fn text(&self, frame: &Frame, paint: Paint) -> String {
+    pub(super) fn text(&self, done: &Done, paint: Paint) -> String {
         let mut text = String::new();
         let mut row = |name: &str, words: &str| {
             for (i, line) in wrap(words, WIDTH - NAME).iter().enumerate() {
@@ -78,23 +64,23 @@ impl Tally {
                 text.push_str(&format!("{name:<NAME$}{line}\n"));
             }
         };
-        let seconds = frame.elapsed.as_secs_f64();
+        let seconds = done.elapsed.as_secs_f64();
         let rate = units::number(self.done() as f64 / seconds.max(1e-9));
-        let elapsed = units::time(frame.elapsed.as_nanos() as f64);
+        let elapsed = units::time(done.elapsed.as_nanos() as f64);
         let answered = format!("{} of {} ok", units::count(self.ok), units::count(self.done()));
-        let early = if frame.interrupted { ", ended early" } else { "" };
+        let early = if done.interrupted { ", ended early" } else { "" };
         row("Requests", &format!("{answered} in {elapsed}, {rate}/s{early}"));
-        if frame.skipped > 0 {
-            let failed = match frame.skipped_failed {
+        if done.skipped > 0 {
+            let failed = match done.skipped_failed {
                 0 => String::new(),
                 n => format!(", {} of them with a status of 400 or more", units::count(n)),
             };
-            row("Skipped", &format!("{} done before{failed}", units::count(frame.skipped)));
+            row("Skipped", &format!("{} done before{failed}", units::count(done.skipped)));
         }
-        if frame.changed > 0 {
+        if done.changed > 0 {
             row(
                 "Changed",
-                &format!("{}: fetched anew, as the list is not what it was", units::plural(frame.changed, "line")),
+                &format!("{}: fetched anew, as the list is not what it was", units::plural(done.changed, "line")),
             );
         }
         if self.failed() > 0 {
@@ -104,7 +90,7 @@ impl Tally {
             row("Failed", &paint.red(&each.join(", ")));
         }
         row("Bodies", &units::bytes(self.body_bytes as f64));
-        if let Some(connects) = frame.connects {
+        if let Some(connects) = done.connects {
             row("Connections", &format!("{} opened", units::count(connects)));
         }
         if !self.total.is_empty() {
@@ -140,8 +126,8 @@ impl Tally {
 mod tests {
     use oroshi_client::Timings;
 
-    use super::super::record::Failure;
     use super::*;
+    use oroshi_fetch::record::Failure;
 
     fn answered(status: u16, ms: u64) -> Record {
         let time = Duration::from_millis(ms);
@@ -164,15 +150,15 @@ mod tests {
         let failure = Failure { kind: "connect-refused", phase: "connect", message: String::new(), retry_safe: true };
         tally.note(&Record { error: Some(failure), ..answered(200, 9000) });
         assert_eq!((tally.done(), tally.ok, tally.failed()), (6, 2, 4));
-        let frame = Frame {
+        let done = Done {
             elapsed: Duration::from_secs(2),
             connects: Some(3),
             skipped: 1000,
             skipped_failed: 2,
-            ..Frame::default()
+            ..Done::default()
         };
         assert_eq!(
-            tally.text(&frame, Paint::PLAIN),
+            tally.text(&done, Paint::PLAIN),
             "Requests    2 of 6 ok in 2.00s, 3.00/s\n\
              Skipped     1,000 done before, 2 of them with a status of 400 or more\n\
              Failed      2 x status 503, 1 x connect-refused (connect), 1 x status 404\n\
@@ -187,8 +173,8 @@ mod tests {
 
     #[test]
     fn nothing_is_told_of_what_did_not_happen() {
-        let frame = Frame { elapsed: Duration::from_secs(1), interrupted: true, changed: 1, ..Frame::default() };
-        let text = Tally::default().text(&frame, Paint::PLAIN);
+        let done = Done { elapsed: Duration::from_secs(1), interrupted: true, changed: 1, ..Done::default() };
+        let text = Tally::default().text(&done, Paint::PLAIN);
         assert_eq!(
             text,
             "Requests    0 of 0 ok in 1.00s, 0/s, ended early\n\

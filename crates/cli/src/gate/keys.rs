@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use oroshi_config::values::{number, off_or, switch};
+use oroshi_config::{Kept, Table, secret};
 use oroshi_gate::forward::{Edits, HostPolicy};
 use oroshi_gate::route::HeaderPattern;
 use oroshi_gate::upstream::{Policy, PoolSettings};
@@ -12,22 +14,20 @@ use oroshi_gate::{
 };
 use oroshi_http1::is_token;
 use oroshi_lookup::{
-    Allow, Breaking, MemcachedSettings, MemcachedTier, Secret, SqlSettings, SqlTier, StoreKind, StoreSettings,
+    Allow, Breaking, MemcachedSettings, MemcachedTier, SqlSettings, SqlTier, StoreKind, StoreSettings,
 };
+use oroshi_net::CpuList;
 use oroshi_words::units::{parse_number, parse_time};
-
-use crate::config::document::Table;
-use crate::config::values::{Kept, cpus, number, off_or, secret, switch};
 
 /// Reads a configuration. Scripts are looked for in `folder`, where the configuration stands.
 pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
-    let mut draft = Draft { threads: root.read("threads", number), cpus: root.read("cpus", cpus), ..Draft::default() };
+    let (threads, cpus) = (root.read("threads", number), root.read("cpus", CpuList::parse_available));
+    let mut draft = Draft { threads, cpus, ..Draft::default() };
     root.set("drain", &mut draft.drain, parse_time);
     root.set("script-cache", &mut draft.script_cache, number);
     if let Some(listen) = root.table("listen") {
         for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
-            let addresses = listen.get(key).and_then(|field| field.texts()).unwrap_or_default();
-            draft.doors.extend(addresses.into_iter().map(|address| Door { address, serves }));
+            draft.doors.extend(listen.texts(key).into_iter().map(|address| Door { address, serves }));
         }
         listen.finish();
     }
@@ -119,8 +119,7 @@ fn named<'d>(root: &Table<'d>, kind: &'static str) -> Vec<(&'d str, Table<'d>)> 
 }
 
 fn memcached(table: Table<'_>) -> MemcachedSettings {
-    let servers = table.get("servers").and_then(|field| field.texts()).unwrap_or_default();
-    let mut settings = MemcachedSettings::new(servers);
+    let mut settings = MemcachedSettings::new(table.texts("servers"));
     table.set("timeout", &mut settings.timeout, parse_time);
     table.set("connect-timeout", &mut settings.connect_timeout, parse_time);
     table.set("value-bytes", &mut settings.value_bytes, number);
@@ -132,9 +131,9 @@ fn memcached(table: Table<'_>) -> MemcachedSettings {
 
 fn sql(table: Table<'_>) -> SqlSettings {
     let url = secret(&table, &[("url", Kept::Here), ("url-file", Kept::File), ("url-env", Kept::Variable)]);
-    let mut settings = SqlSettings::new(url.unwrap_or_default());
-    settings.password =
-        secret(&table, &[("password-file", Kept::File), ("password-env", Kept::Variable)]).map(Secret::new);
+    let mut settings = SqlSettings::new("");
+    settings.url = url.unwrap_or(settings.url);
+    settings.password = secret(&table, &[("password-file", Kept::File), ("password-env", Kept::Variable)]);
     table.set("connections", &mut settings.connections, number);
     table.set("script-connections", &mut settings.script_connections, |text| number(text).map(Some));
     table.set("query-timeout", &mut settings.query_timeout, parse_time);

@@ -1,18 +1,15 @@
 //! A plan as a configuration in TOML, with every default in its place: what `--check` prints. Secrets are left out.
 
-use std::time::Duration;
-
+use oroshi_config::written::Toml;
 use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Settings};
 use oroshi_gate::route::{HeaderPattern, HostPattern, Matcher};
 use oroshi_gate::upstream::{Policy, PoolSettings};
 use oroshi_gate::{Action, Answer, HashBy, Hook, KeyFrom, Plan, Serves, access};
 use oroshi_lookup::{Breaking, StoreKind};
 
-use crate::config::written::Toml;
-
 /// The configuration that makes this plan, but for its secrets.
 pub(super) fn config(plan: &Plan) -> String {
-    let mut out = Toml(String::new());
+    let mut out = Toml::default();
     out.bare("threads", plan.threads);
     if let Some(cpus) = &plan.cpus {
         out.text("cpus", &cpus.to_string());
@@ -334,22 +331,6 @@ fn edits(out: &mut Toml, name: &str, edits: &Edits) {
         out.table(&format!("{name}.{key}"));
         for (name, value) in edits.written().filter(|(name, _)| is_set(name) == sets) {
             out.text(name, value);
-        }
-    }
-}
-
-impl Toml {
-    fn or_off(&mut self, key: &str, value: Option<impl ToString>) {
-        match value {
-            Some(value) => self.bare(key, value),
-            None => self.text(key, "off"),
-        }
-    }
-
-    fn time_or_off(&mut self, key: &str, time: Duration) {
-        match time {
-            Duration::MAX => self.text(key, "off"),
-            time => self.time(key, time),
         }
     }
 }

@@ -8,9 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use oroshi_lab::{Experiment, LabError, LabResult, Tools};
 use oroshi_net::Shutdown;
 use oroshi_words::Date;
+use oroshi_words::hidden;
 use serde::Deserialize;
 
-use crate::bench::program_without_secrets;
 use crate::interrupt::{self, Temporary};
 use crate::lab_live::LabLive;
 
@@ -79,7 +79,7 @@ pub(crate) fn measure(experiment: Experiment, output: &Path, shutdown: Shutdown)
     live.finish();
     let mut result = result?;
     for command in result.cells.iter_mut().flat_map(|cell| &mut cell.runs).filter_map(|run| run.command.as_mut()) {
-        command.words = program_without_secrets(std::mem::take(&mut command.words));
+        command.words = hidden::program(std::mem::take(&mut command.words));
     }
     Ok(result)
 }
@@ -93,8 +93,8 @@ pub(super) struct Kept {
     pub(super) page: PathBuf,
 }
 
-/// A folder for a result. An earlier result that is in it stays as it is until [`Place::store`]; what was made for the new one is
-/// gone if it does not come to that.
+/// A folder for a result. An earlier result that is in it stays as it is until [`Place::store`]; what was made for the
+/// new one is gone if it does not come to that.
 #[derive(Debug)]
 pub(super) struct Place {
     folder: PathBuf,
@@ -216,7 +216,7 @@ fn stamp(unix_s: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab_text::sample;
+    use oroshi_report::sample::lab as sample;
 
     #[test]
     fn a_folder_carries_the_date() {

@@ -4,14 +4,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use oroshi_bench::Load as Rhythm;
+use oroshi_experiment::{Machine, Reading, Source, Unreadable, Wishes, find};
 use oroshi_lab::Metric;
 use oroshi_lab::plan::{Command, Load, Ready, Stop};
 use oroshi_net::Shutdown;
+use oroshi_words::Mistake;
 
-use super::document::Mistake;
-use super::experiment::{Reading, Source, Unreadable, Wishes, read};
-use super::find;
-use super::machine::Machine;
+use super::flags::Flags;
+
+fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Result<Reading, Unreadable> {
+    oroshi_experiment::read(source, wishes, machine, &Flags)
+}
 
 fn source<'s>(text: &'s str, folder: Option<&'s Path>) -> Source<'s> {
     Source { name: "my test", text, folder }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use oroshi_config::Table;
+use oroshi_config::values::{number, switch};
 use oroshi_push::{Door, Draft, Origins, Serves, Transports};
 use oroshi_words::units::parse_time;
 
 use super::native;
-use crate::config::document::Table;
-use crate::config::values::{number, switch};
 
 /// The port, unless the file names one.
 const PORT: &str = "9180";

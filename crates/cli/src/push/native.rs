@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use oroshi_push::{Cluster, Door, Draft, GroupRule, Origins, Secret, Serves, Slow, Transports};
+use oroshi_config::values::{number, off_or, switch};
+use oroshi_config::{Field, Kept, Table, secret};
+use oroshi_net::CpuList;
+use oroshi_push::{Cluster, Door, Draft, GroupRule, Origins, Serves, Slow, Transports};
 use oroshi_words::units::parse_time;
-
-use crate::config::document::{Field, Table};
-use crate::config::values::{Kept, cpus, number, off_or, secret, switch};
 
 /// How long a publish waits for the receipts of other nodes, unless the file says otherwise.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -22,8 +22,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
         for (key, serves) in
             [("public", Serves::Sessions), ("admin", Serves::Admin), ("everything", Serves::Everything)]
         {
-            let addresses = listen.get(key).and_then(|field| field.texts()).unwrap_or_default();
-            draft.doors.extend(addresses.into_iter().map(|address| Door { address, serves }));
+            draft.doors.extend(listen.texts(key).into_iter().map(|address| Door { address, serves }));
         }
         listen.finish();
     }
@@ -71,13 +70,13 @@ pub(super) fn read(root: Table<'_>) -> Draft {
 /// Reads the keys that both kinds of configuration have.
 pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
     draft.threads = root.read("threads", number);
-    draft.cpus = root.read("cpus", cpus);
+    draft.cpus = root.read("cpus", CpuList::parse_available);
     root.set("compat", &mut draft.compat_ekbo, compat);
     if draft.compat_ekbo {
         super::kuiperbelt::habits(draft);
     }
     draft.transports = root.get("transports").and_then(|field| transports(&field));
-    draft.subprotocols = root.get("subprotocols").and_then(|field| field.texts()).unwrap_or_default();
+    draft.subprotocols = root.texts("subprotocols");
     root.set("echo", &mut draft.echo, switch);
     if let Some(table) = root.table("limits") {
         let limits = &mut draft.limits;
@@ -113,7 +112,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         }
     }
     if let Some(table) = root.table("auth") {
-        draft.token = secret(&table, &[("token-file", Kept::File), ("token-env", Kept::Variable)]).map(Secret);
+        draft.token = secret(&table, &[("token-file", Kept::File), ("token-env", Kept::Variable)]);
         table.finish();
     }
     if let Some(table) = root.table("drain") {
@@ -126,7 +125,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         && let Some(table) = field.table()
     {
         let kept = [("nats", Kept::Here), ("nats-file", Kept::File), ("nats-env", Kept::Variable)];
-        let nats = secret(&table, &kept).map(Secret);
+        let nats = secret(&table, &kept);
         if nats.is_none() && !["nats", "nats-file", "nats-env"].into_iter().any(|key| table.get(key).is_some()) {
             field
                 .wrong("`nats` is missing: expected nats = \"nats://host:4222\", or nats-file or nats-env that has it");

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use oroshi_push::{Door, Draft, Plan, PlanError, Serves};
+use oroshi_config::{ConfigError, Mistakes, Node, Table, text_of, toml, yaml};
+use oroshi_push::{Door, Draft, Plan, Serves};
+use oroshi_words::mistake::add_checked;
+use oroshi_words::{Kind, Mistake};
 
-use super::{Args, Error, kuiperbelt, native, template, yaml};
-use crate::config::document::{Mistake, Mistakes, Node, Table, Value};
-use crate::config::{self, ConfigError, toml};
+use super::{Args, Error, kuiperbelt, native, template};
 use crate::log::Level;
 
 /// What kuiperbelt reads when no file is named.
@@ -49,11 +50,10 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
     if !usage.is_empty() {
         return Err(Error::Usage(usage));
     }
-    let nothing = Node { line: 0, value: Value::Nothing };
     let (node, odd) = match &file {
-        None => (nothing, Vec::new()),
+        None => (Node::default(), Vec::new()),
         Some(file) => {
-            let text = config::text_of(file)?;
+            let text = text_of(file)?;
             parse(&text, language).map_err(|mistakes| ConfigError::mistakes(file, mistakes))?
         }
     };
@@ -63,11 +63,11 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
         Language::Native => native::read(root),
         Language::Kuiperbelt => kuiperbelt::read(root),
     };
-    let mut mistakes = mistakes.into_inner();
+    let mut mistakes = mistakes.into_vec();
     // kuiperbelt starts all the same with keys that it does not know, and with those that stand twice or are no texts.
     let mut overlooked = Vec::new();
     if draft.compat_ekbo && language == Language::Kuiperbelt {
-        (overlooked, mistakes) = mistakes.into_iter().partition(Mistake::is_unknown_key);
+        (overlooked, mistakes) = mistakes.into_iter().partition(|mistake| mistake.kind == Kind::Unknown);
         overlooked.extend(odd);
         overlooked.sort();
     } else {
@@ -116,15 +116,7 @@ fn planned(
     let plan = match planned {
         Ok(plan) => Some(plan),
         Err(problems) => {
-            // What could not be read is not there, and need not be told to be missing.
-            let known: Vec<String> = mistakes.iter().map(|mistake| mistake.key.clone()).collect();
-            let told = |problem: &PlanError, key: &str| {
-                let lacks_a_door = matches!(problem, PlanError::Nowhere | PlanError::NoPublic | PlanError::NoAdmin);
-                known.iter().any(|known| is_within(key, known) || (lacks_a_door && top(known) == top(key)))
-            };
-            let problems = problems.iter().map(|problem| (problem, mistake(problem, node, language)));
-            mistakes
-                .extend(problems.filter(|(problem, mistake)| !told(problem, &mistake.key)).map(|(_, mistake)| mistake));
+            add_checked(mistakes, problems.into_iter().map(|problem| node.place(in_the_file(problem, language))));
             None
         }
     };
@@ -132,24 +124,17 @@ fn planned(
     plan.filter(|_| mistakes.is_empty())
 }
 
-/// Whether a key is another one, or in it.
-fn is_within(key: &str, outer: &str) -> bool {
-    key.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-}
-
 /// The outermost key.
 fn top(key: &str) -> &str {
     key.split(['.', '[']).next().unwrap_or(key)
 }
 
-/// What is wrong with a draft, in the words of the file.
-fn mistake(problem: &PlanError, node: &Node, language: Language) -> Mistake {
-    let key = match language {
-        Language::Native => problem.key().to_owned(),
-        Language::Kuiperbelt => kuiperbelt::name_of(problem.key()),
-    };
-    let cause = std::error::Error::source(problem).map(|cause| format!(" ({cause})")).unwrap_or_default();
-    Mistake { line: node.line_of(&key), key, text: format!("{problem}{cause}") }
+/// What is wrong with a draft, with the keys of the file's language.
+fn in_the_file(mistake: Mistake, language: Language) -> Mistake {
+    match language {
+        Language::Native => mistake,
+        Language::Kuiperbelt => mistake.renamed(kuiperbelt::name_of),
+    }
 }
 
 /// A mistake where there is no file.

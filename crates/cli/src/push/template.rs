@@ -1,7 +1,7 @@
 //! The template step of kuiperbelt's configuration (kayac/go-config's, on Go's text/template): `{{ env "NAME" "default" }}` and
 //! `{{ must_env "NAME" }}`.
 
-use crate::config::document::Mistake;
+use oroshi_words::Mistake;
 
 /// Fills the templates in. `variable` gives a variable of the environment.
 ///
@@ -11,7 +11,7 @@ pub(super) fn fill(text: &str, variable: impl Fn(&str) -> Option<String>) -> Res
     let (mut filled, mut mistakes, mut rest) = (String::with_capacity(text.len()), Vec::new(), text);
     while let Some(start) = rest.find("{{") {
         let line = 1 + text[..text.len() - rest.len() + start].matches('\n').count();
-        let mut wrong = |text: String| mistakes.push(Mistake { line, key: String::new(), text });
+        let mut wrong = |text: String| mistakes.push(Mistake::new("", text).at(line));
         filled.push_str(&rest[..start]);
         let Some((inside, after)) = split_at_end(&rest[start + 2..]) else {
             wrong("`{{` is not closed: expected `}}` behind it".into());

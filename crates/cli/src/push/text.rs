@@ -1,12 +1,11 @@
 //! A plan as a configuration in TOML, with every default in its place: what `--check` prints. Secrets are left out.
 
+use oroshi_config::written::Toml;
 use oroshi_push::{Door, Origins, Plan, Serves, Slow};
-
-use crate::config::written::Toml;
 
 /// The configuration that makes this plan, but for its secrets.
 pub(super) fn config(plan: &Plan) -> String {
-    let mut out = Toml(String::new());
+    let mut out = Toml::default();
     out.bare("threads", plan.threads);
     if let Some(cpus) = &plan.cpus {
         out.text("cpus", &cpus.to_string());
@@ -119,10 +118,7 @@ fn limits(out: &mut Toml, plan: &Plan) {
     let limits = &plan.limits;
     out.table("limits");
     out.bare("sessions", limits.sessions);
-    match limits.connects_per_second {
-        Some(most) => out.bare("connects-per-second", most),
-        None => out.text("connects-per-second", "off"),
-    }
+    out.or_off("connects-per-second", limits.connects_per_second);
     out.bare("message-bytes", limits.message_bytes);
     out.bare("publish-bytes", limits.publish_bytes);
     out.bare("session-queue-bytes", limits.session_queue_bytes);

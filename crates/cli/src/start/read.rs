@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use oroshi_net::Endpoint;
 use oroshi_net::process::{signal_named, signal_names};
 use oroshi_start::environment::{AUTO_RESTART_INTERVAL, ENABLE_AUTO_RESTART, ENVDIR, KILL_OLD_DELAY};
-use oroshi_start::{Child, ControlAt, Draft, LogTo, Place, Plan, PlanError, Ready};
+use oroshi_start::{Child, ControlAt, Draft, LogTo, Place, Plan, Ready};
+use oroshi_words::Mistake;
 use oroshi_words::nearest;
 use oroshi_words::units::{parse_count, parse_time};
 use rustix::process::Signal;
 
 use super::args::{Args, ChildArgs};
 use super::owner;
+use crate::problems::Problems;
 
 /// This program, whatever has become of its file since it was started.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -21,7 +23,7 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 /// # Errors
 /// Everything that is wrong, one line each: the flag, its value, and what was expected.
 pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
-    let mut problems = Problems(Vec::new());
+    let mut problems = Problems::of_flags();
     let mut draft = Draft::default();
     let control = control_path(&args);
     let Args { port, path, path_mode, path_owner, backlog, .. } = args;
@@ -69,11 +71,10 @@ pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
     draft.control = control.map(|path| ControlAt { path, asked_for: args.control.is_some() });
     draft.daemonize = args.daemonize;
     match draft.plan() {
-        Ok(plan) if problems.0.is_empty() => Ok(plan),
-        Ok(_) => Err(problems.0),
-        Err(more) => {
-            problems.0.extend(more.iter().map(in_flags));
-            Err(problems.0)
+        Ok(plan) if problems.found.is_empty() => Ok(plan),
+        planned => {
+            let more = planned.err().unwrap_or_default();
+            Err(problems.lines().into_iter().chain(more.iter().map(in_flags)).collect())
         }
     }
 }
@@ -101,16 +102,12 @@ pub(super) fn child(args: ChildArgs) -> Result<Child, String> {
 }
 
 /// A problem with the whole, in the words of the command line.
-fn in_flags(error: &PlanError) -> String {
-    let flag = match error {
-        PlanError::NoCommand | PlanError::Twice { .. } => return error.to_string(),
-        PlanError::Descriptor { .. } => "--port",
-        PlanError::Semicolon { .. } => "--path",
-        PlanError::NoLog => return format!("--daemonize: {error}: expected --log-file FILE"),
-        PlanError::Tls { .. } => "--ready",
-        PlanError::Control { source, .. } => return format!("--control: {error}: {source}"),
-    };
-    format!("{flag}: {error}")
+fn in_flags(mistake: &Mistake) -> String {
+    match mistake.key.as_str() {
+        "" => mistake.text.clone(),
+        "daemonize" => format!("--daemonize: {}: expected --log-file FILE", mistake.text),
+        flag => format!("--{flag}: {}", mistake.text),
+    }
 }
 
 fn ready(text: &str) -> Result<Ready, String> {
@@ -145,23 +142,6 @@ fn queue(text: &str) -> Result<Option<u32>, String> {
     match parse_count(text)? {
         0 => Ok(None),
         n => u32::try_from(n).map(Some).map_err(|_| format!("`{text}` is too much: expected a number such as 1024")),
-    }
-}
-
-/// What was found wrong so far.
-struct Problems(Vec<String>);
-
-impl Problems {
-    /// The value, or a note.
-    fn take<T>(&mut self, flag: &str, parsed: Result<T, String>) -> Option<T> {
-        parsed.map_err(|problem| self.0.push(format!("{flag}: {problem}"))).ok()
-    }
-
-    /// Puts the value in its place, if there is one.
-    fn set<T>(&mut self, place: &mut T, flag: &str, parsed: Option<Result<T, String>>) {
-        if let Some(value) = parsed.and_then(|parsed| self.take(flag, parsed)) {
-            *place = value;
-        }
     }
 }
 

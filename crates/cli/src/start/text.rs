@@ -2,11 +2,10 @@
 
 use std::fmt::Write;
 
+use oroshi_report::table::columns;
 use oroshi_start::Status;
 use oroshi_start::status::{GenerationState, GenerationStatus, LogCommandStatus, SocketStatus};
 use oroshi_words::units::{length, plural, time};
-
-use crate::table::columns;
 
 /// Several lines.
 pub(super) fn status(status: &Status) -> String {

@@ -1,13 +1,12 @@
 //! From flags to a plan: checks every value, reports every problem at once.
 
-use std::time::Duration;
-
-use oroshi_net::{CpuList, available_cpus};
+use oroshi_net::CpuList;
 use oroshi_stats::Shape;
 use oroshi_target::{Place, Plan, Rotation, TlsFiles};
 use oroshi_words::units::{parse_count, parse_time};
 
 use super::Args;
+use crate::problems::Problems;
 
 /// More threads than this are a slip of the finger.
 const MOST_THREADS: u64 = 1024;
@@ -23,33 +22,40 @@ const LARGEST: u64 = 1 << 40;
 /// # Errors
 /// Everything that is wrong, one line each: the flag, its value, and what was expected.
 pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
-    let mut problems = Problems(Vec::new());
-    let delay = args.delay.map_or(Duration::ZERO, |text| problems.take("--delay", parse_time(&text)));
-    let shape = problems.take("--delay-shape", shape(&args.delay_shape));
-    let work = args.work.map_or(0, |text| problems.take("--work", work(&text)));
-    let size = problems.take("--size", size(&args.size));
-    let statuses = problems.take("--status", Rotation::parse(&args.status));
-    let stall_one_in = args.stall_one_in.map(|text| problems.take("--stall-one-in", at_least_one(&text, u64::MAX)));
-    let cpus = args.cpus.and_then(|text| problems.take("--cpus", cpus(&text)));
+    let mut problems = Problems::of_flags();
+    let delay = problems.one("--delay", args.delay.as_deref(), parse_time).unwrap_or_default();
+    let shape = problems.take("--delay-shape", shape(&args.delay_shape)).unwrap_or_default();
+    let work = problems.one("--work", args.work.as_deref(), work).unwrap_or_default();
+    let size = problems.take("--size", size(&args.size)).unwrap_or_default();
+    let statuses = problems.take("--status", Rotation::parse(&args.status)).unwrap_or_default();
+    let one_in = |text: &str| at_least_one(text, u64::MAX);
+    let stall_one_in = problems.one("--stall-one-in", args.stall_one_in.as_deref(), one_in);
+    let cpus = problems.one("--cpus", args.cpus.as_deref(), CpuList::parse_available);
     let threads = match &args.threads {
-        Some(text) => problems.take("--threads", at_least_one(text, MOST_THREADS)) as usize,
+        Some(text) => problems.take("--threads", at_least_one(text, MOST_THREADS)).unwrap_or_default() as usize,
         None => cpus.as_ref().map_or(1, CpuList::len),
     };
     let tls = match (args.cert, args.key) {
         (Some(cert), Some(key)) => Some(TlsFiles { cert: cert.into(), key: key.into() }),
         (None, None) => None,
-        (Some(cert), None) => problems.add(format!("--cert {cert}: expected --key FILE with its private key too")),
-        (None, Some(key)) => problems.add(format!("--key {key}: expected --cert FILE with its certificate too")),
+        (Some(cert), None) => {
+            problems.add(&format!("--cert {cert}"), "expected --key FILE with its private key too");
+            None
+        }
+        (None, Some(key)) => {
+            problems.add(&format!("--key {key}"), "expected --cert FILE with its certificate too");
+            None
+        }
     };
     let has_tls = tls.is_some();
     let places: Vec<Place> =
-        args.listen.into_iter().filter_map(|text| problems.take("--listen", place(text, has_tls).map(Some))).collect();
+        args.listen.into_iter().filter_map(|text| problems.take("--listen", place(text, has_tls))).collect();
     if let Some(TlsFiles { cert, .. }) = &tls
         && !places.is_empty()
         && places.iter().all(|place| !place.https)
     {
-        let cert = cert.display();
-        problems.add::<()>(format!("--cert {cert}: expected a --listen for https, as only http and unix are there"));
+        let flag = format!("--cert {}", cert.display());
+        problems.add(&flag, "expected a --listen for https, as only http and unix are there");
     }
     let plan = Plan {
         places,
@@ -65,25 +71,7 @@ pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
         threads,
         cpus,
     };
-    if problems.0.is_empty() { Ok(plan) } else { Err(problems.0) }
-}
-
-/// What was found wrong so far.
-struct Problems(Vec<String>);
-
-impl Problems {
-    /// The value; or, when it is wrong, a note, and anything in its place.
-    fn take<T: Default>(&mut self, flag: &str, parsed: Result<T, String>) -> T {
-        parsed.unwrap_or_else(|problem| {
-            self.0.push(format!("{flag}: {problem}"));
-            T::default()
-        })
-    }
-
-    fn add<T>(&mut self, problem: String) -> Option<T> {
-        self.0.push(problem);
-        None
-    }
+    if problems.found.is_empty() { Ok(plan) } else { Err(problems.lines()) }
 }
 
 fn shape(text: &str) -> Result<Shape, String> {
@@ -115,17 +103,6 @@ fn at_least_one(text: &str, most: u64) -> Result<u64, String> {
     }
 }
 
-fn cpus(text: &str) -> Result<Option<CpuList>, String> {
-    let list: CpuList = text.parse().map_err(|error| format!("{error}"))?;
-    // Where the kernel does not say which there are, pinning says it.
-    if let Ok(available) = available_cpus()
-        && let Some(cpu) = list.iter().find(|&cpu| !available.contains(cpu))
-    {
-        return Err(format!("`{text}` names CPU {cpu}: expected some of those available here, {available}"));
-    }
-    Ok(Some(list))
-}
-
 fn place(typed: String, has_tls: bool) -> Result<Place, String> {
     let scheme = |name: &str| typed.get(..name.len()).filter(|start| start.eq_ignore_ascii_case(name)).map(str::len);
     let (start, https) = match (scheme("http://"), scheme("https://")) {
@@ -154,7 +131,10 @@ fn is_unix(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::Parser;
+    use oroshi_net::available_cpus;
 
     use super::*;
 

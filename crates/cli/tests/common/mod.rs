@@ -1,6 +1,6 @@
 //! What the tests of this folder share: the command, run to its end, and `oroshi target` as a server.
 //! Peers of other kinds are those of the load's own tests.
-#![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "a module of each test file, which uses its part")]
 
 pub mod recorder;
 #[path = "../../../bench/tests/support/mod.rs"]
@@ -10,40 +10,26 @@ pub mod ab;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc;
 
 use oroshi_bench::{Failure, Record};
+pub use oroshi_testkit::process::{Ran, to_the_end, to_the_end_with_input};
 use rustix::process::{Pid, Signal, kill_process};
-
 pub use support::load::failed;
-use support::{HANG, OK, peer::Peer};
+use support::{OK, peer::Peer};
 
 /// The command.
 pub const OROSHI: &str = env!("CARGO_BIN_EXE_oroshi");
 
-/// What a run of the command came to.
-#[derive(Debug)]
-pub struct Ran {
-    /// `None`: ended by a signal.
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
+/// The record that a run of the command wrote.
+pub trait Recorded {
+    /// The report of `--format json`, which must be there.
+    fn record(&self) -> Record;
 }
 
-impl Ran {
-    /// The report of `--format json`, which must be there.
+impl Recorded for Ran {
     #[track_caller]
-    pub fn record(&self) -> Record {
+    fn record(&self) -> Record {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-
-    /// Ended with this code, and said all of this on standard error.
-    #[track_caller]
-    pub fn said(&self, code: i32, words: &[&str]) {
-        assert_eq!(self.code, Some(code), "{self:?}");
-        for word in words {
-            assert!(self.err.contains(word), "`{word}` is not in: {self:?}");
-        }
     }
 }
 
@@ -73,30 +59,6 @@ pub fn all_answered(n: u64, args: &[&str]) -> Record {
     let record = measured(&[&["-n", &n.to_string()], args].concat());
     support::load::all_answered(&record, n);
     record
-}
-
-/// Runs any command to its end, which it must reach.
-pub fn to_the_end(mut command: Command) -> Ran {
-    command.stdin(Stdio::null());
-    to_the_end_with_input(command)
-}
-
-/// The same with the standard input that the command has.
-pub fn to_the_end_with_input(mut command: Command) -> Ran {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let pid = Pid::from_child(&child);
-    let (done, ended) = mpsc::channel::<()>();
-    let watchdog = std::thread::spawn(move || {
-        if ended.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-    });
-    let output = child.wait_with_output().unwrap();
-    drop(done);
-    watchdog.join().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
 /// `oroshi target`, until it is dropped.

@@ -1,93 +1,20 @@
 //! What the tests of `oroshi gate` share: the gateway and the servers behind it as processes, and a client.
-#![allow(dead_code, unreachable_pub, clippy::print_stderr, reason = "a module of each test file, which uses its part")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "a module of each test file, which uses its part")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::mpsc::{self, Receiver};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process};
-
-/// A test that hangs fails by this, and no other test depends on it.
-pub const HANG: Duration = Duration::from_secs(30);
+pub use oroshi_testkit::http::TextAnswer as Answer;
+pub use oroshi_testkit::process::Ran;
+use oroshi_testkit::skipped;
+pub use oroshi_testkit::{HANG, Process};
+use rustix::process::Signal;
 
 pub fn oroshi() -> Command {
     Command::new(env!("CARGO_BIN_EXE_oroshi"))
-}
-
-/// A process that says line by line what it does. Dropping it kills it.
-pub struct Process {
-    child: Child,
-    lines: Receiver<String>,
-    /// What it has said so far.
-    pub said: Vec<String>,
-}
-
-impl Process {
-    /// Starts a command, and waits until it has said something with these words.
-    pub fn start(command: &mut Command, words: &str) -> Process {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (tell, lines) = mpsc::channel();
-        let tells = tell.clone();
-        let (out, err) = (BufReader::new(child.stdout.take().unwrap()), BufReader::new(child.stderr.take().unwrap()));
-        std::thread::spawn(move || out.lines().map_while(Result::ok).all(|line| tell.send(line).is_ok()));
-        std::thread::spawn(move || err.lines().map_while(Result::ok).all(|line| tells.send(line).is_ok()));
-        let mut process = Process { child, lines, said: Vec::new() };
-        process.until(words);
-        process
-    }
-
-    /// Waits until it says something with these words.
-    #[track_caller]
-    pub fn until(&mut self, words: &str) -> String {
-        loop {
-            match self.lines.recv_timeout(HANG) {
-                Ok(line) => self.said.push(line.clone()),
-                Err(error) => panic!("no `{words}`: {error}: {}", self.said.join("\n")),
-            }
-            if let Some(line) = self.said.last().filter(|line| line.contains(words)) {
-                return line.clone();
-            }
-        }
-    }
-
-    /// How many lines with these words it has said by now, from this line on.
-    pub fn heard(&mut self, from: usize, words: &str) -> usize {
-        self.said.extend(self.lines.try_iter());
-        self.said[from..].iter().filter(|line| line.contains(words)).count()
-    }
-
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    /// Waits for its end.
-    #[track_caller]
-    pub fn ended(&mut self) -> ExitStatus {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                self.said.extend(self.lines.iter());
-                return status;
-            }
-            assert!(start.elapsed() < HANG, "it does not end: {:?}", self.said);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// A gateway with its configuration in a folder.
@@ -166,44 +93,6 @@ pub fn server(folder: &Path, name: &str, size: usize) -> Process {
     Process::start(&mut command, "listening")
 }
 
-/// An answer, read to the end of its connection.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: String,
-}
-
-impl Answer {
-    pub fn read(mut stream: impl Read) -> Answer {
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {text:?}"));
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer { status, head: head.to_owned(), body: body.to_owned() }
-    }
-
-    pub fn field(&self, name: &str) -> Option<&str> {
-        let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
-        lines.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-    }
-}
-
-/// A command that has ended.
-#[derive(Debug)]
-pub struct Ran {
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
-}
-
-impl Ran {
-    pub fn of(output: Output) -> Ran {
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
-    }
-}
-
 /// The address of a server that said where it listens.
 pub fn port(line: &str) -> u16 {
     let address = line.split("http://").nth(1).unwrap_or_else(|| panic!("{line}"));
@@ -225,16 +114,8 @@ pub fn sqlite(test: &str, file: &Path, statements: &str) -> bool {
             true
         }
         Err(_) => {
-            skip(test, "sqlite3 is not installed");
+            skipped(test, "sqlite3 is not installed");
             false
         }
-    }
-}
-
-fn skip(test: &str, why: &str) {
-    eprintln!("skipped: {test}: {why}");
-    if let Some(list) = std::env::var_os("OROSHI_SKIPPED") {
-        let mut list = fs::OpenOptions::new().append(true).create(true).open(list).unwrap();
-        writeln!(list, "skipped: {test}: {why}").unwrap();
     }
 }

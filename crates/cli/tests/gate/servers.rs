@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use oroshi_testkit::need;
 use rustix::process::Signal;
 
 use super::gate::Process;
 use super::support::nginx::Nginx;
-use super::support::skipped;
 
 const APPS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gate/apps");
 
@@ -54,9 +54,9 @@ impl Kind {
 /// length that was found. The body comes back as a variable of the one that has read it.
 const NGINX: &str = r#"client_max_body_size 0; client_body_buffer_size 4m; client_body_in_single_buffer on; large_client_header_buffers 4 256k;
     ssi on; ssi_types *; ssi_value_length 4096; keepalive_requests 100000; keepalive_timeout 1h;
-    location / { proxy_pass http://unix:FOLDER/inner.sock; proxy_set_header Host inner; proxy_headers_hash_max_size 1024; } }
+    location / { proxy_pass http://unix:@FOLDER@/inner.sock; proxy_set_header Host inner; proxy_headers_hash_max_size 1024; } }
     log_format read escape=none '$request_method $request_uri $content_length';
-    server { listen unix:FOLDER/inner.sock; access_log FOLDER/read read; large_client_header_buffers 4 256k; client_max_body_size 0;
+    server { listen unix:@FOLDER@/inner.sock; access_log @FOLDER@/read read; large_client_header_buffers 4 256k; client_max_body_size 0;
         add_header X-Read "$request_method $request_uri $content_length"; default_type application/octet-stream;
         location / { return 200 '<!--# echo var="request_body" default="" encoding="none" -->'; }"#;
 
@@ -68,7 +68,7 @@ impl Server {
         let mut command = match kind {
             Kind::Nginx => {
                 let nginx = Nginx::start(test, NGINX)?;
-                let (tcp, unix, log) = (nginx.tcp.to_string(), nginx.unix.to_string(), nginx.folder.join("read"));
+                let (tcp, unix, log) = (nginx.tcp.to_string(), nginx.unix.to_string(), nginx.path("read"));
                 return Some(Server {
                     kind,
                     tcp,
@@ -146,12 +146,7 @@ fn app(name: &str) -> PathBuf {
 }
 
 fn program(name: &str, test: &str) -> Option<Command> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file());
-    if found.is_none() {
-        skipped(test, &format!("{name} is not installed"));
-    }
-    found.map(Command::new)
+    need(test, name).map(Command::new)
 }
 
 /// The application in Go, built where builds are. Go remembers what it has built.

@@ -1,112 +1,28 @@
 //! What the tests of `oroshi push` share: the hub as a process, a backend that records its callbacks, clients on a unix socket.
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "a module of each test file, which uses its part")]
 
-#[path = "../../../push/tests/hub/websocket.rs"]
-mod websocket;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, Shutdown};
 use oroshi_server::{Error, Exchange, Server, Settings};
-use rustix::process::{Pid, Signal, kill_process};
+use oroshi_testkit::http::{self, read_more};
+pub use oroshi_testkit::http::{Answer, connect_unix as connect, end_of_head};
+pub use oroshi_testkit::websocket::Got;
+pub use oroshi_testkit::websocket::UPGRADE;
+use oroshi_testkit::websocket::WebSocket;
+pub use oroshi_testkit::{HANG, Process};
 use tokio::sync::Notify;
-use websocket::WebSocket;
-pub use websocket::{Answer, Got, end_of_head};
 
-/// A test that hangs fails by this, and no other test depends on it.
-pub const HANG: Duration = Duration::from_secs(30);
-
-/// A hub as a process of its own. Dropping it kills it.
-pub struct Process {
-    child: Child,
-    lines: Receiver<String>,
-    /// What it has said so far.
-    pub said: Vec<String>,
-}
-
-impl Process {
-    /// Starts a command whose standard error says when it listens. `Err`: what it said instead, until its end.
-    pub fn start(command: &mut Command) -> Result<Process, String> {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let (tell, lines) = mpsc::channel();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        std::thread::spawn(move || stderr.lines().map_while(Result::ok).all(|line| tell.send(line).is_ok()));
-        let mut process = Process { child, lines, said: Vec::new() };
-        loop {
-            match process.lines.recv_timeout(HANG) {
-                Ok(line) => process.said.push(line),
-                Err(error) => return Err(format!("{error}: {}", process.said.join("\n"))),
-            }
-            // Ours, and kuiperbelt's.
-            let listens = |line: &String| line.contains("listening on ") || line.contains("listen start");
-            if process.said.last().is_some_and(listens) {
-                return Ok(process);
-            }
-        }
-    }
-
-    /// The port in what it said about where it listens.
-    pub fn port(&self) -> u16 {
-        let line =
-            self.said.iter().find_map(|line| line.split_once("http://")).unwrap_or_else(|| panic!("{:?}", self.said)).1;
-        let port = line.split('/').next().unwrap().rsplit(':').next().unwrap();
-        port.parse().unwrap()
-    }
-
-    /// Waits until it has said this.
-    pub fn until_said(&mut self, what: &str) {
-        while !self.said.iter().any(|line| line.contains(what)) {
-            match self.lines.recv_timeout(HANG) {
-                Ok(line) => self.said.push(line),
-                Err(error) => panic!("{error}: nothing of `{what}`: {}", self.said.join("\n")),
-            }
-        }
-    }
-
-    /// The ports of its TCP listeners, in the order in which it said them; it says so many lines about where it listens.
-    pub fn ports(&mut self, lines: usize) -> Vec<u16> {
-        while self.said.iter().filter(|line| line.contains("listening on ")).count() < lines {
-            let line = self.lines.recv_timeout(HANG).unwrap_or_else(|error| panic!("{error}: {:?}", self.said));
-            self.said.push(line);
-        }
-        let urls = self.said.iter().filter_map(|line| line.split_once("listening on http://"));
-        urls.map(|(_, url)| url.split('/').next().unwrap().rsplit(':').next().unwrap().parse().unwrap()).collect()
-    }
-
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    /// Waits for its end.
-    pub fn ended(&mut self) -> ExitStatus {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                self.said.extend(self.lines.iter());
-                return status;
-            }
-            assert!(start.elapsed() < HANG, "it does not end: {:?}", self.said);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a command that says when it listens: ours, or kuiperbelt. `Err`: what it said instead, until its end.
+pub fn start(command: &mut Command) -> Result<Process, String> {
+    Process::try_start(command, &["listening on ", "listen start"])
 }
 
 /// A request that the backend got.
@@ -281,9 +197,7 @@ pub fn request_at(port: u16, method: &str, target: &str, headers: &[&str], body:
 }
 
 pub fn connect_to(port: u16) -> TcpStream {
-    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(HANG)).unwrap();
-    stream
+    http::connect(SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
 /// Asks for a session by GET: the head of the answer, and its connection, which stays open where there is a stream.
@@ -295,7 +209,7 @@ pub fn opening(port: u16, target: &str, headers: &[&str]) -> (Answer, TcpStream)
         if let Some(end) = end_of_head(&got) {
             return (Answer::new(&got, end), stream);
         }
-        assert!(websocket::read_more(&mut stream, &mut got), "{:?}", String::from_utf8_lossy(&got));
+        assert!(read_more(&mut stream, &mut got), "{:?}", String::from_utf8_lossy(&got));
     }
 }
 
@@ -305,48 +219,13 @@ pub fn websocket_at(port: u16, target: &str, headers: &[&str]) -> Result<WebSock
     WebSocket::handshake(connect_to(port), &head("GET", target, &all))
 }
 
-pub fn connect(socket: &Path) -> UnixStream {
-    let stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(HANG)).unwrap();
-    stream
-}
-
 /// A request's head; a Host of its own goes before the usual one.
 pub fn head(method: &str, target: &str, headers: &[&str]) -> Vec<u8> {
-    let mut head = format!("{method} {target} HTTP/1.1\r\n");
-    if !headers.iter().any(|line| line.starts_with("Host: ")) {
-        head.push_str("Host: push.test\r\n");
-    }
-    for line in headers {
-        head.push_str(line);
-        head.push_str("\r\n");
-    }
-    head.push_str("\r\n");
-    head.into_bytes()
+    http::head(method, target, "push.test", headers)
 }
-
-/// The header lines that ask for a WebSocket.
-pub const UPGRADE: [&str; 4] = [
-    "Upgrade: websocket",
-    "Connection: Upgrade",
-    "Sec-WebSocket-Version: 13",
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-];
 
 /// A WebSocket client on a unix socket.
 pub type Client = WebSocket<UnixStream>;
-
-impl Client {
-    /// Opens one, or gives the answer that refuses it. `headers` are whole lines.
-    pub fn open(socket: &Path, target: &str, headers: &[&str]) -> Result<Client, Answer> {
-        let mut all = UPGRADE.to_vec();
-        if !headers.iter().any(|line| line.starts_with("Origin: ")) {
-            all.push("Origin: http://push.test");
-        }
-        all.extend(headers);
-        Client::handshake(connect(socket), &head("GET", target, &all))
-    }
-}
 
 /// A client of the first version: a stream of lines, in chunks.
 pub struct Lines {

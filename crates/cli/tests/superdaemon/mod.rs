@@ -1,6 +1,6 @@
 //! What the tests of `oroshi start` share: a superdaemon, ours or Debian's, with a [probe](probe.pl) behind it that writes down what
 //! it was given and which signals it gets.
-#![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "a module of each test file, which uses its part")]
 
 pub mod compare;
 
@@ -14,13 +14,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+pub use oroshi_testkit::wait_for;
+use oroshi_testkit::{Port, find, skipped};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::common::support::nginx::find;
-use crate::common::support::peer::Port;
-use crate::common::support::{HANG, skipped};
 use crate::common::{OROSHI, Ran, to_the_end};
 
 /// A superdaemon.
@@ -62,19 +61,6 @@ pub fn have(test: &str, programs: &[&str]) -> bool {
         skipped(test, &format!("{program} is not installed"));
     }
     missing.is_empty()
-}
-
-/// Waits, without keeping a CPU from those who are waited for.
-#[track_caller]
-pub fn wait_for<T>(what: impl Fn() -> String, mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begun.elapsed() < HANG, "still not so: {}", what());
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Seconds of the clock that the probe writes down.

@@ -1,5 +1,5 @@
 //! Peers for the client's tests: ones that do as they are told byte by byte, and a real server.
-#![allow(dead_code, unreachable_pub)] // a module of each test file, which uses its part
+#![allow(dead_code, unreachable_pub, unused_imports)] // a module of each test file, which uses its part
 
 pub mod nginx;
 
@@ -12,10 +12,8 @@ use std::time::Duration;
 use oroshi_client::{Builder, Client, Deadlines, Error};
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, ServerTls, Shutdown};
 use oroshi_server::{Counts, Door, Handler, Server, Settings};
+pub use oroshi_testkit::{HANG, Identity, skipped};
 use socket2::{Domain, SockAddr, Socket, Type};
-
-/// A test that hangs fails by this, and no other test depends on it.
-pub const HANG: Duration = Duration::from_secs(20);
 
 /// Short enough to wait for.
 pub const SHORT: Duration = Duration::from_millis(50);
@@ -179,7 +177,7 @@ impl Full {
     }
 
     pub fn unix() -> Full {
-        let name = format!("oroshi-full-{}-{:?}", std::process::id(), std::thread::current().id());
+        let name = oroshi_testkit::ports::abstract_name();
         let address = SockAddr::unix(format!("\0{name}")).unwrap();
         let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         listener.bind(&address).unwrap();
@@ -240,50 +238,5 @@ impl Running {
     pub fn stop(self) -> Counts {
         self.shutdown.request();
         self.cores.join().unwrap()[0]
-    }
-}
-
-/// A certificate for `localhost` and its key, as PEM files, and the CA that signed it.
-pub struct Identity {
-    pub folder: tempfile::TempDir,
-}
-
-impl Identity {
-    pub fn new() -> Self {
-        use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-        let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        write("ca.pem", ca.pem());
-        let key = KeyPair::generate().unwrap();
-        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-        write("server.pem", CertificateParams::new(names).unwrap().signed_by(&key, &ca).unwrap().pem());
-        write("server.key", key.serialize_pem());
-        Identity { folder }
-    }
-
-    pub fn path(&self, name: &str) -> std::path::PathBuf {
-        self.folder.path().join(name)
-    }
-
-    pub fn trusted(&self) -> oroshi_net::ClientTlsOptions {
-        let roots = oroshi_net::tls::Roots::Only(vec![self.path("ca.pem")]);
-        oroshi_net::ClientTlsOptions { roots, ..Default::default() }
-    }
-
-    pub fn server(&self) -> ServerTls {
-        ServerTls::from_files(self.path("server.pem"), self.path("server.key"), &Default::default()).unwrap()
-    }
-}
-
-/// Tells whoever runs the tests that this one was left out, and why.
-pub fn skipped(name: &str, why: &str) {
-    let line = format!("skipped: {name}: {why}\n");
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
-    if let Some(path) = std::env::var_os("OROSHI_SKIPPED") {
-        let mut file = std::fs::OpenOptions::new().append(true).open(path).expect("OROSHI_SKIPPED names a file");
-        file.write_all(line.as_bytes()).expect("a line in OROSHI_SKIPPED");
     }
 }

@@ -8,7 +8,7 @@ use oroshi_lookup::{BreakerState, StoreState};
 use oroshi_words::metrics::{Kind, Metrics};
 
 use super::status::group;
-use crate::forward::Failure;
+use crate::failure::Failure;
 use crate::script::{Hook, HookCounts};
 use crate::site::Site;
 use crate::upstream::{Counts, LATENCY_BOUNDS_US, TargetCounts};

@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 use oroshi_lookup::{ServerState, SqlState, StoreState};
 use serde_json::{Map, Value, json};
 
-use crate::forward::Failure;
+use crate::failure::Failure;
 use crate::plan::Script;
 use crate::script::Hook;
 use crate::site::Site;

@@ -62,7 +62,7 @@ impl LookupDraft {
     pub(super) fn plan(mut self, stores: &[StoreSettings], scripts: &Scripts, class: u32, wrong: &mut Wrong) -> Lookup {
         let at = format!("lookup.{}", self.settings.name);
         for error in self.settings.validate() {
-            wrong.add(format!("{at}.{}", error.key), error.problem);
+            wrong.add(format!("{at}.{}", error.key), error.text);
         }
         let mut store = |key: &str, name: &str, is_it: fn(&StoreKind) -> bool| {
             let fit: Vec<&str> = stores.iter().filter(|store| is_it(&store.kind)).map(|store| &*store.name).collect();

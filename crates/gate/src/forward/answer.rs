@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use oroshi_core::{Incoming, Scratch};
 use oroshi_http1::{DecodeError, Expect, Framing, ResponseDecoder, ResponseEvent, ResponseHead};
 use oroshi_net::{PeerSays, monotonic_ns};
 use oroshi_server::{Error, Reply};
@@ -12,17 +13,16 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
 use super::edits::Edits;
-use super::failure::{Failure, Trouble};
 use super::held::{Held, Inspect, Inspected, Verdict};
 use super::link::{Phase, Waiting};
 use super::response_head::{self, fields};
 use super::rules::Rules;
-use crate::upstream::{Connection, Engine, Spare};
+use crate::failure::{Failure, Trouble};
+use crate::upstream::Connection;
 
 /// What an answer needs to know.
 #[derive(Clone, Copy)]
 pub(crate) struct Course<'c> {
-    pub(crate) engine: &'c std::rc::Rc<Engine>,
     pub(crate) rules: &'c Rules,
     /// Changes to the request's fields, beside the route's.
     pub(crate) request: &'c Edits,
@@ -68,7 +68,7 @@ pub(crate) struct Switch {
 pub(crate) struct Answer {
     decoder: ResponseDecoder,
     /// A head or trailers that are not complete.
-    kept: Option<Spare>,
+    kept: Incoming,
     /// The status of the final answer, once its head was passed on.
     pub(crate) status: u16,
     /// The status that the server behind has given, which is the same one unless somebody has looked at it.
@@ -115,7 +115,7 @@ impl Answer {
         decoder.expect(expect);
         Answer {
             decoder,
-            kept: None,
+            kept: Incoming::default(),
             status: 0,
             given: 0,
             head_at: 0,
@@ -132,7 +132,7 @@ impl Answer {
 
     /// Whether anything of the answer has come.
     pub(crate) fn has_begun(&self) -> bool {
-        self.decoder.has_begun() || self.kept.is_some()
+        self.decoder.has_begun() || !self.kept.is_empty()
     }
 
     /// Passes on what has come. Ready with the answer's end.
@@ -152,7 +152,7 @@ impl Answer {
             if self.status != 0 {
                 ready!(self.poll_room(context, course, reply))?;
             }
-            let mut scratch = course.engine.scratch.borrow_mut();
+            let mut scratch = Scratch::take();
             let mut buffer = ReadBuf::new(&mut scratch);
             let read = Pin::new(&mut *connection.stream.borrow_mut()).poll_read(context, &mut buffer);
             match read {
@@ -245,16 +245,21 @@ impl Answer {
         data: &[u8],
         reply: &mut Reply<'_>,
     ) -> Result<Option<Ending>, Stop> {
-        let mut kept = self.kept.take();
-        let mut input = match &mut kept {
-            None => data,
-            Some(kept) => {
-                kept.extend_from_slice(data);
-                &kept[..]
-            }
-        };
+        let mut kept = std::mem::take(&mut self.kept);
+        let passed = kept.decode(data, |input| self.pass_events_on(context, course, input, reply));
+        self.kept = kept;
+        passed
+    }
+
+    fn pass_events_on(
+        &mut self,
+        context: &mut Context<'_>,
+        course: &Course<'_>,
+        input: &mut &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Result<Option<Ending>, Stop> {
         let limits = &course.rules.settings.limits;
-        while let Some(event) = self.decoder.decode(limits, &mut input).map_err(|error| self.malformed(error))? {
+        while let Some(event) = self.decoder.decode(limits, input).map_err(|error| self.malformed(error))? {
             match event {
                 ResponseEvent::Data(piece) => {
                     self.bytes += piece.len() as u64;
@@ -263,7 +268,7 @@ impl Answer {
                 ResponseEvent::Head(head) if head.framing == Framing::Tunnel => {
                     let named = fields(head.headers, true).into_iter();
                     let fields = named.map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
-                    return Ok(Some(Ending::Switch(Box::new(Switch { fields, rest: input.to_vec() }))));
+                    return Ok(Some(Ending::Switch(Box::new(Switch { fields, rest: std::mem::take(input).to_vec() }))));
                 }
                 ResponseEvent::Head(head) => match course.inspect {
                     None => self.pass_head_on(&head, course, reply)?,
@@ -287,26 +292,11 @@ impl Answer {
                 }
                 ResponseEvent::End => {
                     // What follows answers nothing that was asked.
-                    self.keep_alive &= input.is_empty();
+                    self.keep_alive &= std::mem::take(input).is_empty();
                     self.finish(reply)?;
                     return Ok(Some(Ending::Whole));
                 }
             }
-        }
-        let left = input.len();
-        if left > 0 {
-            self.kept = Some(match kept {
-                Some(mut kept) => {
-                    let decoded = kept.len() - left;
-                    kept.drain(..decoded);
-                    kept
-                }
-                None => {
-                    let mut kept = course.engine.spare();
-                    kept.extend_from_slice(&data[data.len() - left..]);
-                    kept
-                }
-            });
         }
         Ok(None)
     }
@@ -420,14 +410,15 @@ impl Answer {
 
     /// Whether nothing of an answer that nobody gets is left to come, so that its connection can be used again.
     fn is_over(&mut self, course: &Course<'_>) -> bool {
-        let kept = self.kept.take();
-        let mut input = kept.as_deref().map_or(&[][..], |kept| kept);
-        while let Ok(Some(event)) = self.decoder.decode(&course.rules.settings.limits, &mut input) {
-            if event == ResponseEvent::End {
-                return input.is_empty();
+        let (mut kept, limits) = (std::mem::take(&mut self.kept), &course.rules.settings.limits);
+        kept.decode(&[], |input| {
+            while let Ok(Some(event)) = self.decoder.decode(limits, input) {
+                if event == ResponseEvent::End {
+                    return input.is_empty();
+                }
             }
-        }
-        false
+            false
+        })
     }
 
     fn finish(&self, reply: &mut Reply<'_>) -> Result<(), Stop> {

@@ -5,19 +5,20 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use oroshi_core::Spare;
 use oroshi_http1::{Expect, Framing};
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Exchange, Wait};
 
 use super::answer::{Answer, Course, Ending, Stop, Switch};
-use super::failure::{Failure, Trouble};
 use super::fields::{holds, is_websocket};
 use super::link::{Phase, Waiting};
 use super::outcome::{Outcome, RequestId};
 use super::request_head::{Peer, Request, is_trusted};
 use super::rules::{HostPolicy, Rules};
 use super::{Call, To, tunnel, upload};
-use crate::upstream::{Account, Engine, Lease, Patience, Pool, Spare};
+use crate::failure::{Failure, Trouble};
+use crate::upstream::{Account, Engine, Lease, Patience, Pool};
 
 /// What is decided once for a request, however often it is sent.
 struct Message {
@@ -59,12 +60,12 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
     let now = outcome.began;
     let (mut place, mut pool) = call.to.pick(call.key, &[], now).ok_or_else(no_target)?;
     let engine = Rc::clone(pool.engine());
-    let waiting = Waiting::new(engine.clock.seat(), &call.rules.settings.timeouts, now);
-    let mut message = compose(exchange, call, &engine, pool, outcome).map_err(Stop::Client)?;
+    let waiting = Waiting::new(engine.register(), &call.rules.settings.timeouts, now);
+    let mut message = compose(exchange, call, pool, outcome).map_err(Stop::Client)?;
     if !message.whole && message.is_buffered(call.rules) {
         // Boxed, as most requests come whole.
         waiting.enter(Phase::Client, 0);
-        let waited = Box::pin(waiting.seat.bound(wait_for_body(exchange, call, &engine, &mut message))).await;
+        let waited = Box::pin(waiting.registration.bound(wait_for_body(exchange, call, &engine, &mut message))).await;
         let overdue = || Trouble::unsent(Failure::TotalTimeout, || "the request's body did not come".to_owned());
         waited.ok_or_else(overdue)?.map_err(Stop::Client)?;
         outcome.started = monotonic_ns();
@@ -156,20 +157,14 @@ impl Drop for Gone<'_> {
 }
 
 /// Writes the head out, and what of the body has come with it.
-fn compose(
-    exchange: &mut Exchange<'_>,
-    call: &Call<'_>,
-    engine: &Rc<Engine>,
-    pool: &Pool,
-    outcome: &mut Outcome,
-) -> Result<Message, Error> {
+fn compose(exchange: &mut Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &mut Outcome) -> Result<Message, Error> {
     let head = exchange.head;
     let settings = &call.rules.settings;
     if outcome.request_id.is_none() {
         outcome.request_id = request_id(exchange, call.rules);
     }
     let mut message = Message {
-        bytes: engine.spare(),
+        bytes: Spare::take(),
         head_bytes: 0,
         whole: true,
         framing: head.framing,
@@ -266,7 +261,7 @@ async fn attempt(
             let queue = timeouts.queue.saturating_sub(Duration::from_nanos(outcome.queued));
             let patience = Patience { queue, connect: timeouts.connect, total: waiting.total() };
             // Boxed: while the answer is waited for, there is no room kept for connecting.
-            let acquired = Box::pin(pool.acquire(fresh, &waiting.seat, patience, &message.bytes)).await?;
+            let acquired = Box::pin(pool.acquire(fresh, &waiting.registration, patience, &message.bytes)).await?;
             outcome.queued += acquired.queued;
             outcome.connecting += acquired.connecting;
             (acquired.lease, acquired.sent)
@@ -288,7 +283,7 @@ async fn attempt(
         }
     }
     let Call { rules, request, response: edits, inspect, .. } = *call;
-    let course = Course { engine: pool.engine(), rules, request, edits, inspect, waiting };
+    let course = Course { rules, request, edits, inspect, waiting };
     let is_at_once = outcome.reused && outcome.retries == 0;
     let mut noted = Noted { answer: Answer::new(message.expect), pool, outcome };
     let answer = &mut noted.answer;
@@ -386,8 +381,7 @@ async fn switch_over(
     let (Some(pool), Some(connection)) = (&pool, lease.connection_mut()) else { return Ok(()) };
     let server = connection.stream.get_mut();
     let idle = call.rules.settings.timeouts.tunnel;
-    let (up, down, ended) =
-        tunnel::run(&mut client, server, early, switch.rest, pool.engine(), &waiting.seat, idle).await;
+    let (up, down, ended) = tunnel::run(&mut client, server, early, switch.rest, &waiting.registration, idle).await;
     (outcome.bytes_up, outcome.bytes) = (up, down);
     pool.counters.bytes.add(down);
     match ended {

@@ -6,17 +6,18 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use oroshi_core::{Registration, after};
 use oroshi_net::monotonic_ns;
 use tokio::io::AsyncWrite;
 
-use super::failure::{Failure, Trouble};
 use super::rules::Timeouts;
-use crate::upstream::{Connection, Seated, after};
+use crate::failure::{Failure, Trouble};
+use crate::upstream::{Connection, Engine};
 
 /// What is waited for, and until when.
 #[derive(Debug)]
 pub(crate) struct Waiting<'r> {
-    pub(crate) seat: Seated,
+    pub(crate) registration: Registration<Engine>,
     timeouts: &'r Timeouts,
     /// When all is over.
     total: Cell<u64>,
@@ -34,9 +35,9 @@ pub(crate) enum Phase {
 }
 
 impl<'r> Waiting<'r> {
-    pub(crate) fn new(seat: Seated, timeouts: &'r Timeouts, now: u64) -> Self {
+    pub(crate) fn new(registration: Registration<Engine>, timeouts: &'r Timeouts, now: u64) -> Self {
         let total = Cell::new(after(now, timeouts.total));
-        Waiting { seat, timeouts, total, phase: Cell::new(Phase::Client) }
+        Waiting { registration, timeouts, total, phase: Cell::new(Phase::Client) }
     }
 
     /// When all is over.
@@ -53,11 +54,11 @@ impl<'r> Waiting<'r> {
     pub(crate) fn enter(&self, phase: Phase, now: u64) {
         self.phase.set(phase);
         let time = match phase {
-            Phase::Client => return self.seat.set_due(self.total()),
+            Phase::Client => return self.registration.set(self.total()),
             Phase::Send | Phase::Body => self.timeouts.between,
             Phase::Head => self.timeouts.head,
         };
-        self.seat.set_due(after(now, time).min(self.total()));
+        self.registration.set(after(now, time).min(self.total()));
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -66,7 +67,7 @@ impl<'r> Waiting<'r> {
 
     /// What an overdue wait has failed of; otherwise the task is woken when its time has come.
     pub(crate) fn poll_over(&self, context: &Context<'_>) -> Option<Trouble> {
-        if !self.seat.poll_over(context) {
+        if !self.registration.poll_over(context) {
             return None;
         }
         let failure = match self.phase.get() {

@@ -5,12 +5,11 @@
 //!
 //! Read `carry` (a request from the choice of a target to the end of its answer, and when it is sent again), `request_head`
 //! and `response_head` (what is changed in them), `answer`, `upload` and `tunnel` (bytes), `held` (an answer that somebody looks at first), `link` (how long is waited), `rules` and
-//! `edits` (what a route sets), `failure`, `outcome`, `network`.
+//! `edits` (what a route sets), `outcome`, `network`.
 
 mod answer;
 mod carry;
 mod edits;
-mod failure;
 mod fields;
 mod held;
 mod link;
@@ -29,8 +28,6 @@ use oroshi_server::{Error, Exchange};
 
 pub(crate) use carry::request_id;
 pub use edits::{EditError, Edits};
-pub use failure::Failure;
-pub(crate) use failure::{SCRIPT_FAILED, Trouble};
 pub(crate) use fields::hops;
 pub use held::{Inspect, Inspected, Looking, Verdict};
 pub use network::{Network, NetworkError};
@@ -38,6 +35,7 @@ pub use outcome::{Outcome, RequestId};
 pub(crate) use request_head::leads_out;
 pub use rules::{Forwarding, HostPolicy, RuleError, Rules, Settings, Timeouts};
 
+pub use crate::failure::Failure;
 use crate::upstream::{Balancer, Pool};
 
 /// Where one request goes, and how.

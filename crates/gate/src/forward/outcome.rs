@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use oroshi_net::monotonic_ns;
 
-use super::failure::Failure;
+use crate::failure::Failure;
 use crate::upstream::Pool;
 
 /// What became of a request. All times are nanoseconds; those that never came are 0.

@@ -6,10 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use oroshi_core::{Registration, Scratch, after};
 use oroshi_net::{Stream, monotonic_ns};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::upstream::{Engine, Seated, after};
+use crate::upstream::Engine;
 
 /// How a tunnel ended.
 #[derive(Debug)]
@@ -41,16 +42,15 @@ pub(crate) async fn run(
     server: &mut Stream,
     early: Vec<u8>,
     late: Vec<u8>,
-    engine: &Engine,
-    seat: &Seated,
+    registration: &Registration<Engine>,
     idle: Duration,
 ) -> (u64, u64, Ended) {
     let mut up = Way { held: early, ..Way::default() };
     let mut down = Way { held: late, ..Way::default() };
     let mut before = None;
     let ended = poll_fn(|context| {
-        let there = up.poll(context, client, server, engine);
-        let back = down.poll(context, server, client, engine);
+        let there = up.poll(context, client, server);
+        let back = down.poll(context, server, client);
         match (there, back) {
             (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(Ended::Properly),
             (Poll::Ready(Err(error)), _) => return Poll::Ready(Ended::Broken(format!("to the server: {error}"))),
@@ -60,9 +60,9 @@ pub(crate) async fn run(
         let now = Some(up.bytes + down.bytes);
         if now != before {
             before = now;
-            seat.set_due(after(monotonic_ns(), idle));
+            registration.set(after(monotonic_ns(), idle));
         }
-        if seat.poll_over(context) { Poll::Ready(Ended::Idle) } else { Poll::Pending }
+        if registration.poll_over(context) { Poll::Ready(Ended::Idle) } else { Poll::Pending }
     })
     .await;
     (up.bytes, down.bytes, ended)
@@ -70,13 +70,7 @@ pub(crate) async fn run(
 
 impl Way {
     /// Ready when the one side has ended and the other has got everything, and knows.
-    fn poll(
-        &mut self,
-        context: &mut Context<'_>,
-        from: &mut Stream,
-        to: &mut Stream,
-        engine: &Engine,
-    ) -> Poll<io::Result<()>> {
+    fn poll(&mut self, context: &mut Context<'_>, from: &mut Stream, to: &mut Stream) -> Poll<io::Result<()>> {
         loop {
             while self.taken < self.held.len() {
                 self.taken += ready!(Pin::new(&mut *to).poll_write(context, &self.held[self.taken..]))?;
@@ -97,7 +91,7 @@ impl Way {
                 }
                 return Poll::Ready(Ok(()));
             }
-            let mut scratch = engine.scratch.borrow_mut();
+            let mut scratch = Scratch::take();
             let mut buffer = ReadBuf::new(&mut scratch);
             ready!(Pin::new(&mut *from).poll_read(context, &mut buffer))?;
             let data = buffer.filled();

@@ -4,7 +4,8 @@ use oroshi_lookup::Targets;
 use oroshi_server::{Error, Exchange};
 
 use super::{Errand, Extras, Parts, Site, hash_by, say};
-use crate::forward::{Inspect, SCRIPT_FAILED, forward, request_id};
+use crate::failure::SCRIPT_FAILED;
+use crate::forward::{Inspect, forward, request_id};
 use crate::plan::{Action, Answer, KeyFrom, Route, Script};
 use crate::record::Record;
 use crate::script::hooks::{Direction, Inspector, Visit};

@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::forward::Failure;
+use crate::failure::Failure;
 
 /// The upper bounds of the buckets into which the time to an answer's head is sorted, in microseconds. There is one more, for
 /// all that took longer.

@@ -1,27 +1,23 @@
-//! What all requests of one core share: the scratch buffer, spare buffers, the connector, the deadlines.
+//! The state that all requests of one core share: the connector, the deadlines, the names.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
+use std::sync::Arc;
 
+use oroshi_core::{Deadline, Deadlines, HasDeadlines, Names, Registration, Ttl, system};
 use oroshi_net::{Connector, ConnectorOptions};
 use oroshi_server::Seldom;
 
-use super::clock::Clock;
-
-/// How much one read takes in at most, in bytes.
-const SCRATCH_BYTES: usize = 64 * 1024;
-
 /// What all requests of one core share.
 pub(crate) struct Engine {
-    /// What every read from a server reads into. Borrowed within one poll only.
-    pub(crate) scratch: RefCell<Box<[u8]>>,
     pub(crate) connector: Connector,
-    pub(crate) clock: Rc<Clock>,
+    pub(super) deadlines: Deadlines,
+    /// A cache of names for each TTL, of which settings have few.
+    names: RefCell<HashMap<Ttl, Rc<RefCell<Names>>>>,
     /// Requests for the gateway's own sockets, as far as operators were told.
     pub(super) own_told: Cell<Seldom>,
-    spares: RefCell<Vec<Vec<u8>>>,
     /// Bytes of requests' bodies that were waited for and are still held.
     buffered: Cell<usize>,
 }
@@ -29,14 +25,16 @@ pub(crate) struct Engine {
 /// So many bytes of requests' bodies are held by a core at most; beyond that they stream.
 const MOST_BUFFERED: usize = 64 << 20;
 
+/// The most caches of names, beside those in use.
+const MOST_NAMES: usize = 16;
+
 impl Engine {
     pub(super) fn new() -> Self {
         Engine {
-            scratch: RefCell::new(vec![0; SCRATCH_BYTES].into()),
             connector: Connector::new(ConnectorOptions::default()),
-            clock: Rc::new(Clock::new()),
+            deadlines: Deadlines::default(),
+            names: RefCell::default(),
             own_told: Cell::default(),
-            spares: RefCell::default(),
             buffered: Cell::new(0),
         }
     }
@@ -46,15 +44,32 @@ impl Engine {
         Account { bytes: 0, engine: Rc::clone(self) }
     }
 
-    /// An empty buffer, which goes back when it is dropped. Nothing is allocated for it here.
-    pub(crate) fn spare(self: &Rc<Self>) -> Spare {
-        Spare { bytes: self.spares.borrow_mut().pop().unwrap_or_default(), engine: Rc::clone(self) }
+    /// Registers a request until the guard is dropped.
+    pub(crate) fn register(self: &Rc<Self>) -> Registration<Self> {
+        Deadlines::register(self)
+    }
+
+    /// Returns the cache of names with this TTL.
+    pub(super) fn names(&self, ttl: Ttl) -> Rc<RefCell<Names>> {
+        let mut all = self.names.borrow_mut();
+        if all.len() >= MOST_NAMES && !all.contains_key(&ttl) {
+            all.retain(|_, names| Rc::strong_count(names) > 1);
+        }
+        Rc::clone(all.entry(ttl).or_insert_with(|| Rc::new(RefCell::new(Names::new(Arc::new(system), ttl)))))
+    }
+}
+
+impl HasDeadlines for Engine {
+    type Value = Deadline;
+
+    fn deadlines(&self) -> &Deadlines {
+        &self.deadlines
     }
 }
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("under_way", &self.clock.seats()).finish_non_exhaustive()
+        f.debug_struct("Engine").field("under_way", &self.deadlines.count()).finish_non_exhaustive()
     }
 }
 
@@ -81,39 +96,24 @@ impl Drop for Account {
     }
 }
 
-/// A buffer that is kept for the next request when it is dropped.
-#[derive(Debug)]
-pub(crate) struct Spare {
-    bytes: Vec<u8>,
-    engine: Rc<Engine>,
-}
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-impl Spare {
-    /// At most so many are kept, of at most so many bytes: 8 MiB at most.
-    const BUFFERS: usize = 64;
-    const BYTES: usize = 2 * SCRATCH_BYTES;
-}
+    use super::*;
 
-impl Deref for Spare {
-    type Target = Vec<u8>;
-
-    fn deref(&self) -> &Vec<u8> {
-        &self.bytes
-    }
-}
-
-impl DerefMut for Spare {
-    fn deref_mut(&mut self) -> &mut Vec<u8> {
-        &mut self.bytes
-    }
-}
-
-impl Drop for Spare {
-    fn drop(&mut self) {
-        let mut spares = self.engine.spares.borrow_mut();
-        if (1..=Self::BYTES).contains(&self.bytes.capacity()) && spares.len() < Self::BUFFERS {
-            self.bytes.clear();
-            spares.push(std::mem::take(&mut self.bytes));
+    #[test]
+    fn names_are_kept_once_for_each_ttl_and_not_without_end() {
+        let engine = Engine::new();
+        let ttl = |seconds| Ttl { positive: Duration::from_secs(seconds), negative: Duration::from_secs(1) };
+        let first = engine.names(ttl(0));
+        assert!(Rc::ptr_eq(&first, &engine.names(ttl(0))));
+        for seconds in 0..MOST_NAMES as u64 {
+            engine.names(ttl(seconds));
         }
+        assert_eq!(engine.names.borrow().len(), MOST_NAMES);
+        engine.names(ttl(MOST_NAMES as u64));
+        assert_eq!(engine.names.borrow().len(), 2, "the one in use and the new one");
+        assert!(Rc::ptr_eq(&first, &engine.names(ttl(0))));
     }
 }

@@ -2,14 +2,12 @@
 //! between cores but what is counted.
 //!
 //! Read `target` (a place), `pool` (its connections; its decisions are `slots` and `health`, without I/O), `pools` (all of a core's,
-//! with one sweep for all deadlines: `clock`), `balance` (several targets), `names`, `own` (the gateway's own sockets, which are no targets), `engine` and `counters`.
+//! with one sweep for all deadlines), `balance` (several targets), `own` (the gateway's own sockets, which are no targets), `engine` and `counters`.
 
 mod balance;
-mod clock;
 mod counters;
 mod engine;
 mod health;
-mod names;
 mod own;
 mod pool;
 mod pools;
@@ -18,9 +16,8 @@ mod slots;
 mod target;
 
 pub use balance::{Balancer, Policy, hash};
-pub(crate) use clock::{Seated, after};
 pub use counters::{Counters, Counts, LATENCY_BOUNDS_US};
-pub(crate) use engine::{Account, Engine, Spare};
+pub(crate) use engine::{Account, Engine};
 pub use health::Ejection;
 pub use own::{OwnSocket, OwnSockets};
 pub use pool::{Allow, Pool, PoolSettings};

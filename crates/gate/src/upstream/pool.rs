@@ -8,17 +8,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use oroshi_core::{Names, Registration, Ttl, after};
 use oroshi_net::{ConnectError, Peer, Stream, monotonic_ns};
 
-use super::clock::{Seated, after};
 use super::counters::Counters;
 use super::engine::Engine;
 use super::health::{Ejection, Health};
-use super::names::{Name, allowed};
 use super::own::OwnSockets;
 use super::slots::{Caps, Grant, Slots, Take};
 use super::target::Target;
-use crate::forward::{Failure, Trouble};
+use crate::failure::{Failure, Trouble};
 
 /// Tells whether an address may be connected to. An IPv4 address inside an IPv6 one comes as the IPv4 one.
 pub type Allow = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
@@ -97,7 +96,6 @@ pub struct Pool {
     engine: Rc<Engine>,
     slots: RefCell<Slots<Connection>>,
     health: Cell<Health>,
-    name: Name,
     /// Which of a name's addresses answered last.
     address: Cell<Option<IpAddr>>,
     /// When it was last asked for.
@@ -156,7 +154,6 @@ impl Pool {
             settings: RefCell::new(settings),
             engine,
             health: Cell::default(),
-            name: Name::default(),
             address: Cell::new(None),
             used: Cell::new(monotonic_ns()),
             place: Cell::new(u32::MAX),
@@ -217,12 +214,12 @@ impl Pool {
     pub(crate) async fn acquire(
         self: &Rc<Self>,
         fresh: bool,
-        seat: &Seated,
+        registration: &Registration<Engine>,
         patience: Patience,
         first: &[u8],
     ) -> Result<Acquired, Trouble> {
         let began = monotonic_ns();
-        let lease = self.lease(fresh, seat, patience, began).await?;
+        let lease = self.lease(fresh, registration, patience, began).await?;
         let leased = monotonic_ns();
         let queued = leased - began;
         if lease.connection.is_some() {
@@ -230,7 +227,7 @@ impl Pool {
             return Ok(Acquired { lease, sent: 0, queued, connecting: 0 });
         }
         let mut lease = lease;
-        let sent = self.connect(&mut lease, seat, patience, first).await?;
+        let sent = self.connect(&mut lease, registration, patience, first).await?;
         Ok(Acquired { lease, sent, queued, connecting: monotonic_ns() - leased })
     }
 
@@ -238,7 +235,7 @@ impl Pool {
     async fn lease(
         self: &Rc<Self>,
         fresh: bool,
-        seat: &Seated,
+        registration: &Registration<Engine>,
         patience: Patience,
         now: u64,
     ) -> Result<Lease, Trouble> {
@@ -258,9 +255,10 @@ impl Pool {
                 Take::Wait(turn) => turn,
             };
             let due = after(now, patience.queue).min(patience.total);
-            seat.set_due(due);
+            registration.set(due);
             let place = InLine { pool: self, turn };
-            let grant = seat.bound(poll_fn(|context| self.slots.borrow_mut().poll_wait(place.turn, context))).await;
+            let granted = poll_fn(|context| self.slots.borrow_mut().poll_wait(place.turn, context));
+            let grant = registration.bound(granted).await;
             drop(place);
             self.show(&self.slots.borrow());
             return match grant {
@@ -278,7 +276,7 @@ impl Pool {
     async fn connect(
         &self,
         lease: &mut Lease,
-        seat: &Seated,
+        registration: &Registration<Engine>,
         patience: Patience,
         first: &[u8],
     ) -> Result<usize, Trouble> {
@@ -288,7 +286,7 @@ impl Pool {
             true => Trouble::unsent(Failure::TotalTimeout, String::new),
             false => Trouble::unsent(Failure::ConnectTimeout, || self.target.to_string()),
         };
-        seat.set_due(due);
+        registration.set(due);
         // Those of now: by later ones it may not be allowed.
         let version = self.settings.borrow().version;
         let peers = match &self.target {
@@ -300,7 +298,7 @@ impl Pool {
                 }
             }
             Target::Name { host, port } => {
-                seat.bound(self.resolve(host, *port)).await.unwrap_or_else(|| Err(overdue()))?
+                registration.bound(self.resolve(host, *port)).await.unwrap_or_else(|| Err(overdue()))?
             }
         };
         if let Some(own) = peers.iter().find(|peer| self.is_own(peer)) {
@@ -311,9 +309,9 @@ impl Pool {
             // Each address gets its share of the time that is left.
             now = monotonic_ns();
             let share = due.saturating_sub(now) / (peers.len() - place) as u64;
-            seat.set_due(if place + 1 == peers.len() { due } else { now + share });
+            registration.set(if place + 1 == peers.len() { due } else { now + share });
             let connecting = self.engine.connector.connect_sending(peer, None, first);
-            match seat.bound(connecting).await {
+            match registration.bound(connecting).await {
                 Some(Ok(connected)) => {
                     self.counters.connects.add(1);
                     let address = match peer {
@@ -338,9 +336,8 @@ impl Pool {
 
     async fn resolve(&self, host: &str, port: u16) -> Result<Vec<Peer>, Trouble> {
         let settings = Rc::clone(&self.settings.borrow());
-        let addresses = self
-            .name
-            .addresses(host, &settings)
+        let names = self.engine.names(Ttl { positive: settings.name_ttl, negative: settings.name_negative_ttl });
+        let addresses = Names::resolve(&names, host)
             .await
             .map_err(|error| Trouble::unsent(Failure::Resolve, || format!("{host}: {error}")))?;
         let mut peers = allowed(&addresses, port, &settings);
@@ -461,8 +458,14 @@ impl fmt::Debug for Pool {
     }
 }
 
+/// The places that a look-up's answer leads to, as far as they are allowed.
+fn allowed(addresses: &[IpAddr], port: u16, settings: &PoolSettings) -> Vec<Peer> {
+    let allow = |address: &SocketAddr| settings.allow.as_ref().is_none_or(|allow| allow(canonical(*address)));
+    addresses.iter().map(|&address| SocketAddr::new(address, port)).filter(allow).map(Peer::Tcp).collect()
+}
+
 /// The same address, as IPv4 if it is one.
-pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 

@@ -7,10 +7,9 @@ use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use oroshi_core::{Deadline, Deadlines, HasDeadlines, after, sweep_pause};
 use oroshi_net::monotonic_ns;
-use tokio::task::AbortHandle;
 
-use super::clock::{SHORTEST, after};
 use super::counters::{Counters, Counts};
 use super::engine::Engine;
 use super::pool::{Pool, PoolSettings};
@@ -58,7 +57,6 @@ struct Inner {
     /// The pause between two looks at idle connections, and the time of the next.
     pause: Cell<Duration>,
     look_at: Cell<u64>,
-    sweeper: RefCell<Option<AbortHandle>>,
 }
 
 impl Pools {
@@ -73,7 +71,6 @@ impl Pools {
             recent: RefCell::new(Recent::new()),
             pause: Cell::new(LOOKS.1),
             look_at: Cell::new(u64::MAX),
-            sweeper: RefCell::default(),
         }))
     }
 
@@ -90,7 +87,7 @@ impl Pools {
             pool.configure(settings);
             return Rc::clone(pool);
         }
-        self.start_sweeper();
+        Deadlines::watch(&self.0);
         let pool = Rc::new(Pool::new(target.clone(), Rc::clone(settings), Rc::clone(&inner.engine)));
         if inner.count.get() >= inner.settings.pools && !inner.make_room() {
             return pool; // kept by nobody
@@ -99,12 +96,11 @@ impl Pools {
         inner.map.borrow_mut().entry(settings.class).or_default().insert(target.clone(), Rc::clone(&pool));
         inner.count.set(inner.count.get() + 1);
         inner.registry.enter(target, settings.class, &pool.counters);
-        let pause = (settings.idle_timeout / 8).clamp(LOOKS.0, LOOKS.1);
-        inner.pause.set(inner.pause.get().min(pause));
+        inner.pause.set(inner.pause.get().min(sweep_pause(settings.idle_timeout, LOOKS)));
         let next = after(now, inner.pause.get());
         if next < inner.look_at.get() {
             inner.look_at.set(next);
-            inner.engine.clock.look_at(next);
+            inner.engine.deadlines.sweep_by(next);
         }
         pool
     }
@@ -117,14 +113,6 @@ impl Pools {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn start_sweeper(&self) {
-        let mut sweeper = self.0.sweeper.borrow_mut();
-        if sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
-            let task = tokio::task::spawn_local(sweep(Rc::downgrade(&self.0), Rc::clone(&self.0.engine)));
-            *sweeper = Some(task.abort_handle());
-        }
     }
 }
 
@@ -174,8 +162,17 @@ impl Inner {
         }
         false
     }
+}
 
-    fn sweep(&self, now: u64) {
+impl HasDeadlines for Inner {
+    type Value = Deadline;
+
+    fn deadlines(&self) -> &Deadlines {
+        &self.engine.deadlines
+    }
+
+    /// Looks at idle connections.
+    fn sweep(&self, now: u64) -> u64 {
         if self.look_at.get() <= now {
             let unused = |pool: &Rc<Pool>| {
                 let alone = Rc::strong_count(pool) == 1;
@@ -184,37 +181,7 @@ impl Inner {
             self.retain(|pool| pool.sweep(now) || !unused(pool));
             self.look_at.set(if self.count.get() == 0 { u64::MAX } else { after(now, self.pause.get()) });
         }
-        self.engine.clock.sweep(now, self.look_at.get());
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Some(sweeper) = self.sweeper.take() {
-            sweeper.abort();
-        }
-    }
-}
-
-/// Looks at deadlines and idle connections when the earliest has come. Ends with the pools.
-async fn sweep(pools: Weak<Inner>, engine: Rc<Engine>) {
-    let clock = &engine.clock;
-    let mut last = 0;
-    loop {
-        let now = monotonic_ns();
-        let at = clock.next_look().max(after(last, SHORTEST));
-        if clock.next_look() == u64::MAX {
-            clock.moved_forward().await;
-        } else if at <= now {
-            last = now;
-            match pools.upgrade() {
-                Some(pools) => pools.sweep(now),
-                None => return,
-            }
-        } else {
-            // Whether the time has come or an earlier deadline was set, the next round sees.
-            let _ = tokio::time::timeout(Duration::from_nanos(at - now), clock.moved_forward()).await;
-        }
+        self.look_at.get()
     }
 }
 
@@ -379,8 +346,8 @@ mod tests {
                 connect: Duration::from_secs(60),
                 total: u64::MAX,
             };
-            let seat = pool.engine().clock.seat();
-            let connect = async || pool.acquire(true, &seat, patience, b"").await.map(|it| it.lease).unwrap();
+            let registration = pool.engine().register();
+            let connect = async || pool.acquire(true, &registration, patience, b"").await.map(|it| it.lease).unwrap();
             let (idle, used, again) = (connect().await, connect().await, connect().await);
             idle.give_back(None, monotonic_ns());
             // Other settings that allow the address leave it where it is.
@@ -405,9 +372,8 @@ mod tests {
             assert_eq!(pools.len(), 1);
             drop(held);
             // The next look is a second away.
-            pools.0.sweep(later + after(0, Duration::from_secs(1)));
+            assert_eq!(pools.0.sweep(later + after(0, Duration::from_secs(1))), u64::MAX);
             assert!(pools.is_empty());
-            assert_eq!(pools.0.engine.clock.next_look(), u64::MAX);
         });
     }
 

@@ -1,5 +1,5 @@
 //! A gateway on a thread of its own, and servers behind it that do what their test says.
-#![allow(dead_code, unreachable_pub)] // a module of each test file, which uses its part
+#![allow(dead_code, unreachable_pub, unused_imports)] // a module of each test file, which uses its part
 
 pub mod nginx;
 #[path = "../../../server/tests/support/mod.rs"]
@@ -17,6 +17,8 @@ use oroshi_gate::forward::{self, Call, Edits, Failure, Inspect, Outcome, Rules, 
 use oroshi_gate::upstream::{self, Balancer, Counts, Policy, PoolSettings, Pools, Registry, Target};
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, Shutdown};
 use oroshi_server::{Exchange, Server};
+#[allow(unused_imports)] // as above
+pub use oroshi_testkit::skipped;
 #[allow(unused_imports)] // as above
 pub use server::{Answer, Client, HANG, SHORT, patient};
 
@@ -396,14 +398,4 @@ pub fn nobody() -> (socket2::Socket, Target) {
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let target = Target::Peer(socket.local_addr().unwrap().as_socket().unwrap().into());
     (socket, target)
-}
-
-/// Tells whoever runs the tests that this one was left out, and why.
-pub fn skipped(name: &str, why: &str) {
-    let line = format!("skipped: {name}: {why}\n");
-    let _ = io::stderr().write_all(line.as_bytes());
-    if let Some(path) = std::env::var_os("OROSHI_SKIPPED") {
-        let mut file = std::fs::OpenOptions::new().append(true).open(path).expect("OROSHI_SKIPPED names a file");
-        file.write_all(line.as_bytes()).expect("a line in OROSHI_SKIPPED");
-    }
 }

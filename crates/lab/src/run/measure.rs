@@ -7,9 +7,10 @@ use oroshi_bench::follow::Stage as BenchStage;
 use oroshi_bench::watch::{Clocks, ServerUsage, Watch};
 use oroshi_bench::{Draft, Failure, Load as Loop, Observer, Progress, Record, RunError, Spacing, Watching};
 use oroshi_net::Endpoint;
+use oroshi_words::with_causes;
 
 use super::servers::{LINES, Stopped, Writer, gone, output_file};
-use super::{Stage, in_words, lengths, pick, verify};
+use super::{Stage, lengths, pick, verify};
 use crate::doubts::megahertz;
 use crate::metric::Metric;
 use crate::plan::{Command, Load, Server, Subscribe, Variant};
@@ -82,7 +83,7 @@ fn bench(stage: &mut Stage<'_>, mut draft: Draft, order: Order<'_>) -> Result<Me
             Loop::Closed => Loop::rate(rate, Spacing::Constant, 0),
         };
     }
-    let plan = draft.plan().map_err(|problems| Stopped::failed(in_words(&problems)))?;
+    let plan = draft.plan().map_err(|problems| Stopped::failed(with_causes(&problems)))?;
     let forecast = oroshi_bench::ports::forecast(&plan);
     own(stage, server, forecast, |watcher| oroshi_bench::run(plan, watcher))
 }
@@ -134,7 +135,7 @@ fn own(
         Ok(record) if record.cut_short && stage.cancelled() => return Err(Stopped::Cancelled),
         Ok(record) => record,
         Err(RunError::Cancelled) => return Err(Stopped::Cancelled),
-        Err(error) => return Err(failed(format!("the run could not begin: {}", in_words(&error)), server.as_ref())),
+        Err(error) => return Err(failed(format!("the run could not begin: {}", with_causes(&error)), server.as_ref())),
     };
     if let Some(why) = verify::failure(&record) {
         return Err(failed(why, server.as_ref()));
@@ -187,11 +188,11 @@ fn warm_up(
 ) -> Result<Vec<String>, Stopped> {
     let mut draft = Draft { warmup: Duration::ZERO, watch: Watching::None, ..draft.clone() };
     let aimed = aim(stage, &mut draft, variant, server.as_deref());
-    let ran = match aimed.and_then(|()| draft.plan().map_err(|problems| Stopped::failed(in_words(&problems)))) {
+    let ran = match aimed.and_then(|()| draft.plan().map_err(|problems| Stopped::failed(with_causes(&problems)))) {
         Ok(plan) => {
             let server = server.as_mut().map(|(running, _)| &mut **running);
             let mut watcher = Watcher { inner: stage.follow.bench(), server, clock: None, warm_up: true };
-            oroshi_bench::run(plan, &mut watcher).map_err(|error| in_words(&error))
+            oroshi_bench::run(plan, &mut watcher).map_err(|error| with_causes(&error))
         }
         Err(Stopped::Failed { why, .. }) => Err(why),
         Err(Stopped::Cancelled) => return Err(Stopped::Cancelled),
@@ -259,7 +260,7 @@ fn program(stage: &mut Stage<'_>, command: &Command, order: Order<'_>) -> Result
                 serving::RunError::Timeout { output, .. } => output.clone(),
                 _ => Vec::new(),
             };
-            return Err(Stopped::Failed { why: format!("its load: {}", in_words(&error)), output });
+            return Err(Stopped::Failed { why: format!("its load: {}", with_causes(&error)), output });
         }
     };
     let lines = || last_lines(&finished.output);
@@ -347,10 +348,10 @@ fn last_lines(output: &str) -> Vec<String> {
 }
 
 fn filled(text: &str, values: &Values) -> Result<String, Stopped> {
-    fill(text, values).map_err(|error| Stopped::failed(in_words(&error)))
+    fill(text, values).map_err(|error| Stopped::failed(with_causes(&error)))
 }
 
 fn endpoint(url: &str, values: &Values) -> Result<Endpoint, Stopped> {
     let url = filled(url, values)?;
-    url.parse().map_err(|error| Stopped::failed(format!("`{url}`: {}", in_words(&error))))
+    url.parse().map_err(|error| Stopped::failed(format!("`{url}`: {}", with_causes(&error))))
 }

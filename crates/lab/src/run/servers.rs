@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::{Stage, in_words};
+use oroshi_words::with_causes;
+
+use super::Stage;
 use crate::follow::Event;
 use crate::plan::{Cell, Server};
 use crate::result::Program;
@@ -61,7 +63,7 @@ impl Servers {
             let error = match Running::start(server, &launch, &mut || stage.follow.cancelled()) {
                 Ok(running) => {
                     if let Some(error) = first {
-                        stage.trouble(format!("{} was started twice: {}", server.name, in_words(&error)));
+                        stage.trouble(format!("{} was started twice: {}", server.name, with_causes(&error)));
                     }
                     self.programs[index] = running.program().cloned();
                     self.running[index] = Some(running);
@@ -71,7 +73,7 @@ impl Servers {
             };
             let (error, end) = error.split();
             if let Some(end) = end {
-                stage.trouble(format!("{}: {}", server.name, in_words(&end)));
+                stage.trouble(format!("{}: {}", server.name, with_causes(&end)));
             }
             match error {
                 StartError::Cancelled => return Err(Stopped::Cancelled),
@@ -79,7 +81,7 @@ impl Servers {
                 error => break error,
             }
         };
-        let why = format!("its server {} did not start: {}", server.name, in_words(&error));
+        let why = format!("its server {} did not start: {}", server.name, with_causes(&error));
         Err(Stopped::Failed { why, output: error.output().to_vec() })
     }
 
@@ -94,7 +96,7 @@ impl Servers {
         let name = &stage.experiment.cells[cell].servers[index].name;
         stage.event(Event::Starting { server: name });
         if let Err(error) = running.stop() {
-            stage.trouble(format!("{name}: {}", in_words(&error)));
+            stage.trouble(format!("{name}: {}", with_causes(&error)));
         }
     }
 

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use oroshi_core::{Incoming, Scratch};
 use oroshi_net::{Connector, ConnectorOptions, Peer, Stream, UnixAddress};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::sync::oneshot;
@@ -87,9 +88,6 @@ pub struct ServerState {
     /// Requests without an answer yet.
     pub pending: usize,
 }
-
-/// Room for reading: more than most answers together, and given to nobody while nothing is read.
-const READ_BYTES: usize = 16 << 10;
 
 impl Server {
     /// A server, and a task on this thread that drives its connection until [`Server::close`].
@@ -275,6 +273,36 @@ impl Server {
             let _ = asked.answer.send(Err(failure)); // whoever asked may have gone
         }
     }
+
+    /// Hands out the answers that are whole.
+    fn answer(&self, input: &mut &[u8]) -> Result<(), Failure> {
+        let mut state = self.state.borrow_mut();
+        while !input.is_empty() {
+            let Some(asked) = state.asked.front() else {
+                return Err(Failure::Garbage("an answer to nothing that was asked".into()));
+            };
+            let garbage = |garbage: wire::Garbage| Failure::Garbage(garbage.to_string().into());
+            let decoded = wire::decode(input, asked.request, self.settings.value_bytes).map_err(garbage)?;
+            let Some((reply, bytes)) = decoded else { break };
+            let got = match reply {
+                Reply::Value { key, .. } if *key != *asked.key => {
+                    return Err(Failure::Garbage("a value under another key".into()));
+                }
+                Reply::Value { data, .. } => Ok(Got::Value(data.into())),
+                Reply::Missing => Ok(Got::Missing),
+                Reply::Done => Ok(Got::Done),
+                Reply::ServerError(message) => Err(Failure::Refused(String::from_utf8_lossy(message).into())),
+            };
+            *input = &input[bytes..];
+            if let Some(news) = state.breaker.succeeded() {
+                news.tell(&format!("the memcached server `{}`", self.name), None);
+            }
+            if let Some(asked) = state.asked.pop_front() {
+                let _ = asked.answer.send(got); // whoever asked may have gone
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A connection at work.
@@ -285,7 +313,7 @@ struct Connection<'a> {
     writing: Vec<u8>,
     written: usize,
     /// The beginning of an answer.
-    input: Vec<u8>,
+    input: Incoming,
     /// Fires when the oldest request has had its time, or earlier.
     timer: Pin<Box<Sleep>>,
     armed: bool,
@@ -294,7 +322,7 @@ struct Connection<'a> {
 impl<'a> Connection<'a> {
     fn new(server: &'a Server, stream: Stream) -> Self {
         let timer = Box::pin(tokio::time::sleep(Duration::ZERO));
-        Connection { server, stream, writing: Vec::new(), written: 0, input: Vec::new(), timer, armed: false }
+        Connection { server, stream, writing: Vec::new(), written: 0, input: Incoming::default(), timer, armed: false }
     }
 
     /// Until it is of no use any more; why.
@@ -336,9 +364,9 @@ impl<'a> Connection<'a> {
 
     /// Reads what there is, and answers what can be.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        let mut room = [0; READ_BYTES];
+        let mut scratch = Scratch::take();
         loop {
-            let mut buffer = ReadBuf::new(&mut room);
+            let mut buffer = ReadBuf::new(&mut scratch);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Err(error)) => return Err(lost(error)),
@@ -346,48 +374,11 @@ impl<'a> Connection<'a> {
                     return Err(Failure::Lost("the server closed it".into()));
                 }
                 Poll::Ready(Ok(())) => {
-                    self.input.extend_from_slice(buffer.filled());
-                    self.answer()?;
+                    let server = self.server;
+                    self.input.decode(buffer.filled(), |input| server.answer(input))?;
                 }
             }
         }
-    }
-
-    /// Hands out the answers that are whole.
-    fn answer(&mut self) -> Result<(), Failure> {
-        let mut taken = 0;
-        let mut state = self.server.state.borrow_mut();
-        while taken < self.input.len() {
-            let Some(asked) = state.asked.front() else {
-                return Err(Failure::Garbage("an answer to nothing that was asked".into()));
-            };
-            let garbage = |garbage: wire::Garbage| Failure::Garbage(garbage.to_string().into());
-            let decoded =
-                wire::decode(&self.input[taken..], asked.request, self.server.settings.value_bytes).map_err(garbage)?;
-            let Some((reply, bytes)) = decoded else { break };
-            let got = match reply {
-                Reply::Value { key, .. } if *key != *asked.key => {
-                    return Err(Failure::Garbage("a value under another key".into()));
-                }
-                Reply::Value { data, .. } => Ok(Got::Value(data.into())),
-                Reply::Missing => Ok(Got::Missing),
-                Reply::Done => Ok(Got::Done),
-                Reply::ServerError(message) => Err(Failure::Refused(String::from_utf8_lossy(message).into())),
-            };
-            taken += bytes;
-            if let Some(news) = state.breaker.succeeded() {
-                news.tell(&format!("the memcached server `{}`", self.server.name), None);
-            }
-            if let Some(asked) = state.asked.pop_front() {
-                let _ = asked.answer.send(got); // whoever asked may have gone
-            }
-        }
-        self.input.drain(..taken);
-        // A large value is no reason to hold its room for ever.
-        if self.input.is_empty() {
-            self.input.shrink_to(READ_BYTES);
-        }
-        Ok(())
     }
 
     /// The oldest is due first; one that was asked during the connect at most keeps the next ones a little longer.

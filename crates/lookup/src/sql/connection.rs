@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use oroshi_words::Secret;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -15,7 +16,7 @@ use sqlx::{
 };
 
 use crate::answer::Failure;
-use crate::settings::{Secret, SqlSettings};
+use crate::settings::SqlSettings;
 
 /// Where a database is, and how to log in.
 #[derive(Clone)]

@@ -104,7 +104,8 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
-    use crate::settings::{Secret, SqlSettings};
+    use crate::settings::SqlSettings;
+    use oroshi_words::Secret;
 
     #[test]
     fn what_is_found_names_neither_the_user_nor_the_password() {

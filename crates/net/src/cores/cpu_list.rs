@@ -18,6 +18,26 @@ pub fn available_cpus() -> io::Result<CpuList> {
 }
 
 impl CpuList {
+    /// A list of one CPU.
+    #[must_use]
+    pub fn one(cpu: usize) -> Self {
+        CpuList(vec![cpu])
+    }
+
+    /// Reads a list of CPUs that are available here. Where the kernel does not say which are, pinning will.
+    ///
+    /// # Errors
+    /// When the text is no list, or names a CPU that is not available.
+    pub fn parse_available(text: &str) -> Result<Self, CpuListError> {
+        let list: CpuList = text.parse()?;
+        if let Ok(available) = available_cpus()
+            && let Some(cpu) = list.iter().find(|&cpu| !available.contains(cpu))
+        {
+            return Err(CpuListError::Unavailable { text: text.to_owned(), cpu, available });
+        }
+        Ok(list)
+    }
+
     /// The CPUs in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
         self.0.iter().copied()
@@ -111,6 +131,16 @@ pub enum CpuListError {
         /// The number.
         cpu: usize,
     },
+    /// Name CPUs that this process may use.
+    #[error("`{text}` names CPU {cpu}: expected some of those available here, {available}")]
+    Unavailable {
+        /// What was given.
+        text: String,
+        /// The number.
+        cpu: usize,
+        /// Those that are available.
+        available: CpuList,
+    },
 }
 
 #[cfg(test)]
@@ -138,6 +168,16 @@ mod tests {
         }
         assert!(matches!("0-99999999999".parse::<CpuList>(), Err(CpuListError::TooLarge { .. })));
         assert_eq!("0-2,1".parse::<CpuList>(), Err(CpuListError::Twice { text: "0-2,1".to_owned(), cpu: 1 }));
+    }
+
+    #[test]
+    fn what_is_not_available_is_refused_by_its_number() {
+        let available = available_cpus().unwrap();
+        assert_eq!(CpuList::parse_available(&available.to_string()), Ok(available.clone()));
+        let none = (0..CpuSet::MAX_CPU).find(|&cpu| !available.contains(cpu)).unwrap();
+        let error = CpuList::parse_available(&none.to_string()).unwrap_err().to_string();
+        let expected = format!("`{none}` names CPU {none}: expected some of those available here, {available}");
+        assert_eq!(error, expected);
     }
 
     #[test]

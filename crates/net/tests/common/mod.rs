@@ -1,10 +1,11 @@
 //! What the tests of this folder share.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 
-use std::io::Write;
 use std::process::Command;
 
 use oroshi_net::{BoundListener, ConnectError, Connected, Connector, ConnectorOptions, ListenOptions, Peer};
+use oroshi_testkit::ports::abstract_name;
+pub(crate) use oroshi_testkit::{must_pass, skipped};
 use tokio::runtime::{Builder, LocalOptions};
 
 /// Runs a future on a runtime of its own, as a core does.
@@ -36,45 +37,16 @@ pub(crate) fn unix_address() -> (tempfile::TempDir, String) {
 
 /// A name in the abstract namespace that no other test has.
 pub(crate) fn abstract_address() -> String {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("unix:@oroshi-net-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    format!("unix:@{}", abstract_name())
 }
 
 /// Runs one ignored test of this binary in a process of its own, where it may change what belongs to a process: limits,
 /// signals, descriptors. `shell` is run by `sh` before, for example to set variables.
 pub(crate) fn in_a_process(test: &str, shell: &str) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", &format!("{shell} exec \"$@\""), "sh"]);
-    command.arg(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "--nocapture", "--test-threads=1", test]);
-    command
-}
-
-/// Runs such a command to its end, which must be a success of exactly one test.
-pub(crate) fn must_pass(mut command: Command) {
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{}\n{text}\n{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
+    oroshi_testkit::in_a_process(&["sh", "-c", &format!("{shell} exec \"$@\""), "sh"], test)
 }
 
 /// Whether this machine (or container) has IPv6 at all.
 pub(crate) fn has_ipv6() -> bool {
     std::net::TcpListener::bind("[::1]:0").is_ok()
-}
-
-/// Tells whoever runs the tests that this one was left out, and why.
-#[allow(clippy::print_stderr, reason = "for whoever runs this test alone")]
-pub(crate) fn skipped(name: &str, why: &str) {
-    let line = format!("skipped: {name}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("OROSHI_SKIPPED") {
-        let mut file = std::fs::OpenOptions::new().append(true).open(path).expect("OROSHI_SKIPPED names a file");
-        file.write_all(line.as_bytes()).expect("a line in OROSHI_SKIPPED");
-    }
 }

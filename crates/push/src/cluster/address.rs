@@ -1,19 +1,17 @@
-//! Where NATS is: addresses as they are configured, and the name and password in them.
+//! The addresses of NATS servers, and the credentials in them.
 
 use async_nats::ServerAddr;
+use oroshi_words::{Secret, query};
 
-use crate::http::query;
-use crate::plan::Secret;
-
-/// What an address looks like, for whoever has to correct one.
+/// What an address looks like, for error messages.
 pub(crate) const EXPECTED: &str = "nats://host:4222, or tls://host:4222 to insist on TLS, several with commas";
 
-/// The servers of a list with commas. An error says what is wrong, and shows nothing of the text, as it may hold a password.
+/// Parses a list of servers with commas. An error quotes nothing of the text, as it may contain a password.
 pub(crate) fn servers(nats: &Secret) -> Result<Vec<ServerAddr>, &'static str> {
-    nats.0.split(',').map(|address| server(address.trim())).collect()
+    nats.reveal().split(',').map(|address| server(address.trim())).collect()
 }
 
-/// The name and password, or the token alone, of the first server that has any.
+/// Returns the name and password, or the token alone, of the first server that has any.
 pub(super) fn credentials(servers: &[ServerAddr]) -> Option<(String, Option<String>)> {
     let plain = |text: &str| query::segment(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned);
     let server = servers.iter().find(|server| server.has_user_pass())?;
@@ -21,12 +19,12 @@ pub(super) fn credentials(servers: &[ServerAddr]) -> Option<(String, Option<Stri
 }
 
 fn server(address: &str) -> Result<ServerAddr, &'static str> {
-    // async-nats would take anything without a scheme for a host's name, a password too.
+    // async-nats takes any text without a scheme as a host name, even a password.
     let Some((scheme, rest)) = address.split_once("://") else { return Err("is no address of NATS") };
     if !["nats", "tls"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
         return Err("has a scheme that nodes do not speak to NATS");
     }
-    // In a password, each of these would end the address there.
+    // In a password, each of these would end the address.
     if rest.contains(['/', '?', '#']) {
         return Err("has something behind the port, or a `/`, `?` or `#` in its password that is not percent-encoded");
     }
@@ -40,7 +38,7 @@ mod tests {
 
     #[test]
     fn an_address_is_what_the_client_can_connect_to() {
-        let of = |text: &str| servers(&Secret(text.into())).map(|servers| servers.len());
+        let of = |text: &str| servers(&Secret::new(text)).map(|servers| servers.len());
         for (text, count) in [
             ("nats://h", 1),
             ("nats://h:4222, tls://[::1]:4222", 2),
@@ -69,7 +67,7 @@ mod tests {
 
     #[test]
     fn credentials_stand_in_the_address_and_are_unescaped() {
-        let of = |addresses: &str| credentials(&servers(&Secret(addresses.into())).unwrap());
+        let of = |addresses: &str| credentials(&servers(&Secret::new(addresses)).unwrap());
         assert_eq!(of("nats://h:1"), None);
         assert_eq!(of("nats://u:p%40ss@h:1"), Some(("u".to_owned(), Some("p@ss".to_owned()))));
         assert_eq!(of("nats://h:1,nats://s3cret@h:2"), Some(("s3cret".to_owned(), None)));

@@ -1,4 +1,4 @@
-//! What this node does for others.
+//! Requests of other nodes.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::cluster::wire::{PartialReceipt, Reply, Request};
-use crate::directory::Place;
 use crate::hub::Hub;
 use crate::publish::Publish;
+use crate::session::directory::Location;
 
-/// Does what another node asks for. `working` is called if that will take longer than half of the time that the other waits.
+/// Executes another node's request. Calls `working` if that takes longer than half of `patience`.
 pub(super) async fn perform(
     hub: &Rc<Hub>,
     request: Request,
@@ -27,7 +27,7 @@ pub(super) async fn perform(
         Request::Join { key, group } => Reply::Known(hub.join_group_here(&key, &group).await),
         Request::Leave { key, group } => Reply::Known(hub.leave_group_here(&key, &group).await),
         Request::GroupSize { group } => Reply::GroupSize(hub.group_size_here(&group).await),
-        // Those are told to the cores as they come.
+        // The NATS thread handles these.
         Request::Claim { .. } => return None,
     })
 }
@@ -50,34 +50,36 @@ async fn publish(hub: &Rc<Hub>, publish: Publish, soon: Duration, working: impl 
         queued: receipt.queued,
         dropped: receipt.dropped,
         closed: receipt.closed,
-        found: keys.filter(|(_, key)| !unknown.contains(&***key)).map(|(place, _)| place as u64).collect(),
+        found: keys.filter(|(_, key)| !unknown.contains(&***key)).map(|(index, _)| index as u64).collect(),
         refused: receipt.refused,
     }
 }
 
-/// A claim of another node's to a key that a session of this node has.
+/// Another node's claim to a key that a session of this node has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
-    pub(super) place: Place,
-    /// How long ago the other session was opened, at most.
+    pub(super) location: Location,
+    /// The greatest possible age of the other session.
     pub(super) age: Duration,
     /// Whether the other node has the greater number.
     pub(super) is_greater: bool,
 }
 
 impl Claim {
-    /// Ends the session of this core if it is the older one.
+    /// Ends the session of this thread if it is the older one.
     pub(super) fn settle(self, hub: &Hub) {
-        if let Some(session) = hub.at(self.place) {
-            let age = hub.tick() * hub.now().saturating_sub(session.began);
-            // Both ages are known to a tick or so.
-            if self.wins(age, hub.tick() * 2) {
-                hub.replace(self.place);
+        if let Some(session) = hub.at(self.location) {
+            let age = hub.clock.tick() * hub.clock.now().saturating_sub(session.began);
+            // Both ages are accurate to about a tick.
+            if self.wins(age, hub.clock.tick() * 2) {
+                hub.replace(self.location);
             }
         }
     }
 
-    /// Whether a session of this age gives way. Where both nodes claim a key at about the same time, both decide for the same session.
+    /// Returns whether a session of this age gives way.
+    ///
+    /// Of two sessions with about the same age, both nodes choose the same.
     fn wins(self, age: Duration, margin: Duration) -> bool {
         if age > self.age + margin {
             return true;
@@ -94,7 +96,7 @@ mod tests {
     fn the_younger_session_keeps_its_key_and_one_of_twins_does() {
         let wins = |age, claim_age, is_greater| {
             let claim = Claim {
-                place: Place { core: 0, slot: 0, generation: 0, of_page: false },
+                location: Location { thread: 0, slot: 0, generation: 0, of_page: false },
                 age: Duration::from_millis(claim_age),
                 is_greater,
             };

@@ -1,7 +1,8 @@
-//! What nodes say to each other, as bytes.
+//! The messages between nodes, as bytes.
 //!
-//! A head of fixed size, then what is said; lengths and numbers in LEB128. There is one way only to write a thing, and reading accepts no
-//! other: whatever can be read is written again as the same bytes. Nothing that is read may claim more than is there.
+//! A message is a head of fixed size and a body; lengths and numbers are in LEB128. Each value has exactly one
+//! encoding, and the decoder accepts no other. No length in a message makes the decoder allocate more than the message
+//! contains.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,89 +11,88 @@ use bytes::Bytes;
 use oroshi_websocket::{CloseCode, Kind};
 use thiserror::Error;
 
-use crate::control::{Closed, SessionInfo};
-use crate::counts::TRANSPORTS;
-use crate::message::Message;
-use crate::publish::{Publish, Targets};
-use crate::tally::Wait;
+use crate::message::{Message, TRANSPORTS};
+use crate::publish::{Publish, Targets, Wait};
+use crate::session::info::{Closed, SessionInfo};
 
-/// Nodes of another version refuse what they read, and are refused.
+/// The version of the protocol. Nodes refuse messages of another version.
 const VERSION: u8 = 2;
 
-/// Where in a frame its number stands.
+/// The offset of the number in a frame.
 const NUMBER_AT: usize = 10;
 
-/// Where in a frame it stands what its sender has published.
-const WIDE_AT: usize = 26;
+/// The offset of the broadcast counts in a frame.
+const BROADCASTS_AT: usize = 26;
 
 /// The length of a head, bytes.
 const HEAD: usize = 42;
 
-/// The most that a time or a stamp can be: nine thousand years in milliseconds, which leave room to calculate.
+/// The largest time: nine thousand years in milliseconds, so that sums do not overflow.
 const MOST_MS: u64 = 1 << 48;
 
-/// Who speaks, and when.
+/// The sender of a message, and when it was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The node, in this run of its process.
+    /// The node's number in this run of its process.
     pub(super) sender: u64,
-    /// Of a request: which of the sender's it is, from 1. Of a reply: the same. Of a heartbeat: that of the last request.
+    /// The number of a request, from 1. A reply repeats it; a heartbeat has the number of the last request.
     pub(super) number: u64,
-    /// The sender's clock, which counts milliseconds from a moment of its own.
+    /// The sender's clock: milliseconds from an origin of its own.
     pub(super) sent_ms: u64,
-    /// What the sender has published so far to more than single sessions, with this request, whether that went out or not.
-    pub(super) wide: Wide,
+    /// What the sender has published so far, including this request and publishes that it could not send.
+    pub(super) broadcasts: BroadcastCounts,
 }
 
-/// How many publishes of a node were for sessions that it does not name: those to all, and those to groups.
+/// How many publishes of a node were for all sessions, and how many for groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wide {
+pub(crate) struct BroadcastCounts {
     pub(crate) all: u64,
     pub(crate) groups: u64,
 }
 
-impl Wide {
-    /// What one publish to these adds.
+impl BroadcastCounts {
+    /// Returns what one publish to these targets adds.
     pub(crate) fn of(to: &Targets) -> Self {
-        Wide { all: to.all.into(), groups: (!to.groups.is_empty()).into() }
+        BroadcastCounts { all: to.all.into(), groups: (!to.groups.is_empty()).into() }
     }
 
+    /// Returns whether both are 0.
     pub(crate) fn is_none(self) -> bool {
-        self == Wide::default()
+        self == BroadcastCounts::default()
     }
 }
 
-impl std::ops::AddAssign for Wide {
-    fn add_assign(&mut self, other: Wide) {
+impl std::ops::AddAssign for BroadcastCounts {
+    fn add_assign(&mut self, other: BroadcastCounts) {
         self.all = self.all.saturating_add(other.all);
         self.groups = self.groups.saturating_add(other.groups);
     }
 }
 
-/// What is said.
+/// The body of a message.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// To all, now and then: the sender is there, and has heard these.
+    /// To all, periodically: the sender is there or leaves, and has heard these nodes.
     Heartbeat { leaving: bool, heard: Vec<Echo> },
-    /// To all: the sender wants something done, and waits for so long.
+    /// To all: a request. The sender waits for `patience`.
     Request { patience: Duration, request: Request },
-    /// To who asked: it takes longer, but will be answered.
+    /// To the asker: the reply takes longer, but will come.
     Working,
-    /// To who asked.
+    /// To the asker: the reply.
     Reply(Reply),
 }
 
-/// The last heartbeat that was heard of a node.
+/// The last heartbeat that the sender heard of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Echo {
     pub(super) node: u64,
     /// By the clock of that node.
     pub(super) sent_ms: u64,
-    /// By the clock of who heard it.
+    /// By the clock of the node that heard it.
     pub(super) heard_ms: u64,
 }
 
-/// What a node can ask of all others.
+/// A request to all other nodes.
 #[derive(Debug)]
 pub(super) enum Request {
     Publish(Publish),
@@ -116,13 +116,13 @@ pub(super) enum Request {
     GroupSize {
         group: Box<str>,
     },
-    /// Sessions with these keys were opened; older ones end. Not answered.
+    /// Sessions with these keys were opened; older ones end. It has no reply.
     Claim {
         keys: Vec<Box<str>>,
     },
 }
 
-/// What a request is answered.
+/// The reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// To a publish.
@@ -130,12 +130,12 @@ pub(super) enum Reply {
     /// To `Find`.
     Session(Option<SessionInfo>),
     Closed(Closed),
-    /// To `Join` and `Leave`: whether there is such a session.
+    /// To `Join` and `Leave`: whether the node has the session.
     Known(bool),
     GroupSize(u64),
 }
 
-/// What became of a publish on a node, in sessions.
+/// The outcome of a publish on a node, in sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PartialReceipt {
     pub(super) matched: u64,
@@ -143,28 +143,28 @@ pub(super) struct PartialReceipt {
     pub(super) queued: u64,
     pub(super) dropped: u64,
     pub(super) closed: u64,
-    /// Which of the keys that were asked for it knows, by their place in the list.
+    /// The indexes of the keys that it knows, in the list of the request.
     pub(super) found: Vec<u64>,
     pub(super) refused: Vec<Box<str>>,
 }
 
-/// What was read is not what a node of this version says.
+/// Why a message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Refused {
     #[error(
         "another node speaks version {0} of the protocol, this one version {VERSION}: run one version of oroshi on all"
     )]
     Version(u8),
-    #[error("what came from NATS is no node's message ({0}): is the cluster's name used for something else?")]
+    #[error("a message from NATS is not from a node ({0}): check that nothing else uses the cluster's name")]
     Malformed(&'static str),
 }
 
 impl Body {
-    /// As bytes.
+    /// Encodes a message.
     pub(super) fn encode(&self, head: Head) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
         out.extend_from_slice(&[VERSION, self.kind()]);
-        for field in [head.sender, head.number, head.sent_ms, head.wide.all, head.wide.groups] {
+        for field in [head.sender, head.number, head.sent_ms, head.broadcasts.all, head.broadcasts.groups] {
             out.extend_from_slice(&field.to_le_bytes());
         }
         match self {
@@ -197,16 +197,16 @@ impl Body {
     }
 }
 
-/// Gives a frame its number and what was published until then, which are known last.
-pub(super) fn set_number(frame: &mut [u8], number: u64, wide: Wide) {
-    for (at, value) in [(NUMBER_AT, number), (WIDE_AT, wide.all), (WIDE_AT + 8, wide.groups)] {
-        if let Some(place) = frame.get_mut(at..at + 8) {
-            place.copy_from_slice(&value.to_le_bytes());
+/// Sets the number and the broadcast counts of a frame, which are known last.
+pub(super) fn set_number(frame: &mut [u8], number: u64, broadcasts: BroadcastCounts) {
+    for (at, value) in [(NUMBER_AT, number), (BROADCASTS_AT, broadcasts.all), (BROADCASTS_AT + 8, broadcasts.groups)] {
+        if let Some(field) = frame.get_mut(at..at + 8) {
+            field.copy_from_slice(&value.to_le_bytes());
         }
     }
 }
 
-/// Reads a frame. `most` is how large a message may be, bytes.
+/// Decodes a frame. `most` is the size limit of a publisher's message, bytes.
 pub(super) fn decode(frame: &[u8], most: u64) -> Result<(Head, Body), Refused> {
     let mut reader = Reader { rest: frame, most };
     let version = reader.byte()?;
@@ -218,7 +218,8 @@ pub(super) fn decode(frame: &[u8], most: u64) -> Result<(Head, Body), Refused> {
     }
     let kind = reader.byte()?;
     let (sender, number, sent_ms) = (reader.fixed()?, reader.fixed()?, stamp(reader.fixed()?)?);
-    let head = Head { sender, number, sent_ms, wide: Wide { all: reader.fixed()?, groups: reader.fixed()? } };
+    let head =
+        Head { sender, number, sent_ms, broadcasts: BroadcastCounts { all: reader.fixed()?, groups: reader.fixed()? } };
     let body = match kind {
         0 => {
             let leaving = reader.flag()?;
@@ -333,7 +334,7 @@ impl Reply {
                 out.push(0);
                 [matched, written, queued, dropped, closed].into_iter().for_each(|&count| number(out, count));
                 number(out, found.len() as u64);
-                found.iter().for_each(|place| number(out, *place));
+                found.iter().for_each(|index| number(out, *index));
                 texts(out, refused);
             }
             Reply::Session(found) => {
@@ -439,7 +440,7 @@ fn stamp(value: u64) -> Result<u64, Refused> {
     if value > MOST_MS { Err(Refused::Malformed("a time that is too far")) } else { Ok(value) }
 }
 
-/// What is still to be read.
+/// A decoder over the rest of a frame.
 struct Reader<'f> {
     rest: &'f [u8],
     /// The largest message, bytes.
@@ -503,7 +504,7 @@ impl Reader<'_> {
         self.list(Reader::text)
     }
 
-    /// Whatever its length is said to be, it takes no more memory than what is there fills.
+    /// Reads a list. It does not allocate by the announced length, which may be a lie.
     fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Result<T, Refused>) -> Result<Vec<T>, Refused> {
         let count = self.number()?;
         let mut all = Vec::new();
@@ -519,7 +520,7 @@ impl Reader<'_> {
         if length > self.most {
             return Err(Refused::Malformed("a message over limits.publish"));
         }
-        // A copy, as the buffer that it came in holds others too.
+        // A copy, as the buffer behind it contains other messages too.
         let data = Bytes::copy_from_slice(self.bytes(length)?);
         if kind == Kind::Text && str::from_utf8(&data).is_err() {
             return Err(Refused::Malformed("a text that is not UTF-8"));

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use oroshi_http1::{is_field_value, is_token};
 use oroshi_net::Endpoint;
+use oroshi_words::{Mistake, Secret};
 
-use super::{Draft, Key, PlanError, is_unix};
+use super::{Draft, is_unix};
 use crate::cluster::address;
-use crate::plan::{Cluster, GroupRule, Limits, Origins, Paths, Secret, Serves, Transports};
+use crate::plan::{Cluster, GroupRule, Limits, Origins, Paths, Serves, Transports};
 
 /// More threads than this are a slip of the finger.
 const MOST_THREADS: usize = 1024;
@@ -30,25 +31,25 @@ const OF_THE_CLIENT: [&str; 9] = [
 ];
 
 /// Everything that is wrong.
-pub(super) fn all(draft: &Draft) -> Vec<PlanError> {
+pub(super) fn all(draft: &Draft) -> Vec<Mistake> {
     let mut problems = Vec::new();
     if let Some(threads) = draft.threads
         && !(1..=MOST_THREADS).contains(&threads)
     {
         let expected = format!("1 to {MOST_THREADS}");
-        problems.push(value("threads", threads, "is no sensible number of threads", expected));
+        problems.push(Mistake::value("threads", threads, "is no sensible number of threads", expected));
     }
     doors(draft, &mut problems);
     paths(&draft.paths, &mut problems);
     if let Some(name) = &draft.session_header
         && let Some(why) = wrong_header_name(name)
     {
-        problems.push(value("session-header", name, why, "a name such as X-Kuiperbelt-Session"));
+        problems.push(Mistake::value("session-header", name, why, "a name such as X-Kuiperbelt-Session"));
     }
     if let Some(endpoint) = &draft.endpoint
         && (endpoint.is_empty() || !is_field_value(endpoint.as_bytes()))
     {
-        problems.push(value(
+        problems.push(Mistake::value(
             "endpoint",
             endpoint.escape_default(),
             "cannot stand in a header",
@@ -58,18 +59,23 @@ pub(super) fn all(draft: &Draft) -> Vec<PlanError> {
     callbacks(draft, &mut problems);
     origins(draft.origins.as_ref(), &mut problems);
     if draft.transports == Some(Transports::NONE) {
-        problems.push(value("transports", "[]", "lets nobody connect", "some of websocket, sse, stream and poll"));
+        problems.push(Mistake::value(
+            "transports",
+            "[]",
+            "lets nobody connect",
+            "some of websocket, sse, stream and poll",
+        ));
     }
     subprotocols(&draft.subprotocols, &mut problems);
     limits(&draft.limits, &mut problems);
     least_time("send.timeout", draft.send.timeout, &mut problems);
     groups(&draft.groups, &mut problems);
-    if let Some(Secret(token)) = &draft.token
+    if let Some(token) = draft.token.as_ref().map(Secret::reveal)
         && (token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()))
     {
         let why = if token.is_empty() { "is empty" } else { "has a space or something else that cannot be sent" };
         let expected = "a token of letters, digits and signs in one piece (openssl rand -hex 32 makes a good one)";
-        problems.push(PlanError::Hidden { key: "auth.token".into(), why, expected });
+        problems.push(Mistake::hidden("auth.token", why, expected));
     }
     if let Some(cluster) = &draft.cluster {
         self::cluster(cluster, &mut problems);
@@ -77,17 +83,21 @@ pub(super) fn all(draft: &Draft) -> Vec<PlanError> {
     problems
 }
 
-fn doors(draft: &Draft, problems: &mut Vec<PlanError>) {
+fn doors(draft: &Draft, problems: &mut Vec<Mistake>) {
     let doors = &draft.doors;
     if doors.is_empty() && !draft.inherits {
-        problems.push(PlanError::Nowhere);
+        let expected = "expected an address such as 127.0.0.1:9180, :9180 or unix:/run/push.sock";
+        problems.push(Mistake::new("listen", format!("there is nowhere to listen: {expected}")));
     } else if !draft.inherits {
         if doors.iter().all(|door| door.serves == Serves::Admin) {
-            problems.push(PlanError::NoPublic);
+            let text = "there is no way in for clients: expected an address such as :9180 in it";
+            problems.push(Mistake::new("listen.public", text).looking_at(["listen"]));
         }
         // What other nodes publish comes in without a door.
         if draft.cluster.is_none() && doors.iter().all(|door| door.serves == Serves::Sessions) {
-            problems.push(PlanError::NoAdmin);
+            let text = "there is no way in for publishers: expected an address that only they reach, such as 127.0.0.1:9181 or \
+                        unix:/run/push-admin.sock";
+            problems.push(Mistake::new("listen.admin", text).looking_at(["listen"]));
         }
     }
     let mut seen = HashSet::new();
@@ -99,10 +109,16 @@ fn doors(draft: &Draft, problems: &mut Vec<PlanError>) {
                 Serves::Sessions => "listen.public",
                 Serves::Admin => "listen.admin",
             };
-            problems.push(PlanError::Twice { key: key.into(), value: door.address.clone() });
+            problems.push(twice(key, &door.address));
         }
         if door.serves == Serves::Admin && draft.token.is_none() && !is_of_this_machine(&door.address) {
-            problems.push(PlanError::Open { address: door.address.clone() });
+            problems.push(Mistake::value(
+                "listen.admin",
+                &door.address,
+                "would let anybody on the network publish",
+                "a token (auth.token-file, auth.token-env), or an address of this machine alone such as 127.0.0.1:9181 or \
+                 unix:/run/push-admin.sock",
+            ));
         }
     }
 }
@@ -113,7 +129,7 @@ fn is_of_this_machine(address: &str) -> bool {
     is_unix(address) || host.eq_ignore_ascii_case("localhost") || host.starts_with("127.") || host == "[::1]"
 }
 
-fn paths(paths: &Paths, problems: &mut Vec<PlanError>) {
+fn paths(paths: &Paths, problems: &mut Vec<Mistake>) {
     let all = [
         ("paths.connect", &paths.connect),
         ("paths.poll", &paths.poll),
@@ -127,19 +143,19 @@ fn paths(paths: &Paths, problems: &mut Vec<PlanError>) {
     for (key, path) in all {
         let is_path = path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'?' | b'#'));
         if !is_path {
-            problems.push(value(key, path, "is no path", "one that begins with /, without ? and #"));
+            problems.push(Mistake::value(key, path, "is no path", "one that begins with /, without ? and #"));
         } else if NATIVE
             .iter()
             .any(|native| path.strip_prefix(native).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
         {
-            problems.push(value(key, path, "is where the native API is", "another path"));
+            problems.push(Mistake::value(key, path, "is where the native API is", "another path"));
         } else if !seen.insert(path) {
-            problems.push(PlanError::Twice { key: key.into(), value: path.clone() });
+            problems.push(twice(key, path));
         }
     }
 }
 
-fn callbacks(draft: &Draft, problems: &mut Vec<PlanError>) {
+fn callbacks(draft: &Draft, problems: &mut Vec<Mistake>) {
     let callbacks = &draft.callbacks;
     for (key, url) in [
         ("callbacks.connect", &callbacks.connect),
@@ -148,34 +164,40 @@ fn callbacks(draft: &Draft, problems: &mut Vec<PlanError>) {
         ("callbacks.close", &callbacks.close),
     ] {
         if let Some(Err(source)) = url.as_ref().map(|url| url.parse::<Endpoint>()) {
-            problems.push(PlanError::Url { key: key.into(), source });
+            let expected = "expected one such as http://127.0.0.1:3000/path or unix:/run/app.sock:/path";
+            problems.push(Mistake::new(key, format!("this is no URL that can be called: {expected} ({source})")));
         }
     }
     least_time("callbacks.timeout", callbacks.timeout, problems);
     least_time("callbacks.queue", callbacks.queue, problems);
     if callbacks.retries > 100 {
-        problems.push(value("callbacks.retries", callbacks.retries, "would go on for hours", "0 to 100"));
+        problems.push(Mistake::value("callbacks.retries", callbacks.retries, "would go on for hours", "0 to 100"));
     }
     least("callbacks.connections", callbacks.connections as u64, problems);
     least("callbacks.answer-bytes", callbacks.answer_bytes as u64, problems);
     for (name, text) in &callbacks.headers {
-        let key = || Key::from(format!("callbacks.headers.{name}"));
+        let key = || format!("callbacks.headers.{name}");
         if let Some(why) = wrong_header_name(name) {
-            problems.push(value(key(), name, why, "a name such as X-Forwarded-For"));
+            problems.push(Mistake::value(key(), name, why, "a name such as X-Forwarded-For"));
         } else if text.as_ref().is_some_and(|text| !is_field_value(text.as_bytes())) {
             let expected = "text without line breaks and other control characters";
-            problems.push(PlanError::Hidden { key: key(), why: "cannot stand in a header", expected });
+            problems.push(Mistake::hidden(key(), "cannot stand in a header", expected));
         }
     }
 }
 
-fn subprotocols(names: &[String], problems: &mut Vec<PlanError>) {
+fn subprotocols(names: &[String], problems: &mut Vec<Mistake>) {
     for (at, name) in names.iter().enumerate() {
         if !is_token(name.as_bytes()) {
             let expected = "letters, digits and signs such as . and -, as in chat.v1";
-            problems.push(value("subprotocols", name.escape_default(), "is no name of a subprotocol", expected));
+            problems.push(Mistake::value(
+                "subprotocols",
+                name.escape_default(),
+                "is no name of a subprotocol",
+                expected,
+            ));
         } else if names[..at].contains(name) {
-            problems.push(PlanError::Twice { key: "subprotocols".into(), value: name.clone() });
+            problems.push(twice("subprotocols", name));
         }
     }
 }
@@ -190,7 +212,7 @@ fn wrong_header_name(name: &str) -> Option<&'static str> {
     }
 }
 
-fn origins(origins: Option<&Origins>, problems: &mut Vec<PlanError>) {
+fn origins(origins: Option<&Origins>, problems: &mut Vec<Mistake>) {
     let Some(Origins::List(list)) = origins else { return };
     for origin in list {
         let authority = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
@@ -198,12 +220,12 @@ fn origins(origins: Option<&Origins>, problems: &mut Vec<PlanError>) {
             |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_graphic() && !b"/?#@".contains(&b));
         if !authority.is_some_and(is_origin) {
             let expected = "one as browsers write it, such as https://example.org, without a path";
-            problems.push(value("origins", origin, "is no origin", expected));
+            problems.push(Mistake::value("origins", origin, "is no origin", expected));
         }
     }
 }
 
-fn limits(limits: &Limits, problems: &mut Vec<PlanError>) {
+fn limits(limits: &Limits, problems: &mut Vec<Mistake>) {
     for (key, number) in [
         ("limits.sessions", limits.sessions as u64),
         ("limits.connects-per-second", limits.connects_per_second.map_or(1, u64::from)),
@@ -229,7 +251,7 @@ fn limits(limits: &Limits, problems: &mut Vec<PlanError>) {
     // What can never be queued could never be delivered.
     if limits.publish_bytes > limits.session_queue_bytes as u64 {
         let expected = format!("at most limits.session-queue-bytes, {}", limits.session_queue_bytes);
-        problems.push(value(
+        problems.push(Mistake::value(
             "limits.publish-bytes",
             limits.publish_bytes,
             "is more than a session's queue holds",
@@ -239,57 +261,56 @@ fn limits(limits: &Limits, problems: &mut Vec<PlanError>) {
     if limits.session_queue_bytes > limits.total_queue_bytes {
         let expected = format!("at most limits.total-queue-bytes, {}", limits.total_queue_bytes);
         let given = limits.session_queue_bytes;
-        problems.push(value("limits.session-queue-bytes", given, "is more than all queues together hold", expected));
+        problems.push(Mistake::value(
+            "limits.session-queue-bytes",
+            given,
+            "is more than all queues together hold",
+            expected,
+        ));
     }
 }
 
-fn groups(groups: &[GroupRule], problems: &mut Vec<PlanError>) {
+fn groups(groups: &[GroupRule], problems: &mut Vec<Mistake>) {
     for (place, GroupRule { pattern, .. }) in groups.iter().enumerate() {
-        let key = || Key::from(format!("group[{}].pattern", place + 1));
+        let key = || format!("group[{}].pattern", place + 1);
         let prefix = pattern.strip_suffix('*').unwrap_or(pattern);
         if pattern.is_empty() || prefix.contains('*') || !is_field_value(pattern.as_bytes()) {
             let expected = "a group's name, or the beginning of one with * behind it, such as chat:*";
-            problems.push(value(key(), pattern.escape_default(), "is no pattern", expected));
+            problems.push(Mistake::value(key(), pattern.escape_default(), "is no pattern", expected));
         } else if let Some(earlier) = groups[..place].iter().find(|earlier| earlier.fits(pattern)) {
             let expected = "the narrower of two patterns to stand first";
             let why = "is never reached, as an earlier pattern fits all that it fits";
-            problems.push(value(key(), format!("{pattern}` (behind `{})", earlier.pattern), why, expected));
+            problems.push(Mistake::value(key(), format!("{pattern}` (behind `{})", earlier.pattern), why, expected));
         }
     }
 }
 
-fn cluster(cluster: &Cluster, problems: &mut Vec<PlanError>) {
+fn cluster(cluster: &Cluster, problems: &mut Vec<Mistake>) {
     if let Err(why) = address::servers(&cluster.nats) {
-        problems.push(PlanError::Hidden { key: "cluster.nats".into(), why, expected: address::EXPECTED });
+        problems.push(Mistake::hidden("cluster.nats", why, address::EXPECTED));
     }
     let is_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
     if cluster.name.is_empty() || !cluster.name.bytes().all(is_name) {
-        problems.push(value("cluster.name", &cluster.name, "is no name", "one of letters, digits, - and _"));
+        problems.push(Mistake::value("cluster.name", &cluster.name, "is no name", "one of letters, digits, - and _"));
     }
     least_time("cluster.receipt-timeout", cluster.receipt_timeout, problems);
 }
 
-fn least(key: &'static str, number: u64, problems: &mut Vec<PlanError>) {
+fn least(key: &'static str, number: u64, problems: &mut Vec<Mistake>) {
     if number == 0 {
-        problems.push(value(key, number, "is too little", "at least 1"));
+        problems.push(Mistake::value(key, number, "is too little", "at least 1"));
     }
 }
 
-fn least_time(key: &'static str, time: Duration, problems: &mut Vec<PlanError>) {
+fn least_time(key: &'static str, time: Duration, problems: &mut Vec<Mistake>) {
     if time.is_zero() {
-        problems.push(value(key, "0", "leaves no time at all", "a time such as 10s"));
+        problems.push(Mistake::value(key, "0", "leaves no time at all", "a time such as 10s"));
     }
 }
 
-fn value(
-    key: impl Into<Key>,
-    value: impl ToString,
-    why: &'static str,
-    expected: impl Into<std::borrow::Cow<'static, str>>,
-) -> PlanError {
-    PlanError::Value { key: key.into(), value: value.to_string(), why, expected: expected.into() }
+fn twice(key: &str, value: &str) -> Mistake {
+    Mistake::new(key, format!("`{value}` stands here twice: expected each only once"))
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,7 +327,7 @@ mod tests {
 
     /// The keys that are wrong.
     fn keys(draft: &Draft) -> Vec<String> {
-        all(draft).iter().map(|problem| problem.key().to_owned()).collect()
+        all(draft).iter().map(|problem| problem.key.clone()).collect()
     }
 
     #[test]
@@ -330,7 +351,7 @@ mod tests {
             assert!(of(&[(":1", Serves::Sessions), (closed, Serves::Admin)]).is_empty(), "{closed}");
         }
         let doors = vec![door(":1", Serves::Sessions), door(":2", Serves::Admin)];
-        let guarded = Draft { doors, token: Some(Secret("t".into())), ..Draft::default() };
+        let guarded = Draft { doors, token: Some(Secret::new("t")), ..Draft::default() };
         assert!(keys(&guarded).is_empty());
     }
 
@@ -360,9 +381,9 @@ mod tests {
             subprotocols: vec!["chat.v1".into(), "a b".into(), String::new(), "chat.v1".into()],
             limits: Limits { sessions: 0, publish_bytes: 1 << 40, pong: Duration::ZERO, ..Limits::default() },
             groups: vec![group("a*"), group("ab"), group(""), group("*c")],
-            token: Some(Secret("hid den".into())),
+            token: Some(Secret::new("hid den")),
             cluster: Some(Cluster {
-                nats: Secret("http://hidden".into()),
+                nats: Secret::new("http://hidden"),
                 name: String::new(),
                 receipt_timeout: Duration::from_secs(1),
             }),

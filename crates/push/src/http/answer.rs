@@ -5,17 +5,17 @@
 use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
-use oroshi_http1::{Framing, RequestHead};
+use oroshi_http1::Framing;
 use oroshi_server::{Error, Exchange, page};
 use oroshi_websocket::handshake::Refusal;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::origin;
-use crate::plan::{Origins, Paths, Plan, Secret, Serves};
+use crate::plan::{Paths, Plan, Serves};
 use crate::publish::Overloaded;
+use crate::secrets::is_same;
 
-/// The type of every JSON answer.
+/// The Content-Type of every JSON answer.
 pub(crate) const JSON_TYPE: &str = "application/json; charset=utf-8";
 
 /// What a handler returns.
@@ -96,25 +96,26 @@ pub(crate) async fn send(exchange: &mut Exchange<'_>, answered: Answered) -> Res
     exchange.reply.send(status, content_type.into_iter().chain(fields), &body).await
 }
 
-/// An answer that says what is wrong: `{"error": NAME, "message": SENTENCE, ...}`.
+/// An error as an answer: `{"error": NAME, "message": SENTENCE, ...}`.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: u16,
-    /// A stable name in kebab case.
+    /// A stable name in kebab-case.
     name: &'static str,
     /// What is wrong, and what was expected.
     message: String,
-    /// More, for programs.
+    /// More members, for programs.
     details: Map<String, Value>,
     fields: Vec<(&'static str, Cow<'static, str>)>,
 }
 
 impl Problem {
+    /// Returns an error with a stable name in kebab-case.
     pub(crate) fn new(status: u16, name: &'static str, message: impl Into<String>) -> Self {
         Problem { status, name, message: message.into(), details: Map::new(), fields: Vec::new() }
     }
 
-    /// 400: something in the request is not as it must be.
+    /// 400: the request is malformed.
     pub(crate) fn bad(message: impl Into<String>) -> Self {
         Self::new(400, "bad-request", message)
     }
@@ -133,18 +134,18 @@ impl Problem {
         Self::new(404, "unknown-path", format!("there is nothing at `{path}` for clients: expected {expected}"))
     }
 
-    /// 404: nobody has this key.
+    /// 404: no session has this key.
     pub(crate) fn no_session(key: &str) -> Self {
         Self::new(404, "unknown-session", format!("no session has the key `{key}`")).with("session", key)
     }
 
-    /// 405, with what would have been allowed.
+    /// 405, with the allowed methods.
     pub(crate) fn method(method: &str, allowed: &'static str) -> Self {
         let message = format!("{method} is not allowed here: expected {allowed}");
         Self::new(405, "method-not-allowed", message).with("allowed", allowed).field("Allow", allowed)
     }
 
-    /// 426, or 400: the request does not open a WebSocket. kuiperbelt says 400 to all of them.
+    /// 426 or 400: the request does not open a WebSocket. kuiperbelt always answers 400.
     pub(crate) fn handshake(refusal: Refusal, as_kuiperbelt: bool) -> Self {
         let status = if as_kuiperbelt { 400 } else { refusal.status() };
         let problem = Self::new(status, "bad-handshake", refusal.to_string());
@@ -154,7 +155,7 @@ impl Problem {
         }
     }
 
-    /// 503: another time.
+    /// 503: the client may try again in a second.
     pub(crate) fn busy(message: &str) -> Self {
         Self::new(503, "busy", message).field("Retry-After", "1")
     }
@@ -165,7 +166,7 @@ impl Problem {
         Self::new(413, "too-large", message).with("most_bytes", most)
     }
 
-    /// 413: what a message comes in has more than `most` bytes.
+    /// 413: the envelope of a message has more than `most` bytes.
     pub(crate) fn envelope_too_large(most: u64) -> Self {
         let message = format!(
             "the envelope is too large: expected at most {most} bytes, which hold any message of limits.publish-bytes; \
@@ -174,19 +175,14 @@ impl Problem {
         Self::new(413, "too-large", message).with("most_bytes", most)
     }
 
-    /// To be read by the page that asks, if one does that may connect.
-    pub(crate) fn for_page(self, origins: &Origins, head: &RequestHead<'_>) -> Self {
-        let fields = origin::fields(origins, head);
-        fields.fold(self, |problem, (name, value)| problem.field(name, String::from_utf8_lossy(value).into_owned()))
-    }
-
-    /// Adds something for programs.
+    /// Adds a member for programs.
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.details.insert(name.to_owned(), value.into());
         self
     }
 
-    fn field(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
+    /// Adds a header field.
+    pub(super) fn field(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
         self.fields.push((name, value.into()));
         self
     }
@@ -199,7 +195,7 @@ impl Problem {
         Reply { fields: self.fields, ..Reply::new(self.status, JSON_TYPE, body.to_string().into_bytes()) }
     }
 
-    /// Answers with it.
+    /// Sends it as the answer.
     pub(crate) async fn send(self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
         send(exchange, Err(self.into())).await
     }
@@ -214,19 +210,20 @@ impl From<Overloaded> for Problem {
     }
 }
 
-/// Sees whether a request may give orders, or ask what is for operators: no page of another origin may, nor one whose name was made to lead
-/// here.
+/// Checks whether a request may use the API of backends and operators.
+///
+/// Pages of another origin may not, nor pages whose name may have been rebound to this host.
 ///
 /// # Errors
-/// The answer to one that may not.
-pub(crate) fn may_order(plan: &Plan, serves: Serves, exchange: &Exchange<'_>) -> Result<(), Problem> {
+/// 403 to a request that may not.
+pub(crate) fn check_page(plan: &Plan, serves: Serves, exchange: &Exchange<'_>) -> Result<(), Problem> {
     let head = &exchange.head;
     if page::is_foreign(head) {
         let message =
             "a page of another origin asks (Origin, Sec-Fetch-Site): expected a backend or an operator, no browser";
         return Err(Problem::new(403, "forbidden-origin", message));
     }
-    // Whoever knows a token was not led here by a name.
+    // DNS rebinding does not help a page to the token.
     if plan.token.is_some() {
         return Ok(());
     }
@@ -244,28 +241,21 @@ pub(crate) fn may_order(plan: &Plan, serves: Serves, exchange: &Exchange<'_>) ->
     Ok(())
 }
 
-/// Checks the hub's token, if it has one.
+/// Checks the hub's token, if the hub has one.
 ///
 /// # Errors
-/// 401 where the request lacks it.
+/// 401 to a request without it.
 pub(crate) fn authorize(plan: &Plan, exchange: &Exchange<'_>) -> Result<(), Problem> {
-    let Some(Secret(token)) = &plan.token else { return Ok(()) };
+    let Some(token) = &plan.token else { return Ok(()) };
     let given = exchange.head.headers.get("Authorization").and_then(|value| {
         let (scheme, token) = value.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
     });
-    if given.is_some_and(|given| is_same(given, token.as_bytes())) {
+    if given.is_some_and(|given| is_same(given, token.reveal().as_bytes())) {
         return Ok(());
     }
     let message = "this takes the hub's token: expected a header `Authorization: Bearer TOKEN`";
     Err(Problem::new(401, "unauthorized", message).field("WWW-Authenticate", "Bearer realm=\"oroshi push\""))
-}
-
-/// Whether two byte strings are the same; how long that takes says nothing about where they differ.
-pub(crate) fn is_same(a: &[u8], b: &[u8]) -> bool {
-    let differences = a.iter().zip(b).fold(0, |differences, (a, b)| differences | (a ^ b));
-    // Not to be optimised into an early end.
-    std::hint::black_box(differences) == 0 && a.len() == b.len()
 }
 
 /// Reads a message, which is the request's body.
@@ -295,7 +285,7 @@ pub(crate) async fn body_or(
     if first.len() as u64 == announced {
         return Ok(Bytes::copy_from_slice(first));
     }
-    // What is announced is believed as far as it costs little.
+    // The announced length may be a lie, so it reserves little.
     let mut whole = BytesMut::with_capacity(announced.min(64 * 1024) as usize);
     whole.extend_from_slice(first);
     while let Some(piece) = exchange.body.chunk().await? {
@@ -308,17 +298,4 @@ pub(crate) async fn body_or(
         return Err(too_large(most).into());
     }
     Ok(whole.freeze())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_are_the_same_or_not() {
-        assert!(is_same(b"", b"") && is_same(b"abc", b"abc"));
-        for (a, b) in [("abc", "abd"), ("abc", "ab"), ("ab", "abc"), ("", "a"), ("a", "")] {
-            assert!(!is_same(a.as_bytes(), b.as_bytes()), "{a} {b}");
-        }
-    }
 }

@@ -1,67 +1,64 @@
-//! `GET /connect`: from a request to a session, over whichever transport the client speaks.
+//! `GET /connect`: from a request to a session, on any transport.
 
-use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::{Either, select};
 use oroshi_http1::RequestHead;
 use oroshi_net::Stream;
 use oroshi_server::{Error, Exchange, RequestBody};
+use oroshi_websocket::Kind;
 use oroshi_websocket::handshake::{Opening, Refusal};
-use oroshi_websocket::{CloseCode, Kind};
 use rustix::net::sockopt;
 
-use crate::callbacks::{self, Welcome};
+use crate::callbacks::{self, Accepted};
 use crate::http::answer::Problem;
-use crate::http::{poll, query};
-use crate::hub::{Hub, NoSession};
+use crate::http::{origin, poll, query};
+use crate::hub::connection::Connection;
+use crate::hub::{Hub, OpenError};
 use crate::message::{Framing, Message};
-use crate::origin;
 use crate::plan::{Plan, Transports};
-use crate::session::{Connection, Reason, Session};
 
 /// Opens a session.
 pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
     let (head, origins) = (exchange.head, &hub.plan().origins);
-    let asked = match Asked::of(hub, &head) {
-        Ok(asked) => asked,
+    let request = match ConnectRequest::of(hub, &head) {
+        Ok(request) => request,
         Err(problem) => {
-            let errors = &hub.counters.connect_errors;
-            errors.set(errors.get() + 1);
+            hub.counters.connect_error();
             return problem.for_page(origins, &head).send(exchange).await;
         }
     };
     if hub.is_full() {
-        // Before the backend is asked, which would take it for a session. The connection is another client's.
+        // Before the connect callback, as the backend would expect a session. The connection is closed, to make room.
         exchange.reply.close();
         return Problem::busy(FULL).for_page(origins, &head).send(exchange).await;
     }
-    let Asked { framing, opening, mut groups, of_page } = asked;
-    let Welcome { key, groups: backends, hello, protocol } = match ask(hub, &head, &mut exchange.body).await {
-        Some(Ok(welcome)) => welcome,
-        Some(Err(refusal)) => return refuse(hub, exchange, &refusal).await,
-        None => return Err(Error::Io(io::ErrorKind::ConnectionAborted.into())),
-    };
-    let protocol = match opening.map_or(Ok(None), |opening| choose(hub, &opening, protocol.as_deref())) {
+    let ConnectRequest { framing, opening, mut groups, of_page } = request;
+    let Accepted { key, groups: from_backend, first_message, protocol } =
+        match call_backend(hub, &head, &mut exchange.body).await {
+            Some(Ok(accepted)) => accepted,
+            Some(Err(refusal)) => return refuse(hub, exchange, &refusal).await,
+            None => return Err(Error::Io(io::ErrorKind::ConnectionAborted.into())),
+        };
+    let protocol = match opening.map_or(Ok(None), |opening| choose_protocol(hub, &opening, protocol.as_deref())) {
         Ok(protocol) => protocol,
-        Err(Unspoken::Offered(problem)) => return problem.for_page(origins, &head).send(exchange).await,
-        Err(Unspoken::Chosen(refusal)) => return refuse(hub, exchange, &refusal).await,
+        Err(ProtocolError::Offered(problem)) => return problem.for_page(origins, &head).send(exchange).await,
+        Err(ProtocolError::Chosen(refusal)) => return refuse(hub, exchange, &refusal).await,
     };
-    groups.extend(backends);
-    let has_hello = hello.is_some();
-    let session = match hub.open(&key, framing, of_page, first_words(hub, framing, hello), &groups) {
+    groups.extend(from_backend);
+    let has_first = first_message.is_some();
+    let first_messages = first_messages(hub, framing, first_message);
+    let session = match hub.open(&key, framing, of_page, first_messages, &groups) {
         Ok(session) => {
-            if has_hello {
-                hub.counters.word();
+            if has_first {
+                hub.counters.direct_message();
             }
-            Opened { hub, session: Some(session) }
+            session
         }
         Err(why) => {
-            if why == NoSession::Full {
+            if why == OpenError::Full {
                 exchange.reply.close();
             }
             return not_opened(why).for_page(origins, &head).send(exchange).await;
@@ -84,7 +81,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             let mut fields = vec![
                 ("Content-Type", kind),
                 ("Cache-Control", b"no-store"),
-                // nginx would gather what is to go out at once.
+                // nginx would buffer the stream.
                 ("X-Accel-Buffering", b"no"),
             ];
             fields.extend(origin::fields(origins, &head));
@@ -96,82 +93,15 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
     Ok(())
 }
 
-/// A session whose connection is still to be made; it goes if that fails.
-pub(crate) struct Opened<'h> {
-    hub: &'h Rc<Hub>,
-    session: Option<Rc<Session>>,
-}
-
-impl Opened<'_> {
-    /// The session; from here on it ends by itself.
-    pub(crate) fn keep(mut self) -> Option<Rc<Session>> {
-        self.session.take()
-    }
-
-    /// Serves its connection, and has the backend agree.
-    fn serve(self, connection: Connection) {
-        let hub = Rc::clone(self.hub);
-        let Some(session) = self.keep() else { return };
-        let asks = hub.plan().callbacks.establish.is_some();
-        if asks && hub.plan().compat_ekbo {
-            tokio::task::spawn_local(serve_once_agreed(hub, session, connection));
-            return;
-        }
-        hub.serve(&session, connection);
-        if !asks {
-            return;
-        }
-        tokio::task::spawn_local(async move {
-            if !hub.callbacks.establish(&session.key).await {
-                session.tells_close.set(false);
-                hub.end(&session, Reason::Closed, CloseCode::POLICY, "the backend did not agree");
-            }
-        });
-    }
-
-    pub(crate) fn session(&self) -> Option<&Rc<Session>> {
-        self.session.as_ref()
-    }
-}
-
-impl Drop for Opened<'_> {
-    fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            self.hub.remove(&session, Reason::Client);
-        }
-    }
-}
-
-/// As kuiperbelt does: nothing is written before the backend has agreed. What is sent to the session until then waits for it.
-async fn serve_once_agreed(hub: Rc<Hub>, session: Rc<Session>, mut connection: Connection) {
-    let is_websocket = session.framing == Framing::WebSocket;
-    let agreed = {
-        let agreed = pin!(session.unless_over(hub.callbacks.establish(&session.key)));
-        let left = pin!(poll_fn(|context| connection.poll_left(&hub, is_websocket, context)));
-        match select(agreed, left).await {
-            Either::Left((agreed, _)) => agreed,
-            Either::Right(_) => Err(Reason::Client),
-        }
-    };
-    match agreed {
-        Ok(true) => hub.serve(&session, connection),
-        Ok(false) => {
-            session.tells_close.set(false);
-            hub.remove(&session, Reason::Closed);
-        }
-        Err(reason) => hub.remove(&session, reason),
-    }
-}
-
 const FULL: &str = "this hub holds as many sessions as it may";
 
 const DRAINING: &str = "this hub is about to end";
 
-fn not_opened(why: NoSession) -> Problem {
+fn not_opened(why: OpenError) -> Problem {
     match why {
-        NoSession::Draining => Problem::busy(DRAINING),
-        NoSession::Full => Problem::busy(FULL),
-        NoSession::OfPage => {
+        OpenError::Draining => Problem::busy(DRAINING),
+        OpenError::Full => Problem::busy(FULL),
+        OpenError::HeldByPage => {
             let message =
                 "a page has a session with this key: expected the Origin of a page that may connect, as that one has";
             Problem::new(403, "forbidden-takeover", message)
@@ -179,7 +109,7 @@ fn not_opened(why: NoSession) -> Problem {
     }
 }
 
-/// Answers with the backend's words, or about them.
+/// Sends the backend's refusal, or an error about its answer.
 async fn refuse(hub: &Hub, exchange: &mut Exchange<'_>, refusal: &callbacks::Refusal) -> Result<(), Error> {
     let head = exchange.head;
     let mut fields = vec![("Content-Type", refusal.content_type.as_bytes())];
@@ -188,63 +118,68 @@ async fn refuse(hub: &Hub, exchange: &mut Exchange<'_>, refusal: &callbacks::Ref
     exchange.reply.send(refusal.status, fields, &refusal.body).await
 }
 
-/// Why no subprotocol can be agreed on.
-enum Unspoken {
-    /// The client offers none of those that are configured.
+/// Why client and hub agree on no subprotocol.
+enum ProtocolError {
+    /// The client offers none of the configured ones.
     Offered(Problem),
-    /// The backend has chosen one that the client does not offer.
+    /// The backend chose one that the client does not offer.
     Chosen(callbacks::Refusal),
 }
 
-/// The subprotocol that is spoken (RFC 6455 section 4.2.2): the backend's choice, or the first that the client offers and the plan has. A
-/// client that offers none, and one that no plan knows of, get none.
-fn choose<'b>(hub: &Hub, opening: &Opening<'b>, chosen: Option<&str>) -> Result<Option<&'b [u8]>, Unspoken> {
+/// Returns the subprotocol of a session (RFC 6455, section 4.2.2).
+///
+/// It is the backend's choice, else the first of the client's offers that the plan has. `None` if the client offers
+/// none, or the plan has none.
+fn choose_protocol<'b>(
+    hub: &Hub,
+    opening: &Opening<'b>,
+    chosen: Option<&str>,
+) -> Result<Option<&'b [u8]>, ProtocolError> {
     if opening.protocols().next().is_none() {
         return Ok(None);
     }
-    let failed = || hub.counters.connect_errors.set(hub.counters.connect_errors.get() + 1);
     if let Some(chosen) = chosen {
         let offered = opening.protocols().find(|name| *name == chosen.as_bytes());
         return offered.map(Some).ok_or_else(|| {
-            failed();
+            hub.counters.connect_error();
             let text = format!("the backend chose the subprotocol {chosen:?}, which the client does not offer");
-            Unspoken::Chosen(callbacks::Refusal::text(502, text))
+            ProtocolError::Chosen(callbacks::Refusal::text(502, text))
         });
     }
     let known = &hub.plan().subprotocols;
     let first = opening.protocols().find(|name| known.iter().any(|known| known.as_bytes() == *name));
     if first.is_none() && !known.is_empty() {
-        failed();
+        hub.counters.connect_error();
         let message = format!("none of the subprotocols on offer is spoken here: expected {}", known.join(" or "));
-        return Err(Unspoken::Offered(Problem::new(400, "bad-handshake", message)));
+        return Err(ProtocolError::Offered(Problem::new(400, "bad-handshake", message)));
     }
     Ok(first)
 }
 
-/// What a client asks for.
-struct Asked<'b> {
+/// A checked request for a session.
+struct ConnectRequest<'b> {
     framing: Framing,
     opening: Option<Opening<'b>>,
     groups: Vec<String>,
-    /// A page has asked, whose origin was looked at.
+    /// Whether a page with a permitted origin sent it.
     of_page: bool,
 }
 
-impl<'b> Asked<'b> {
-    /// Reads a request, and sees whether it may be asked for, as far as the hub can tell by itself.
+impl<'b> ConnectRequest<'b> {
+    /// Reads a request, and makes all checks that need no backend.
     fn of(hub: &Hub, head: &RequestHead<'b>) -> Result<Self, Problem> {
         if head.method != "GET" {
             return Err(Problem::method(head.method, "GET, OPTIONS"));
         }
         let plan = hub.plan();
         let of_page = origin::check(&plan.origins, head, Opening::of(head).is_ok())?;
-        // Such a connection cannot be handed to a session. To find that out later would cost whoever has the key theirs.
+        // A connection with a body cannot become a session. A later check would end the older session with this key.
         if !matches!(head.framing, oroshi_http1::Framing::None | oroshi_http1::Framing::Length(0)) {
             let message = "the request has a body: expected none, so no Content-Length and no Transfer-Encoding";
             return Err(Problem::bad(message));
         }
         let (mut wanted, mut groups) = (None, Vec::new());
-        // What else stands there is the backend's.
+        // Other parameters are for the backend.
         for pair in query::pairs(query::split(head.target).1) {
             match pair? {
                 (name, value) if name == "transport" => wanted = Some(value),
@@ -265,11 +200,11 @@ impl<'b> Asked<'b> {
         if !hub.admit() {
             return Err(Problem::busy("more clients connect than this hub takes per second"));
         }
-        Ok(Asked { framing, opening, groups, of_page })
+        Ok(ConnectRequest { framing, opening, groups, of_page })
     }
 }
 
-/// Which transport a client wants: `?transport=` says it, or what it asks for does.
+/// Returns the transport that a client wants, by `?transport=` or by its header fields.
 fn transport<'b>(
     plan: &Plan,
     head: &RequestHead<'b>,
@@ -280,7 +215,7 @@ fn transport<'b>(
     let (framing, opening) = match (wanted, Opening::of(head)) {
         (None | Some("websocket" | "ws"), Ok(opening)) => (Framing::WebSocket, Some(opening)),
         (None, Err(Refusal::NotAsked)) if accepts_events(head) => (Framing::Events { chunked }, None),
-        // Whoever asks for nothing in particular gets a stream, and WebSocket's answer where there is none.
+        // A client that states no wish gets a stream. If only WebSocket is offered, it gets WebSocket's error.
         (None, Err(refusal @ Refusal::NotAsked)) if offered == Transports::WEBSOCKET => {
             return Err(Problem::handshake(refusal, plan.compat_ekbo));
         }
@@ -312,52 +247,55 @@ fn accepts_events(head: &RequestHead<'_>) -> bool {
         .any(|kind| kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
 }
 
-/// Asks the backend whether the client is welcome. `None`: the client has left before its turn came.
-async fn ask(
+/// Calls the connect callback. `None`: the client left before its turn came.
+async fn call_backend(
     hub: &Rc<Hub>,
     head: &RequestHead<'_>,
     body: &mut RequestBody<'_>,
-) -> Option<Result<Welcome, callbacks::Refusal>> {
+) -> Option<Result<Accepted, callbacks::Refusal>> {
     let counters = &hub.counters;
     counters.connecting.set(counters.connecting.get() + 1);
-    let _done = Done(hub);
+    let _guard = Connecting(hub);
     let asked = hub.callbacks.connect(head, body.peer_closed()).await;
-    let counter = match &asked {
-        Some(Ok(_)) => return asked,
-        // A backend that says no has done its work.
-        Some(Err(refusal)) if refusal.status == 403 => &counters.connect_refused,
-        _ => &counters.connect_errors,
-    };
-    counter.set(counter.get() + 1);
+    match &asked {
+        Some(Ok(_)) => {}
+        // A refusal is the backend's decision, not an error.
+        Some(Err(refusal)) if refusal.status == 403 => counters.connect_refused(),
+        _ => counters.connect_error(),
+    }
     asked
 }
 
-/// Counts a question to the backend out, also when the client does not wait for the answer.
-struct Done<'h>(&'h Hub);
+/// Ends the count of a connect callback, even if the client does not wait for it.
+struct Connecting<'h>(&'h Hub);
 
-impl Drop for Done<'_> {
+impl Drop for Connecting<'_> {
     fn drop(&mut self) {
         let connecting = &self.0.counters.connecting;
         connecting.set(connecting.get().saturating_sub(1));
     }
 }
 
-/// A new session's first words: its key where the client has no other way to know it, and what the backend has to say.
-fn first_words(hub: &Hub, framing: Framing, hello: Option<(Kind, Bytes)>) -> impl FnOnce(&Arc<str>) -> Vec<Message> {
+/// Returns a new session's first messages: its key, if it cannot learn it otherwise, then the backend's message.
+fn first_messages(
+    hub: &Hub,
+    framing: Framing,
+    from_backend: Option<(Kind, Bytes)>,
+) -> impl FnOnce(&Arc<str>) -> Vec<Message> {
     let plan = hub.plan();
     let knows_key = match framing {
-        // kuiperbelt's clients get the backend's words and no others.
+        // kuiperbelt sends its clients only the backend's message.
         Framing::WebSocket => plan.callbacks.connect.is_some() || plan.echo,
         Framing::Poll => true,
         Framing::Events { .. } | Framing::Lines { .. } => false,
     };
     move |key| {
         let own = (!knows_key).then(|| Message::session(key, None));
-        own.into_iter().chain(hello.map(|(kind, data)| Message::data(kind, data))).collect()
+        own.into_iter().chain(from_backend.map(|(kind, data)| Message::data(kind, data))).collect()
     }
 }
 
-/// Has the kernel find out that a client which says nothing by itself has gone.
+/// Lets the kernel detect that a client has gone. On these transports the client sends nothing by itself.
 fn watch_peer(hub: &Hub, stream: &Stream) {
     if matches!(stream, Stream::Tcp(_)) {
         let limits = &hub.plan().limits;

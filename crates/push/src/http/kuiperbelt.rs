@@ -1,4 +1,4 @@
-//! kuiperbelt's API for backends and monitors, and what is left of its first version of 2014.
+//! kuiperbelt's API for backends and monitors, and the rest of its first version of 2014.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -10,23 +10,22 @@ use oroshi_websocket::{CloseCode, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::callbacks::kind_of;
-use crate::control::Closed;
 use crate::http::answer::{Answered, JSON_TYPE, Reply, body};
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Message;
-use crate::publish::{Overloaded, Publish, Receipt, Targets};
-use crate::tally::Wait;
+use crate::publish::{Overloaded, Publish, Receipt, Targets, Wait};
+use crate::session::info::Closed;
 
 const OK: &[u8] = br#"{"result":"OK"}"#;
-/// The first version's word for it, whoever was there to hear.
+/// The first version's answer, whether a session got the message or not.
 const OK_2014: &[u8] = br#"{"result":"ok"}"#;
 
 const NOT_FOUND: &str = "kuiperbelt: session is not found";
 const CLOSED: &str = "kuiperbelt: session is closed";
 const TIMEOUT: &str = "context deadline exceeded";
 
-/// An answer that is not a plain OK.
+/// An answer with errors.
 #[derive(Debug, Serialize)]
 struct Errors<'a> {
     errors: Vec<SessionError<'a>>,
@@ -47,7 +46,7 @@ pub(crate) async fn send(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered
     }
     let sessions = match sessions(hub, exchange) {
         Ok(sessions) => sessions,
-        Err(why) => return wrong(why),
+        Err(why) => return bad_request(why),
     };
     let content_type = exchange.head.headers.get("Content-Type");
     let data = body(exchange, hub.plan().limits.publish_bytes).await?;
@@ -56,7 +55,7 @@ pub(crate) async fn send(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered
     }
     let message = match message(content_type, data) {
         Ok(message) => message,
-        Err(why) => return wrong(why),
+        Err(why) => return bad_request(why),
     };
     let strict = hub.plan().send.strict;
     if strict {
@@ -81,7 +80,7 @@ pub(crate) async fn send(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered
     errors.extend(unknown.iter().map(|key| SessionError { error: NOT_FOUND, session: Some(&**key) }));
     errors.extend(refused.iter().map(|key| SessionError { error: TIMEOUT, session: Some(&**key) }));
     if errors.is_empty() {
-        // Of several, which it was is not known.
+        // With several sessions, the hub does not know which one closed.
         let mut keys = exchange.head.headers.get_all(&hub.plan().session_header);
         let one = keys.next().filter(|_| keys.next().is_none()).and_then(|key| str::from_utf8(key).ok());
         errors.push(SessionError { error: CLOSED, session: one });
@@ -89,7 +88,7 @@ pub(crate) async fn send(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered
     failed(strict, errors)
 }
 
-/// To whom a message is published at a time: to all of them at once, or, as kuiperbelt does, again to those that are named again.
+/// Splits sessions into publishes: one for all. As in kuiperbelt, a session that is named again gets the message again.
 fn rounds(sessions: Vec<Box<str>>, as_kuiperbelt: bool) -> Vec<Vec<Box<str>>> {
     if !as_kuiperbelt {
         return vec![sessions];
@@ -106,23 +105,23 @@ fn rounds(sessions: Vec<Box<str>>, as_kuiperbelt: bool) -> Vec<Vec<Box<str>>> {
     rounds
 }
 
-/// `POST /close`: a last message to every session that a header names, and its end.
+/// `POST /close`: closes every session that a header names, with a last message.
 pub(crate) async fn close(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
     if exchange.head.method != "POST" {
         return not_post();
     }
     let sessions = match sessions(hub, exchange) {
-        Ok(sessions) if sessions.is_empty() => return wrong(MISSING),
+        Ok(sessions) if sessions.is_empty() => return bad_request(MISSING),
         Ok(sessions) => sessions,
-        Err(why) => return wrong(why),
+        Err(why) => return bad_request(why),
     };
     let content_type = exchange.head.headers.get("Content-Type");
     let data = body(exchange, hub.plan().limits.publish_bytes).await?;
-    // kuiperbelt sends an empty message where there is nothing to say.
+    // kuiperbelt sends even an empty last message.
     let has_last = !data.is_empty() || hub.plan().compat_ekbo;
     let last = match message(content_type, data) {
         Ok(message) => has_last.then(|| Arc::new(message)),
-        Err(why) => return wrong(why),
+        Err(why) => return bad_request(why),
     };
     let strict = hub.plan().send.strict;
     let mut unknown = if strict { hub.unknown(&sessions).await } else { Vec::new() };
@@ -140,7 +139,7 @@ pub(crate) async fn close(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answere
     not_found(strict, &unknown)
 }
 
-/// `POST /broadcast`, of 2014: the body to everybody.
+/// `POST /broadcast`, of 2014: sends the body to all sessions.
 pub(crate) async fn broadcast(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
     if exchange.head.method != "POST" {
         return not_post();
@@ -149,10 +148,10 @@ pub(crate) async fn broadcast(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Ans
     let data = body(exchange, hub.plan().limits.publish_bytes).await?;
     let message = match message(content_type, data) {
         Ok(message) => message,
-        Err(why) => return wrong(why),
+        Err(why) => return bad_request(why),
     };
-    let everybody = Targets { all: true, ..Targets::default() };
-    publish(hub, Arc::new(message), everybody).await?;
+    let all = Targets { all: true, ..Targets::default() };
+    publish(hub, Arc::new(message), all).await?;
     Ok(Reply::new(200, JSON_TYPE, OK_2014))
 }
 
@@ -161,15 +160,15 @@ pub(crate) fn ping() -> Reply {
     Reply::new(200, JSON_TYPE, OK)
 }
 
-/// `/stats`, by any method: six counters, as JSON or as lines of tabs.
+/// `/stats`, by any method: six counters, as JSON or as lines with tabs.
 pub(crate) async fn stats(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
     let counts = hub.counts().await;
     let ever = counts.opened.iter().sum::<u64>() + counts.connect_errors + counts.connect_refused;
     let stats = Stats {
-        // From before the connect callback, as kuiperbelt counts.
+        // kuiperbelt counts from before the connect callback.
         connections: counts.sessions + counts.connecting,
         total_connections: ever + counts.connecting,
-        total_messages: counts.matched + counts.words,
+        total_messages: counts.matched + counts.direct_messages,
         connect_errors: counts.connect_errors,
         message_errors: counts.dropped + counts.closed,
         closing_connections: counts.closing,
@@ -194,7 +193,7 @@ struct Stats {
 }
 
 impl Stats {
-    /// As Sensu and Mackerel read it: name, value, unix time.
+    /// Formats the counters for Sensu and Mackerel: name, value, Unix time.
     fn lines(&self) -> String {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
         let lines = [
@@ -211,20 +210,20 @@ impl Stats {
 
 const MISSING: &str = "session header is missing";
 
-/// What the first version took: JSON that names a session, and goes there as it is.
+/// The body of `/send` in the first version: JSON that names its session. The session gets it unchanged.
 #[derive(Debug, Deserialize)]
-struct Addressed {
+struct Body2014 {
     #[serde(rename = "UUID")]
     session: Box<str>,
 }
 
 /// `POST /send` without a header.
 async fn send_2014(hub: &Rc<Hub>, data: Bytes) -> Answered {
-    let Ok(Addressed { session }) = serde_json::from_slice(&data) else {
-        return wrong(MISSING);
+    let Ok(Body2014 { session }) = serde_json::from_slice(&data) else {
+        return bad_request(MISSING);
     };
     let to = Targets { sessions: vec![session], ..Targets::default() };
-    // What is JSON is UTF-8.
+    // JSON is UTF-8.
     publish(hub, Arc::new(Message::data(Kind::Text, data)), to).await?;
     Ok(Reply::new(200, JSON_TYPE, OK_2014))
 }
@@ -234,7 +233,7 @@ async fn publish(hub: &Rc<Hub>, message: Arc<Message>, to: Targets) -> Result<Re
     hub.publish(Publish { message, to, except: Vec::new(), wait: Wait::Queued, deadline }).await
 }
 
-/// The sessions that headers name, one each.
+/// Returns the sessions that header fields name, one each.
 fn sessions(hub: &Hub, exchange: &Exchange<'_>) -> Result<Vec<Box<str>>, &'static str> {
     let keys = exchange.head.headers.get_all(&hub.plan().session_header);
     keys.map(|key| str::from_utf8(key).map(Box::from).map_err(|_| "session header is not UTF-8")).collect()
@@ -259,7 +258,7 @@ fn failed(strict: bool, errors: Vec<SessionError<'_>>) -> Answered {
     Reply::json(status, &Errors { errors, result })
 }
 
-fn wrong(error: &str) -> Answered {
+fn bad_request(error: &str) -> Answered {
     Reply::json(400, &Errors { errors: vec![SessionError { error, session: None }], result: "NG" })
 }
 

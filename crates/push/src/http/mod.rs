@@ -1,11 +1,12 @@
-//! The hub's HTTP side: who is asked for what.
+//! The HTTP API: it routes each request to the module that answers it.
 
-pub(crate) mod answer;
+mod answer;
 mod connect;
 mod kuiperbelt;
 mod native;
-pub(crate) mod poll;
-pub(crate) mod query;
+mod origin;
+mod poll;
+mod query;
 mod status;
 
 use std::rc::Rc;
@@ -14,15 +15,14 @@ use std::time::Instant;
 use oroshi_server::{Error, Exchange};
 
 use crate::hub::Hub;
-use crate::origin;
 use crate::plan::Serves;
 use answer::{Answered, Problem};
 
-/// Answers a request that came in through a door, and tells of it if that is wanted.
+/// Answers a request from a listener, and logs it if the plan has an access log.
 pub(crate) async fn answer(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Result<(), Error> {
     let (plan, head) = (hub.plan(), exchange.head);
     let (path, paths) = (query::split(head.target).0, &plan.paths);
-    // kuiperbelt leaves out the first and the last of these too.
+    // kuiperbelt does not log the first and the last of these either.
     if !plan.access_log || path == paths.connect || path == paths.poll || path == paths.stats {
         return route(hub, serves, exchange).await;
     }
@@ -41,19 +41,19 @@ async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Re
     if clients && (path == paths.connect || polls) && exchange.head.method == "OPTIONS" {
         return Box::pin(origin::preflight(hub, exchange)).await;
     }
-    // What is large and seldom is boxed, as a connection's task is as large as the largest of its waits.
+    // Boxed, as large futures: a connection's task is as large as the largest future that it awaits.
     if clients && path == paths.connect {
         return Box::pin(connect::answer(hub, exchange)).await;
     }
     if clients && polls {
         return Box::pin(poll::answer(hub, exchange)).await;
     }
-    let answered = orders(hub, serves, exchange).await;
+    let answered = answer_api(hub, serves, exchange).await;
     answer::send(exchange, answered).await
 }
 
-/// Serves what backends and operators ask.
-async fn orders(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Answered {
+/// Answers requests of backends and operators.
+async fn answer_api(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Answered {
     let (path, _) = query::split(exchange.head.target);
     let (plan, paths) = (hub.plan(), &hub.plan().paths);
     if path == paths.ping {
@@ -62,7 +62,7 @@ async fn orders(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> A
     if serves == Serves::Sessions {
         return Err(Problem::no_route_for_clients(plan, path).into());
     }
-    answer::may_order(plan, serves, exchange)?;
+    answer::check_page(plan, serves, exchange)?;
     answer::authorize(plan, exchange)?;
     exchange.vouch();
     if path == paths.send {

@@ -15,15 +15,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::callbacks::kind_of;
-use crate::control::{Closed, SessionInfo};
 use crate::http::answer::{Answered, Problem, Reply, body, body_or};
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Message;
-use crate::publish::{Publish, Receipt, Targets};
-use crate::tally::Wait;
+use crate::publish::{Publish, Receipt, Targets, Wait};
+use crate::session::info::{Closed, SessionInfo};
 
-/// The longest that a publisher may have its request wait.
+/// The longest deadline of a publish.
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// The longest reason that fits into a close frame, bytes (RFC 6455 section 5.5).
@@ -64,7 +63,7 @@ async fn publish(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
         let message = format!("an envelope of type `{found}` is not taken: expected Content-Type: application/json");
         return Err(Problem::new(415, "unsupported-type", message).into());
     }
-    // Room for what is around the message; in JSON a character can take six bytes.
+    // JSON may need six bytes for a character. The rest of the envelope gets 1 MiB.
     let most = hub.plan().limits.publish_bytes;
     let most = most.saturating_mul(6).saturating_add(1 << 20);
     let data = body_or(exchange, most, Problem::envelope_too_large).await?;
@@ -76,9 +75,9 @@ async fn publish_raw(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
     expect_post(exchange)?;
     let head = exchange.head;
     let kind = kind_of(head.headers.get("Content-Type"));
-    let address = Address::from_query(query::split(head.target).1)?;
+    let options = PublishOptions::from_query(query::split(head.target).1)?;
     let data = body(exchange, hub.plan().limits.publish_bytes).await?;
-    receipt(hub, address.publish(hub, kind, data)?).await
+    receipt(hub, options.publish(hub, kind, data)?).await
 }
 
 fn expect_post(exchange: &Exchange<'_>) -> Result<(), Problem> {
@@ -93,11 +92,11 @@ async fn session(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str) -> Answe
     let (_, query) = query::split(exchange.head.target);
     match exchange.head.method {
         "GET" | "HEAD" => match hub.find(key).await {
-            Some(info) => Reply::json(200, &Known::new(key, &info)),
+            Some(info) => Reply::json(200, &SessionReply::new(key, &info)),
             None => Err(Problem::no_session(key).into()),
         },
         "DELETE" => {
-            let (code, reason) = last_words(query)?;
+            let (code, reason) = close_options(query)?;
             match hub.close(key, None, code, &reason).await {
                 Closed::Done | Closed::Already => Ok(Reply::nothing()),
                 Closed::Unknown => Err(Problem::no_session(key).into()),
@@ -125,7 +124,7 @@ async fn group(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, group: &str) -> Answe
     }
 }
 
-/// What `POST /publish` takes.
+/// The body of `POST /publish`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Envelope<'a> {
@@ -138,7 +137,7 @@ struct Envelope<'a> {
     #[serde(default)]
     except: Vec<Box<str>>,
     text: Option<String>,
-    /// Sent as it stands here.
+    /// Sent byte for byte as written here.
     #[serde(borrow, default, deserialize_with = "present")]
     json: Option<&'a RawValue>,
     base64: Option<String>,
@@ -147,14 +146,14 @@ struct Envelope<'a> {
     deadline: Option<String>,
 }
 
-/// A value that is there, be it `null`: that is JSON too.
+/// Reads a value that is present, even `null`, which is JSON too.
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// All of a publish but its message.
+/// The options of a publish: all but its message.
 #[derive(Debug, Default)]
-struct Address {
+struct PublishOptions {
     to: Targets,
     except: Vec<Box<str>>,
     key: Option<Box<str>>,
@@ -163,7 +162,7 @@ struct Address {
 }
 
 fn envelope(hub: &Hub, data: &[u8]) -> Result<Publish, Problem> {
-    // The parser would take a list for the fields in their order.
+    // serde would take an array as the fields in their order.
     let kind = match data.trim_ascii_start().first() {
         Some(b'{') => None,
         None => Some("there is no envelope"),
@@ -189,35 +188,36 @@ fn envelope(hub: &Hub, data: &[u8]) -> Result<Publish, Problem> {
         }
         _ => return Err(Problem::bad("expected exactly one of text, json and base64, which is the message")),
     };
-    let mut address = Address { to: Targets { all, groups, sessions }, except, key, ..Address::default() };
+    let to = Targets { all, groups, sessions };
+    let mut options = PublishOptions { to, except, key, ..PublishOptions::default() };
     if let Some(text) = wait {
-        address.wait = parse_wait(&text)?;
+        options.wait = parse_wait(&text)?;
     }
     if let Some(text) = deadline {
-        address.deadline = Some(parse_deadline(&text)?);
+        options.deadline = Some(parse_deadline(&text)?);
     }
-    address.publish(hub, kind, data)
+    options.publish(hub, kind, data)
 }
 
-impl Address {
+impl PublishOptions {
     fn from_query(query: &str) -> Result<Self, Problem> {
         const KNOWN: [&str; 7] = ["session", "group", "all", "except", "key", "wait", "deadline"];
-        let mut address = Address::default();
+        let mut options = PublishOptions::default();
         for pair in query::pairs(query) {
             let (name, value) = pair?;
             let owned = || Box::from(&*value);
             match &*name {
-                "session" => address.to.sessions.push(owned()),
-                "group" => address.to.groups.push(owned()),
-                "all" => address.to.all = parse_switch(&value)?,
-                "except" => address.except.push(owned()),
-                "key" => address.key = Some(owned()),
-                "wait" => address.wait = parse_wait(&value)?,
-                "deadline" => address.deadline = Some(parse_deadline(&value)?),
+                "session" => options.to.sessions.push(owned()),
+                "group" => options.to.groups.push(owned()),
+                "all" => options.to.all = parse_flag(&value)?,
+                "except" => options.except.push(owned()),
+                "key" => options.key = Some(owned()),
+                "wait" => options.wait = parse_wait(&value)?,
+                "deadline" => options.deadline = Some(parse_deadline(&value)?),
                 _ => return Err(query::unknown(&name, &KNOWN)),
             }
         }
-        Ok(address)
+        Ok(options)
     }
 
     fn publish(self, hub: &Hub, kind: Kind, data: Bytes) -> Result<Publish, Problem> {
@@ -231,7 +231,7 @@ impl Address {
         }
         let Targets { all, groups, sessions } = &self.to;
         if !all && groups.is_empty() && sessions.is_empty() {
-            return Err(Problem::bad("it is for nobody: expected sessions, groups or all"));
+            return Err(Problem::bad("the message has no target: expected sessions, groups or all"));
         }
         Ok(Publish {
             message: Arc::new(Message::data(kind, data).with_key(self.key)),
@@ -245,12 +245,12 @@ impl Address {
 
 /// Publishes, and returns the receipt.
 async fn receipt(hub: &Rc<Hub>, publish: Publish) -> Answered {
-    Reply::json(200, &Answer::from(hub.publish(publish).await?))
+    Reply::json(200, &ReceiptReply::from(hub.publish(publish).await?))
 }
 
 /// The answer to a publish.
 #[derive(Debug, Serialize)]
-struct Answer {
+struct ReceiptReply {
     id: String,
     matched: u64,
     written: u64,
@@ -270,17 +270,17 @@ struct Nodes {
     connected: Option<bool>,
 }
 
-impl From<Receipt> for Answer {
+impl From<Receipt> for ReceiptReply {
     fn from(receipt: Receipt) -> Self {
         let Receipt { id, matched, written, queued, dropped, closed, unknown, refused, nodes } = receipt;
         let nodes = Nodes { known: nodes.known, answered: nodes.answered, connected: nodes.connected };
-        Answer { id, matched, written, queued, dropped, closed, unknown, refused, nodes }
+        ReceiptReply { id, matched, written, queued, dropped, closed, unknown, refused, nodes }
     }
 }
 
-/// The answer about a session.
+/// The description of a session.
 #[derive(Debug, Serialize)]
-struct Known<'a> {
+struct SessionReply<'a> {
     key: &'a str,
     transport: &'static str,
     groups: &'a [Box<str>],
@@ -289,9 +289,9 @@ struct Known<'a> {
     age_seconds: f64,
 }
 
-impl<'a> Known<'a> {
+impl<'a> SessionReply<'a> {
     fn new(key: &'a str, info: &'a SessionInfo) -> Self {
-        Known {
+        SessionReply {
             key,
             transport: info.transport,
             groups: &info.groups,
@@ -308,8 +308,8 @@ struct GroupSize<'a> {
     sessions: u64,
 }
 
-/// The close code and the reason that a query asks for.
-fn last_words(query: &str) -> Result<(CloseCode, Cow<'_, str>), Problem> {
+/// Returns the close code and the reason in a query.
+fn close_options(query: &str) -> Result<(CloseCode, Cow<'_, str>), Problem> {
     let (mut code, mut reason) = (CloseCode::NORMAL, Cow::Borrowed(""));
     for pair in query::pairs(query) {
         let (name, value) = pair?;
@@ -336,7 +336,7 @@ fn parse_wait(text: &str) -> Result<Wait, Problem> {
         "queued" => Ok(Wait::Queued),
         "attempted" => Ok(Wait::Attempted),
         "written" => Ok(Wait::Written),
-        _ => Err(Problem::bad(format!("wait: `{text}` is nothing to wait for: expected queued, attempted or written"))),
+        _ => Err(Problem::bad(format!("wait: `{text}` is unknown: expected queued, attempted or written"))),
     }
 }
 
@@ -348,7 +348,7 @@ fn parse_deadline(text: &str) -> Result<Duration, Problem> {
     }
 }
 
-fn parse_switch(text: &str) -> Result<bool, Problem> {
+fn parse_flag(text: &str) -> Result<bool, Problem> {
     match text {
         "" | "1" | "true" => Ok(true),
         "0" | "false" => Ok(false),
@@ -356,7 +356,7 @@ fn parse_switch(text: &str) -> Result<bool, Problem> {
     }
 }
 
-/// Whether a type is JSON's, or based on it.
+/// Returns whether a content type is JSON or based on it.
 fn is_json(content_type: &[u8]) -> bool {
     let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
     essence == b"application/json" || essence.ends_with(b"+json")

@@ -1,4 +1,4 @@
-//! The query of a request, and the parts of its path; what is wrong with them is an answer.
+//! The query of a request and the parts of its path, with mistakes as answers.
 
 use std::borrow::Cow;
 
@@ -6,17 +6,17 @@ pub(crate) use oroshi_words::query::split;
 
 use crate::http::answer::Problem;
 
-/// The pairs of a query, decoded; a name without a value has an empty one.
+/// Iterates over the decoded pairs of a query. A name without a value has an empty one.
 pub(crate) fn pairs(query: &str) -> impl Iterator<Item = Result<(Cow<'_, str>, Cow<'_, str>), Problem>> {
     oroshi_words::query::pairs(query).map(|pair| pair.map_err(Problem::bad))
 }
 
-/// A part of a path, decoded.
+/// Decodes a part of a path.
 pub(crate) fn segment(text: &str) -> Result<Cow<'_, str>, Problem> {
     oroshi_words::query::segment(text).map_err(Problem::bad)
 }
 
-/// Nothing in a query has this name.
+/// Returns the answer to a query with an unknown name.
 pub(crate) fn unknown(name: &str, known: &[&str]) -> Problem {
     Problem::bad(oroshi_words::query::unknown(name, known))
 }

@@ -1,4 +1,4 @@
-//! What operators ask: how the hub is, in JSON and for Prometheus, and what can be asked.
+//! The hub's state in JSON and for Prometheus, and the description of its API.
 
 use std::rc::Rc;
 
@@ -8,13 +8,15 @@ use oroshi_words::metrics::{Family, Metrics};
 use serde_json::{Map, Value, json};
 
 use crate::callbacks::CallbackCounts;
-use crate::cluster::LinkCounts;
-use crate::counts::{Counts, REASONS, TRANSPORTS};
+use crate::cluster::link::LinkCounts;
+use crate::counts::Counts;
 use crate::http::answer::{Answered, Problem, Reply};
 use crate::http::query;
 use crate::hub::Hub;
+use crate::message::TRANSPORTS;
+use crate::session::REASONS;
 
-/// The description of the API, as OpenAPI has it. Tests hold the server to it.
+/// The OpenAPI description of the API. Tests compare the server with it.
 const OPENAPI: &str = include_str!("../../openapi.json");
 
 /// Serves `/status`, `/metrics` and `/openapi.json`.
@@ -53,7 +55,7 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "node": hub.node.name,
         "state": if hub.draining.get() { "draining" } else { "serving" },
-        "threads": hub.node.cores(),
+        "threads": hub.node.threads(),
         "sessions": {
             "current": counts.sessions,
             "most": plan.limits.sessions,
@@ -70,11 +72,11 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
         "deliveries": {
             "matched": counts.matched, "written": counts.written, "dropped": counts.dropped, "closed": counts.closed,
         },
-        "received": { "messages": counts.heard, "bytes": counts.heard_bytes },
+        "received": { "messages": counts.received, "bytes": counts.received_bytes },
         "callbacks": callbacks,
         "dead_letters": counts.callbacks.dead_letters(),
     });
-    if let Some(link) = &hub.node.cluster {
+    if let Some(link) = &hub.node.link {
         status["cluster"] = cluster(&link.counts());
     }
     status
@@ -99,7 +101,7 @@ fn cluster(counts: &LinkCounts) -> Value {
     })
 }
 
-/// Prometheus' text format.
+/// Formats the counters for Prometheus.
 fn metrics(hub: &Hub, counts: &Counts) -> String {
     let mut metrics = Metrics::new("oroshi_push");
     let limits = &hub.plan().limits;
@@ -129,8 +131,8 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
         ("published_messages_total", "Messages that were published here", counts.published),
         ("published_bytes_total", "Bytes of messages that were published here", counts.published_bytes),
         ("overloaded_total", "Publishes that were answered 429", counts.overloaded),
-        ("received_messages_total", "Messages from sessions", counts.heard),
-        ("received_bytes_total", "Bytes of messages from sessions", counts.heard_bytes),
+        ("received_messages_total", "Messages from sessions", counts.received),
+        ("received_bytes_total", "Bytes of messages from sessions", counts.received_bytes),
     ] {
         metrics.one(name, Counter, help, value);
     }
@@ -143,13 +145,13 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
     ];
     labelled(&mut metrics.family("deliveries_total", Counter, help), "outcome", outcomes);
     callbacks(&mut metrics, &counts.callbacks);
-    if let Some(link) = &hub.node.cluster {
+    if let Some(link) = &hub.node.link {
         cluster_metrics(&mut metrics, &link.counts());
     }
     metrics.into_text()
 }
 
-/// Samples that one label tells apart.
+/// Adds samples that differ in one label.
 fn labelled(family: &mut Family<'_>, label: &str, samples: impl IntoIterator<Item = (&'static str, u64)>) {
     for (of, value) in samples {
         family.sample(&[(label, of)], value);

@@ -3,7 +3,6 @@
 
 mod backend;
 mod subscriber;
-mod websocket;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -14,11 +13,10 @@ use std::time::{Duration, Instant};
 pub use backend::{Asked, Backend, Said};
 use oroshi_net::{Peer, Shutdown};
 use oroshi_push::{Bound, Door, Plan, RunError, Serves};
+pub use oroshi_testkit::http::{Answer, connect, end_of_head, read_more};
+pub use oroshi_testkit::websocket::Got;
+pub use oroshi_testkit::{HANG as PATIENCE, skipped};
 pub use subscriber::{Chunks, End, Heard, Subscriber, TRANSPORTS, Transport};
-pub use websocket::{Answer, Got, end_of_head, read_more};
-
-/// Longer than anything here takes, on a machine that has other things to do.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A hub at work. Dropping it ends it in good form.
 pub struct Hub {
@@ -110,17 +108,6 @@ impl Drop for Hub {
     }
 }
 
-/// Tells whoever runs the tests that this one was left out, and why.
-#[allow(clippy::print_stderr, reason = "for whoever runs the test alone")]
-pub fn skipped(name: &str, why: &str) {
-    let line = format!("skipped: {name}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("OROSHI_SKIPPED") {
-        let mut file = std::fs::OpenOptions::new().append(true).open(path).expect("OROSHI_SKIPPED names a file");
-        file.write_all(line.as_bytes()).expect("a line in OROSHI_SKIPPED");
-    }
-}
-
 /// The key in a session's first words.
 pub fn key_of(text: &str) -> String {
     let value: serde_json::Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"));
@@ -150,32 +137,5 @@ pub fn head(method: &str, target: &str, headers: &[(&str, &str)], length: Option
     head.into_bytes()
 }
 
-pub fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream
-}
-
 /// A WebSocket client over TCP.
-pub type WebSocket = websocket::WebSocket<TcpStream>;
-
-impl WebSocket {
-    /// Opens one, or gives the answer that refuses it.
-    pub fn open(address: SocketAddr, target: &str, headers: &[(&str, &str)]) -> Result<WebSocket, Answer> {
-        WebSocket::open_on(connect(address), target, headers)
-    }
-
-    /// As [`open`](Self::open), on a connection that is there.
-    pub fn open_on(stream: TcpStream, target: &str, headers: &[(&str, &str)]) -> Result<WebSocket, Answer> {
-        let mut all = vec![
-            ("Upgrade", "websocket"),
-            ("Connection", "Upgrade"),
-            ("Sec-WebSocket-Version", "13"),
-            ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
-        ];
-        all.extend_from_slice(headers);
-        WebSocket::handshake(stream, &head("GET", target, &all, None, false))
-    }
-}
+pub type WebSocket = oroshi_testkit::websocket::WebSocket<TcpStream>;

@@ -57,7 +57,8 @@ impl Subscriber {
         let target = format!("/connect?{query}");
         let (key, pipe) = match transport {
             Transport::WebSocket => {
-                let mut socket = WebSocket::open_on(narrow(hub.address), &target, &[]).map_err(|answer| answer.text());
+                let mut socket =
+                    WebSocket::open_on(narrow(hub.address), &target, &[]).map_err(|answer| answer.text().to_owned());
                 let key = key_of(&socket.as_mut().unwrap().text());
                 (key, Pipe::Socket(socket.unwrap()))
             }
@@ -287,8 +288,8 @@ impl Poller {
         loop {
             if let Some(end) = end_of_head(&got) {
                 let answer = Answer::new(&got, end);
-                if answer.header("Content-Length") == Some(answer.body.len().to_string().as_str()) {
-                    if answer.header("Connection") == Some("close") {
+                if answer.field("Content-Length") == Some(answer.body.len().to_string().as_str()) {
+                    if answer.field("Connection") == Some("close") {
                         self.stream = None;
                     }
                     return Some((answer.status, answer.json()));

@@ -1,7 +1,6 @@
 //! Results as they come from real runs, made up: what a page is drawn from in tests.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
-pub mod browser;
 pub mod lab;
 
 use std::collections::BTreeMap;

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{StartError, Superdaemon, with_cause};
+use oroshi_words::with_causes;
+
+use super::{StartError, Superdaemon};
 use crate::machine::{Next, seconds};
 use crate::output::Log;
 
@@ -39,14 +41,14 @@ impl Superdaemon<'_> {
         let Some(reader) = self.log.as_mut().and_then(Log::reader_mut) else { return };
         let news = match reader.restart() {
             Ok(pid) => format!("the log command (pid {pid}): started again"),
-            Err(error) => with_cause(&error),
+            Err(error) => with_causes(&error),
         };
         self.tell(&news);
     }
 
     pub(super) fn reopen_log(&mut self, why: &str) {
         if let Some(Err(error)) = self.log.as_mut().map(Log::reopen) {
-            return self.tell(&with_cause(&error));
+            return self.tell(&with_causes(&error));
         }
         self.tell(why);
     }

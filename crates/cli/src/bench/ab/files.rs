@@ -138,7 +138,7 @@ mod tests {
     use oroshi_stats::Latency;
 
     use super::*;
-    use crate::bench::sample;
+    use oroshi_report::sample::bench as sample;
 
     /// It began so many milliseconds after a second of 2023.
     fn request(ms: u64) -> RequestTimes {

@@ -70,12 +70,12 @@ fn every_kind() -> Vec<Body> {
 #[test]
 fn what_is_written_can_be_read() {
     for body in every_kind() {
-        let head = Head { sender: 7, number: 0, sent_ms: 9, wide: Wide::default() };
-        let wide = Wide { all: 3, groups: u64::MAX };
+        let head = Head { sender: 7, number: 0, sent_ms: 9, broadcasts: BroadcastCounts::default() };
+        let broadcasts = BroadcastCounts { all: 3, groups: u64::MAX };
         let mut frame = body.encode(head);
-        set_number(&mut frame, 8, wide);
+        set_number(&mut frame, 8, broadcasts);
         let (read, again) = decode(&frame, MOST).unwrap_or_else(|refused| panic!("{body:?}: {refused}"));
-        assert_eq!(read, Head { number: 8, wide, ..head });
+        assert_eq!(read, Head { number: 8, broadcasts, ..head });
         assert_eq!(again.encode(read), frame, "{body:?}");
     }
 }
@@ -121,7 +121,8 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..12),
     ) {
         let kinds = every_kind();
-        let mut frame = kinds[which.index(kinds.len())].encode(Head { sender: 1, number: 2, sent_ms: 3, wide: Wide::default() });
+        let head = Head { sender: 1, number: 2, sent_ms: 3, broadcasts: BroadcastCounts::default() };
+        let mut frame = kinds[which.index(kinds.len())].encode(head);
         let at = at.index(frame.len());
         let end = (at + bytes.len()).min(frame.len());
         frame.splice(at..end, bytes);

@@ -1,0 +1,171 @@
+//! Where experiments are: files, the folder `experiments`, and this program itself.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use oroshi_words::nearest;
+
+/// The project's own questions.
+const BUILT_IN: [(&str, &str); 14] = [
+    ("concurrency", include_str!("../../../experiments/concurrency.toml")),
+    ("gate-bodies", include_str!("../../../experiments/gate-bodies.toml")),
+    ("gate-static", include_str!("../../../experiments/gate-static.toml")),
+    ("generators", include_str!("../../../experiments/generators.toml")),
+    ("http-clients", include_str!("../../../experiments/http-clients.toml")),
+    ("keepalive", include_str!("../../../experiments/keepalive.toml")),
+    ("push-fanout", include_str!("../../../experiments/push-fanout.toml")),
+    ("push-rates", include_str!("../../../experiments/push-rates.toml")),
+    ("push-send", include_str!("../../../experiments/push-send.toml")),
+    ("rack-behind-nginx", include_str!("../../../experiments/rack-behind-nginx.toml")),
+    ("rack-requests", include_str!("../../../experiments/rack-requests.toml")),
+    ("rack-servers", include_str!("../../../experiments/rack-servers.toml")),
+    ("route-reuse", include_str!("../../../experiments/route-reuse.toml")),
+    ("unix-or-tcp", include_str!("../../../experiments/unix-or-tcp.toml")),
+];
+/// Where an experiment is looked for by its name.
+const FOLDER: &str = "experiments";
+
+/// An experiment that was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its short name.
+    pub name: String,
+    /// Its file; `None`: it is built in.
+    pub path: Option<PathBuf>,
+    /// What is in it.
+    pub text: String,
+}
+
+/// Why there is no such experiment.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    /// Correct the name, or write the file.
+    #[error("no experiment is called `{name}`: {hint}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        hint: String,
+    },
+    /// Correct the path.
+    #[error("{} cannot be read", path.display())]
+    File {
+        /// The file, or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Found {
+    /// The file as it is called in messages.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        self.path.as_ref().map_or_else(|| format!("{} (built in)", self.name), |path| path.display().to_string())
+    }
+
+    /// What finds it again.
+    #[must_use]
+    pub fn asked(&self) -> String {
+        self.path.as_ref().map_or_else(|| self.name.clone(), |path| path.display().to_string())
+    }
+
+    /// The folder that relative paths begin at.
+    #[must_use]
+    pub fn folder(&self) -> Option<PathBuf> {
+        let folder = self.path.as_ref()?.parent()?;
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        // A server's working folder is another one than ours.
+        Some(folder.canonicalize().unwrap_or_else(|_| folder.to_owned()))
+    }
+
+    fn at(path: PathBuf) -> Result<Self, FindError> {
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Self { name: stem(&path), path: Some(path), text }),
+            Err(source) => Err(FindError::File { path, source }),
+        }
+    }
+}
+
+/// The experiment of a file, or of a name.
+///
+/// # Errors
+/// When there is no such experiment, or its file cannot be read.
+pub fn find(asked: &str) -> Result<Found, FindError> {
+    if asked.contains('/') || Path::new(asked).extension().is_some_and(|ending| ending == "toml") {
+        return Found::at(asked.into());
+    }
+    let by_name = Path::new(FOLDER).join(format!("{asked}.toml"));
+    if by_name.is_file() {
+        return Found::at(by_name);
+    }
+    if let Some((name, text)) = BUILT_IN.iter().find(|built_in| built_in.0 == asked) {
+        return Ok(Found { name: (*name).to_owned(), path: None, text: (*text).to_owned() });
+    }
+    let known = all(None)?;
+    let hint = match nearest(asked, known.iter().map(|found| found.name.as_str())) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("`oroshi lab list` shows those there are; a file is named with its ending, as in {asked}.toml"),
+    };
+    Err(FindError::Unknown { name: asked.to_owned(), hint })
+}
+
+/// The experiments of a folder, by name. Without one: those of ./experiments, if there is such a folder, and those
+/// built in.
+///
+/// # Errors
+/// When the folder, or a file in it, cannot be read.
+pub fn all(folder: Option<&Path>) -> Result<Vec<Found>, FindError> {
+    let mut found = match folder {
+        Some(folder) => within(folder)?,
+        None if Path::new(FOLDER).is_dir() => within(Path::new(FOLDER))?,
+        None => Vec::new(),
+    };
+    if folder.is_none() {
+        for (name, text) in BUILT_IN {
+            if !found.iter().any(|other| other.name == name) {
+                found.push(Found { name: name.to_owned(), path: None, text: text.to_owned() });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+fn within(folder: &Path) -> Result<Vec<Found>, FindError> {
+    let failed = |source| FindError::File { path: folder.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.is_file() && path.extension().is_some_and(|ending| ending == "toml") {
+            found.push(Found::at(path)?);
+        }
+    }
+    Ok(found)
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_project_is_built_in() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+        let files = all(Some(&folder)).unwrap();
+        let files: Vec<(&str, &str)> = files.iter().map(|found| (found.name.as_str(), found.text.as_str())).collect();
+        assert_eq!(files, BUILT_IN);
+    }
+
+    #[test]
+    fn names_are_found_and_slips_are_named() {
+        assert_eq!(find("keepalive").unwrap().name, "keepalive");
+        assert!(find("keepalvie").unwrap_err().to_string().contains("did you mean keepalive?"));
+        assert!(find("xyzzy").unwrap_err().to_string().contains("xyzzy.toml"));
+        assert!(find("missing/x.toml").unwrap_err().to_string().contains("missing/x.toml"));
+    }
+}

@@ -1,0 +1,169 @@
+//! Keys of a load that are flags of `oroshi bench`. The parser of the command line knows which flags there are, and
+//! what their values mean; it is lent for these keys.
+
+use std::fmt;
+
+use oroshi_bench::{Draft, push};
+use oroshi_config::{Field, Table};
+use oroshi_lab::template::Values;
+use oroshi_net::Endpoint;
+use oroshi_words::nearest;
+use oroshi_words::{Mistake, Naming};
+
+use crate::load::Entry;
+use crate::server::{Surroundings, beside, tried};
+
+/// The long flags of `oroshi bench` that make a load, without their dashes, and their parser.
+pub trait LoadKeys: fmt::Debug {
+    /// All keys.
+    fn names(&self) -> Vec<String>;
+
+    /// How the value of a key is written; `None`: there is no such key.
+    fn form(&self, key: &str) -> Option<Form>;
+
+    /// Whether a key takes away the meaning of another one.
+    fn exclude_each_other(&self, a: &str, b: &str) -> bool;
+
+    /// Makes sense of keys with their values. The value of a switch is `true` or `false`.
+    ///
+    /// # Errors
+    /// All that is wrong, each with the key that is to blame.
+    fn read(&self, given: &[(&str, Vec<String>)]) -> Result<Typed, Vec<Mistake>>;
+}
+
+/// How the value of a key is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// true or false.
+    Switch,
+    /// A text or a number; several of them if the flag may be repeated.
+    Text {
+        /// Whether it may be repeated.
+        several: bool,
+    },
+    /// A path, which begins where the file is.
+    Path {
+        /// Whether it may be repeated.
+        several: bool,
+    },
+}
+
+/// What keys say.
+#[derive(Clone, Debug)]
+pub struct Typed {
+    /// The load, without URLs.
+    pub draft: Draft,
+    /// The rate, if it is a share of what the slowest variant can do.
+    pub share: Option<f64>,
+    /// Subscriptions instead of requests, if they are asked for.
+    pub subscribe: Option<push::Draft>,
+}
+
+/// Flags that say what an experiment says elsewhere.
+const ELSEWHERE: [(&str, &str); 3] = [
+    ("cpus", "the CPUs of both sides stand at the top of the file: cpus = { load = \"0\", server = \"1\" }"),
+    ("unix", "the URL says it: url = \"unix:{{socket}}:/path\""),
+    ("watch", "the servers that are started here are watched; for others it is found out who listens"),
+];
+
+/// Keys whose value is a URL, in which names may stand.
+const URLS: [&str; 2] = ["publish", "publish-to"];
+/// What stands for such a URL as long as nothing is known of its names.
+const SOMEWHERE: &str = "http://localhost/{n}";
+
+/// Reports that there is no such key, and which was probably meant.
+pub(crate) fn unknown(entry: &Entry<'_>, others: &[&str], keys: &dyn LoadKeys) {
+    let names = keys.names();
+    let meant = nearest(&entry.key, names.iter().map(String::as_str).chain(others.iter().copied()));
+    entry.value.unknown(&match meant {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "expected a long flag of `oroshi bench`, such as connections, or `command`".into(),
+    });
+}
+
+/// What the keys say; `None` if something is wrong with them. `names` are those that URLs may hold, where they are
+/// known.
+pub(crate) fn draft(entries: &[&Entry<'_>], names: Option<&Values>, around: Surroundings<'_>) -> Option<Typed> {
+    let keys = around.keys;
+    let mut given = Vec::new();
+    for (i, entry) in entries.iter().enumerate() {
+        let Some(form) = keys.form(&entry.key) else {
+            unknown(entry, &[], keys);
+            continue;
+        };
+        if let Some((_, why)) = ELSEWHERE.iter().find(|flag| flag.0 == entry.key) {
+            entry.value.wrong(*why);
+        } else if let Some(other) = entries[..i].iter().find(|other| keys.exclude_each_other(&other.key, &entry.key)) {
+            entry.value.wrong(format!("`{}` and `{}` exclude each other: leave one out", other.key, entry.key));
+        } else if let Some(values) = values(form, entry, names, around) {
+            given.push((entry.key.as_str(), values));
+        }
+    }
+    match keys.read(&given) {
+        Ok(read) => (given.len() == entries.len()).then_some(read),
+        Err(mistakes) => {
+            for mistake in mistakes {
+                if let Some(entry) = to_blame(&mistake, entries).or(entries.first().copied()) {
+                    entry.value.wrong(mistake.text);
+                }
+            }
+            None
+        }
+    }
+}
+
+/// Reports what makes no sense about a load with these URLs. `variant` is blamed for what no key is to blame for.
+pub(crate) fn check(draft: &Draft, urls: &[Endpoint], entries: &[&Entry<'_>], variant: &Table<'_>) {
+    let draft = Draft { urls: urls.to_vec(), ..draft.clone() };
+    if let Err(problems) = draft.plan() {
+        blame(urls, problems.0.iter().map(|problem| problem.mistake(Naming::Keys)), entries, variant);
+    }
+}
+
+/// The same of a load of subscriptions.
+pub(crate) fn check_subscribe(draft: &push::Draft, urls: &[Endpoint], entries: &[&Entry<'_>], variant: &Table<'_>) {
+    let base = Draft { urls: urls.to_vec(), ..draft.base.clone() };
+    if let Err(problems) = (push::Draft { base, ..draft.clone() }).plan() {
+        blame(urls, problems.iter().map(|problem| problem.mistake(Naming::Keys)), entries, variant);
+    }
+}
+
+fn blame(urls: &[Endpoint], mistakes: impl Iterator<Item = Mistake>, entries: &[&Entry<'_>], variant: &Table<'_>) {
+    // Without URLs their own mistakes have been reported.
+    for mistake in mistakes.filter(|_| !urls.is_empty()) {
+        match to_blame(&mistake, entries) {
+            Some(entry) => entry.value.wrong(mistake.text),
+            None => variant.wrong(mistake.text),
+        }
+    }
+}
+
+/// The first entry that may be to blame for a mistake.
+fn to_blame<'e, 'd>(mistake: &Mistake, entries: &[&'e Entry<'d>]) -> Option<&'e Entry<'d>> {
+    entries.iter().find(|entry| mistake.key == entry.key || mistake.looked_at.contains(&entry.key)).copied()
+}
+
+/// The values of a key: those of an array if the key may be repeated. Relative paths begin where the file is.
+fn values(form: Form, entry: &Entry<'_>, names: Option<&Values>, around: Surroundings<'_>) -> Option<Vec<String>> {
+    let value = &entry.value;
+    if form == Form::Switch {
+        if value.switch().is_none() {
+            value.wrong("expected true or false");
+        }
+        return value.switch().map(|on| vec![on.to_string()]);
+    }
+    if URLS.contains(&entry.key.as_str()) {
+        let url = value.text()?;
+        return Some(vec![match names {
+            Some(names) => tried(value, url, names)?,
+            None => SOMEWHERE.to_owned(),
+        }]);
+    }
+    let (Form::Text { several } | Form::Path { several }) = form else { return None };
+    let elements = if several { value.each() } else { vec![value.clone()] };
+    let text = |element: &Field<'_>| match form {
+        Form::Path { .. } => beside(element, around).map(|path| path.to_string_lossy().into_owned()),
+        _ => element.text().map(str::to_owned),
+    };
+    elements.iter().map(text).collect()
+}

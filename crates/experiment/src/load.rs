@@ -1,0 +1,334 @@
+//! A load's keys: the long flags of `oroshi bench`, or a program and what to find in its output.
+
+use std::time::Duration;
+
+use oroshi_bench::{Draft, Load as Rhythm, push};
+use oroshi_config::{Field, Table};
+use oroshi_lab::Metric;
+use oroshi_lab::metric::Unit;
+use oroshi_lab::plan::{Command, Figure, Load, Subscribe};
+use oroshi_lab::template::{self, Values};
+use oroshi_net::tls::Roots;
+use oroshi_net::{ClientTlsOptions, Endpoint};
+use oroshi_words::hidden;
+use oroshi_words::units;
+use regex_lite::Regex;
+
+use crate::keys::{self, LoadKeys, Typed};
+use crate::rules;
+use crate::server::{Surroundings, Texts, find_program, shown, timeout, variables, words};
+use crate::words::{load_words, subscribe_words};
+
+/// Warm-up of a quick look.
+const QUICK_WARMUP: Duration = Duration::from_millis(100);
+/// Keys of a load that is a program, beside those that it shares with our own.
+const COMMAND_KEYS: [&str; 6] = ["command", "figures", "requests", "burst", "timeout", "env"];
+/// Those of them that mean nothing to our own load.
+const COMMAND_ONLY: [&str; 3] = ["figures", "burst", "env"];
+/// Flags that a program may follow, as `{{connections}}` and `{{duration}}`; they also tell our own load that warms the
+/// server up.
+const SHARED_KEYS: [&str; 3] = ["connections", "duration", "warmup"];
+
+/// A load as it was described.
+#[derive(Clone, Debug)]
+pub(crate) struct Described {
+    pub(crate) load: Load,
+    /// What it is, for reports.
+    pub(crate) words: String,
+    /// The rate, as a share of what the slowest variant can do.
+    pub(crate) share: Option<f64>,
+    /// Requests are due by a timetable.
+    pub(crate) open: bool,
+    /// How long a run takes, warm-up included, as far as that is known.
+    pub(crate) run: Duration,
+    /// Why it cannot be made here.
+    pub(crate) lacks: Option<String>,
+}
+
+/// A key of a load.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry<'d> {
+    pub(crate) key: String,
+    pub(crate) value: Field<'d>,
+    /// It stands in the variant, and not in `[load]`.
+    own: bool,
+}
+
+/// The load of a variant.
+#[derive(Debug)]
+pub(crate) struct Keys<'d>(Vec<Entry<'d>>);
+
+impl<'d> Keys<'d> {
+    /// What all share, except where the variant says otherwise, or something that goes not with it.
+    pub(crate) fn merge(shared: Option<&Table<'d>>, own: Option<&Table<'d>>, keys: &dyn LoadKeys) -> Self {
+        let entries = |table: Option<&Table<'d>>, own| {
+            let fields = table.into_iter().flat_map(Table::fields);
+            fields.map(|(key, value)| Entry { key: key.to_owned(), value, own }).collect::<Vec<_>>()
+        };
+        let (shared, own) = (entries(shared, false), entries(own, true));
+        let has = |entries: &[Entry<'_>], keys: &[&str]| entries.iter().any(|e| keys.contains(&e.key.as_str()));
+        // What all share may be about programs of which each variant has its own.
+        let other_kind = has(&own, &["command"]) && !has(&shared, &["command"]) && !has(&shared, &COMMAND_ONLY);
+        let gives_way = |inherited: &Entry<'_>| {
+            let replaced =
+                own.iter().any(|o| o.key == inherited.key || keys.exclude_each_other(&o.key, &inherited.key));
+            // There it is about our own requests, and not about how long a program takes.
+            let other_timeout = inherited.key == "timeout" && other_kind;
+            replaced || other_timeout
+        };
+        Self(shared.into_iter().filter(|entry| !gives_way(entry)).chain(own.iter().cloned()).collect())
+    }
+
+    fn get(&self, key: &str) -> Option<&Field<'d>> {
+        self.0.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
+    }
+
+    /// Reads it. `names` are those that a program's words may hold, `urls` where requests go. `longest`: a quick look,
+    /// whose runs take no longer.
+    pub(crate) fn read(
+        &self,
+        variant: &Table<'d>,
+        urls: &[Endpoint],
+        names: Option<&Values>,
+        around: Surroundings<'_>,
+        longest: Option<Duration>,
+    ) -> Option<Described> {
+        match self.get("command") {
+            Some(command) => self.command(command, variant, urls, names, around, longest),
+            None => self.bench(variant, urls, names, around, longest),
+        }
+    }
+
+    /// Our own load.
+    fn bench(
+        &self,
+        variant: &Table<'d>,
+        urls: &[Endpoint],
+        names: Option<&Values>,
+        around: Surroundings<'_>,
+        longest: Option<Duration>,
+    ) -> Option<Described> {
+        let (foreign, flags): (Vec<_>, Vec<_>) = self.0.iter().partition(|e| COMMAND_ONLY.contains(&e.key.as_str()));
+        for entry in foreign {
+            entry.value.wrong(format!("`{}` is for a load that is a program: give its `command` as well", entry.key));
+        }
+        let Typed { draft, share, subscribe } = keys::draft(&flags, names, around)?;
+        let draft = self.timed(draft, longest);
+        if let Some(subscribe) = subscribe {
+            let draft = push::Draft { base: draft, ..subscribe };
+            keys::check_subscribe(&draft, urls, &flags, variant);
+            let url = |key| self.get(key).and_then(Field::text).map(str::to_owned);
+            return Some(Described {
+                words: subscribe_words(&draft),
+                share: None,
+                open: draft.base.load != Rhythm::Closed,
+                run: draft.base.warmup + draft.base.duration.unwrap_or_default(),
+                load: Load::Subscribe(Box::new(Subscribe {
+                    publish: url("publish"),
+                    publish_to: url("publish-to"),
+                    draft,
+                })),
+                lacks: None,
+            });
+        }
+        keys::check(&draft, urls, &flags, variant);
+        Some(Described {
+            words: load_words(&draft, share),
+            share,
+            open: share.is_some() || draft.load != Rhythm::Closed,
+            run: draft.warmup + draft.duration.unwrap_or_default(),
+            load: Load::Bench(Box::new(draft)),
+            lacks: None,
+        })
+    }
+
+    /// A draft whose length is decided.
+    fn timed(&self, draft: Draft, longest: Option<Duration>) -> Draft {
+        let mut draft = rules::timed(draft, self.get("warmup").is_some());
+        let asked = draft.duration.unwrap_or_default();
+        if let Some(longest) = longest {
+            (draft.free_duration, draft.free_warmup) = (false, false);
+            draft.warmup = draft.warmup.min(QUICK_WARMUP);
+            if let Rhythm::Open { stages, .. } = &mut draft.load
+                && asked > longest
+            {
+                // The whole course in a shorter time.
+                let share = longest.as_secs_f64() / asked.as_secs_f64();
+                stages.iter_mut().for_each(|stage| stage.duration = stage.duration.mul_f64(share));
+            }
+        }
+        draft.duration = Some(longest.map_or(asked, |longest| asked.min(longest)));
+        draft
+    }
+
+    /// A program.
+    fn command(
+        &self,
+        command: &Field<'d>,
+        variant: &Table<'d>,
+        urls: &[Endpoint],
+        names: Option<&Values>,
+        around: Surroundings<'_>,
+        longest: Option<Duration>,
+    ) -> Option<Described> {
+        for entry in &self.0 {
+            let key = entry.key.as_str();
+            if COMMAND_KEYS.contains(&key) || SHARED_KEYS.contains(&key) {
+                continue;
+            }
+            if around.keys.form(key).is_some() {
+                let place = if entry.own { "" } else { ", and this key into the loads of the other variants" };
+                entry.value.wrong(format!("the program in `command` does not follow it: put it into its words{place}"));
+            } else {
+                keys::unknown(entry, &COMMAND_KEYS, around.keys);
+            }
+        }
+        let shared: Vec<&Entry<'_>> = self.0.iter().filter(|e| SHARED_KEYS.contains(&e.key.as_str())).collect();
+        let draft = self.timed(keys::draft(&shared, names, around)?.draft, longest);
+        let warmup = warmup(&draft);
+        if let Some(warmup) = &warmup {
+            keys::check(warmup, urls, &shared, variant);
+        }
+        let seconds = draft.duration.unwrap_or_default().as_secs_f64().ceil();
+        let mut numbers = Values::default();
+        numbers.set("connections", draft.connections.to_string());
+        // Many programs take whole seconds only.
+        numbers.set("duration", seconds.to_string());
+        let fill = |text: String| template::fill_some(&text, &numbers).unwrap_or(text);
+
+        let mut words: Vec<String> = words(command)?.into_iter().map(fill).collect();
+        let mut texts = Texts::default();
+        texts.add(command, &words);
+        let env = self.get("env").map(|value| variables(value, &mut texts)).unwrap_or_default();
+        let env: Vec<(String, String)> = env.into_iter().map(|(name, text)| (name, fill(text))).collect();
+        if let Some(names) = names {
+            let mut known = names.clone();
+            for (name, text) in [("connections", "1"), ("duration", "1"), ("url", "http://localhost/")] {
+                known.set(name, text);
+            }
+            texts.check(&known);
+        }
+        let timeout = self.get("timeout").and_then(timeout);
+        let lacks = find_program(&mut words, &env, around.machine);
+        let mut in_words = shown(&hidden::program(words.clone()));
+        if let Some(time) = warmup.as_ref().and_then(|warmup| warmup.duration) {
+            in_words += &format!(", after {} of warm-up", units::length(time.as_secs_f64()));
+        }
+        Some(Described {
+            words: in_words,
+            share: None,
+            open: false,
+            run: draft.warmup + Duration::from_secs_f64(seconds),
+            lacks,
+            load: Load::Command(Command {
+                words,
+                env,
+                figures: self.get("figures").map(figures).unwrap_or_default(),
+                requests: self.get("requests").and_then(pattern),
+                burst: self.burst(),
+                warmup: warmup.map(Box::new),
+                timeout: timeout.unwrap_or(Duration::from_secs_f64(seconds * 3.0) + Duration::from_secs(30)),
+            }),
+        })
+    }
+
+    /// How many requests a program sends at the same moment, if it is one of that kind.
+    fn burst(&self) -> Option<u64> {
+        let value = self.get("burst")?;
+        if self.get("requests").is_none() {
+            value.wrong("expected a pattern for `requests` as well, the number of requests answered: the others of a burst failed");
+        }
+        value.read(|text| match units::parse_count(text)? {
+            0 => Err("it is 0: expected how many requests the program sends at the same moment".to_owned()),
+            burst => Ok(burst),
+        })
+    }
+
+    /// Says so if a program's output does not tell what is compared first.
+    pub(crate) fn must_tell(&self, metric: Metric) {
+        let Some(command) = self.get("command") else { return };
+        // One that is there and wrong has been told of.
+        let has = |metric: Metric| {
+            let figures = self.get("figures").filter(|value| value.is_table()).and_then(Field::table);
+            figures.is_some_and(|table| table.fields().any(|(name, _)| name == metric.name()))
+        };
+        let wanted = match metric {
+            Metric::Memory => return,
+            Metric::Cpu | Metric::LoadCpu if self.get("requests").is_some() || has(Metric::Rps) => return,
+            Metric::Cpu | Metric::LoadCpu => "a pattern for `requests`, the number of requests answered".to_owned(),
+            metric if has(metric) => return,
+            metric => format!("`figures.{metric}`, a pattern for it"),
+        };
+        command.wrong(format!("{metric} is compared first, and nothing finds it in the output: expected {wanted}"));
+    }
+}
+
+/// Our own load before a program's. What it finds is thrown away, so it need not know whom to trust.
+fn warmup(draft: &Draft) -> Option<Draft> {
+    let tls = ClientTlsOptions { roots: Roots::Insecure, ..draft.tls.clone() };
+    let warmup = Draft { duration: Some(draft.warmup), warmup: Duration::ZERO, tls, ..draft.clone() };
+    (!draft.warmup.is_zero()).then_some(warmup)
+}
+
+fn figures(value: &Field<'_>) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for (name, value) in value.table().iter().flat_map(Table::fields) {
+        let metric = name.parse::<Metric>().map_err(|error| value.wrong(error.to_string())).ok();
+        if !value.is_table() {
+            let usual = metric.map_or(1.0, |metric| usual_scale(metric.unit()));
+            figures.extend(metric.zip(pattern(&value)).map(|(metric, pattern)| Figure {
+                metric,
+                pattern,
+                scale: usual,
+            }));
+            continue;
+        }
+        let Some(table) = value.table() else { continue };
+        let (found, unit) = (table.get("pattern"), table.get("unit"));
+        table.finish();
+        if found.is_none() {
+            table.wrong("`pattern` is missing: expected a regular expression whose first group is the number");
+        }
+        let Some(metric) = metric else { continue };
+        let scale = match unit {
+            Some(unit) => unit.read(|text| scale(metric.unit(), text)),
+            None => Some(usual_scale(metric.unit())),
+        };
+        let pattern = found.as_ref().and_then(pattern);
+        figures.extend(pattern.zip(scale).map(|(pattern, scale)| Figure { metric, pattern, scale }));
+    }
+    figures
+}
+
+/// A regular expression with a group for the number.
+fn pattern(value: &Field<'_>) -> Option<Regex> {
+    value.read(|text| {
+        let pattern = Regex::new(text).map_err(|error| format!("`{text}` is no regular expression: {error}"))?;
+        match pattern.captures_len() {
+            0 | 1 => {
+                Err(format!("`{text}` has no group: expected one around the number, as in 'Requests/sec:\\s+(\\S+)'"))
+            }
+            _ => Ok(pattern),
+        }
+    })
+}
+
+/// What a bare number is taken for: seconds, as everywhere here.
+fn usual_scale(unit: Unit) -> f64 {
+    if unit == Unit::Nanoseconds { 1e9 } else { 1.0 }
+}
+
+fn scale(unit: Unit, text: &str) -> Result<f64, String> {
+    const TIMES: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
+    const SIZES: [(&str, f64); 4] = [("B", 1.0), ("KiB", 1024.0), ("MiB", 1_048_576.0), ("GiB", 1_073_741_824.0)];
+    const RATES: [(&str, f64); 3] = [("/s", 1.0), ("k/s", 1e3), ("/min", 1.0 / 60.0)];
+    let units: &[(&str, f64)] = match unit {
+        Unit::Nanoseconds => &TIMES,
+        Unit::Bytes => &SIZES,
+        Unit::PerSecond => &RATES,
+    };
+    units.iter().find(|unit| unit.0 == text).map(|unit| unit.1).ok_or_else(|| {
+        let names: Vec<&str> = units.iter().map(|unit| unit.0).collect();
+        format!("`{text}` is no unit of it: expected one of {}", names.join(", "))
+    })
+}

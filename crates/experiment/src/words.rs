@@ -1,0 +1,75 @@
+//! Loads in words.
+
+use oroshi_bench::{Draft, push};
+use oroshi_report::words::push::with_article;
+use oroshi_report::words::rhythm;
+use oroshi_words::units;
+
+/// A load in words: `10 connections, closed loop, 1s after 250ms of warm-up`. `share`: its rate will be that of what
+/// the slowest of several set-ups can do. Header values and bodies are not shown: they may be secret.
+#[must_use]
+pub fn load_words(draft: &Draft, share: Option<f64>) -> String {
+    let mut parts = vec![units::plural(draft.connections as u64, "connection")];
+    match draft.requests_per_connection {
+        Some(1) => parts.push("one per request".into()),
+        Some(n) => parts.push(format!("each for {}", units::plural(n, "request"))),
+        None => {}
+    }
+    parts.push(match share {
+        Some(share) => format!("open loop at {} of what the slowest can", units::percent(share)),
+        None => rhythm(&draft.load),
+    });
+    if draft.pipeline > 1 {
+        parts.push(format!("{} in flight on each", units::count(draft.pipeline as u64)));
+    }
+    if draft.hold > 0 {
+        parts.push(format!("{} idle ones beside them", units::count(draft.hold as u64)));
+    }
+    if draft.method != "GET" || !draft.body.is_empty() {
+        let body = if draft.body.is_empty() {
+            String::new()
+        } else {
+            format!(" with {}", units::bytes(draft.body.len() as f64))
+        };
+        parts.push(draft.method.clone() + &body);
+    }
+    if !draft.headers.is_empty() {
+        let names: Vec<&str> = draft.headers.iter().map(|header| header.0.as_str()).collect();
+        parts.push(format!("with {}", names.join(", ")));
+    }
+    if let Some(n) = draft.requests {
+        parts.push(units::plural(n, "request"));
+    }
+    if let Some(duration) = draft.duration {
+        let or = if draft.requests.is_some() { "or " } else { "" };
+        parts.push(format!("{or}{}", units::length(duration.as_secs_f64())));
+    }
+    if let (Some(last), false) = (parts.last_mut(), draft.warmup.is_zero()) {
+        *last += &format!(" after {} of warm-up", units::length(draft.warmup.as_secs_f64()));
+    }
+    parts.join(", ")
+}
+
+/// A load in words: `1,000 subscriptions (ws), 16 publishers in a closed loop, 10s`.
+#[must_use]
+pub fn subscribe_words(draft: &push::Draft) -> String {
+    let connections = units::plural(draft.base.connections as u64, "subscription");
+    let mut parts = vec![format!("{connections} ({})", draft.mode.name())];
+    if let Some(publish) = &draft.publish {
+        let publishers = units::plural(publish.publishers as u64, "publisher");
+        parts.push(format!("{publishers} in {}", with_article(&rhythm(&draft.base.load))));
+    }
+    if let Some(publish_to) = &draft.publish_to {
+        parts.push(format!("{}/s to one each", units::number(publish_to.rate)));
+    }
+    if let Some(n) = draft.base.requests {
+        parts.push(units::plural(n, "message"));
+    }
+    if let Some(duration) = draft.base.duration {
+        parts.push(units::length(duration.as_secs_f64()));
+    }
+    if let (Some(last), false) = (parts.last_mut(), draft.base.warmup.is_zero()) {
+        *last += &format!(" after {} of warm-up", units::length(draft.base.warmup.as_secs_f64()));
+    }
+    parts.join(", ")
+}

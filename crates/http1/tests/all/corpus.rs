@@ -1,0 +1,21 @@
+//! Runs the checks of the fuzz targets over their committed corpora: the fuzzer's knowledge, on stable and in a moment.
+
+#[path = "../../../../fuzz/http1_checks.rs"]
+mod http1_checks;
+
+use oroshi_testkit::corpus::run;
+
+#[test]
+fn request_head() {
+    run("request_head", http1_checks::request_head);
+}
+
+#[test]
+fn response_head() {
+    run("response_head", http1_checks::response_head);
+}
+
+#[test]
+fn chunked_body() {
+    run("chunked_body", http1_checks::chunked_body);
+}

@@ -1,0 +1,390 @@
+//! TLS over TCP and unix sockets, what is agreed on, and every way in which a handshake fails.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::common::{abstract_address, listener, on_a_core};
+use oroshi_net::tls::{Roots, ServerTlsOptions, TlsConfigError, TlsError};
+use oroshi_net::{
+    ClientTls, ClientTlsOptions, ConnectError, Connected, Connector, ConnectorOptions, ServerTls, Stream,
+};
+use oroshi_testkit::Identity;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A certificate authority, a server's certificate for `localhost` and 127.0.0.1, and a client's.
+struct World(Identity);
+
+impl World {
+    fn new() -> Self {
+        World(Identity::new())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path(name)
+    }
+
+    fn server(&self, options: &ServerTlsOptions) -> ServerTls {
+        ServerTls::from_files(self.path("server.pem"), self.path("server.key"), options).unwrap()
+    }
+
+    /// Trusts this world's authority alone.
+    fn options(&self) -> ClientTlsOptions {
+        self.0.trusted()
+    }
+
+    fn identity(&self) -> Option<(PathBuf, PathBuf)> {
+        Some((self.path("client.pem"), self.path("client.key")))
+    }
+}
+
+/// One connection: both ends of the handshake at once.
+async fn meet(
+    address: &str,
+    server: &ServerTls,
+    connector: &Connector,
+) -> (Result<Connected, ConnectError>, Result<Stream, TlsError>) {
+    let listener = listener(address).into_listener().unwrap();
+    let server = server.clone();
+    let peer = listener.address().clone();
+    let accepting = tokio::task::spawn_local(async move { server.accept(listener.accept().await.unwrap()).await });
+    (connector.connect(&peer, None).await, accepting.await.unwrap())
+}
+
+fn connector(options: &ClientTlsOptions, host: &str) -> Connector {
+    let tls = Some(ClientTls::new(options, host).unwrap());
+    Connector::new(ConnectorOptions { tls, ..ConnectorOptions::default() })
+}
+
+/// How a handshake with these client options ends for the client.
+fn handshake(world: &World, server: &ServerTlsOptions, options: &ClientTlsOptions, host: &str) -> Result<(), TlsError> {
+    let (server, connector) = (world.server(server), connector(options, host));
+    match on_a_core(meet("127.0.0.1:0", &server, &connector)).0 {
+        Ok(connected) => {
+            assert!(connected.tls.is_some());
+            Ok(())
+        }
+        Err(ConnectError::Tls(error)) => Err(error),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn bytes_go_through_tcp_unix_and_abstract_sockets() {
+    let world = World::new();
+    let unix = format!("unix:{}", world.path("socket").display());
+    let server = world.server(&ServerTlsOptions { alpn: vec![b"http/1.1".to_vec()], ..ServerTlsOptions::default() });
+    let options = ClientTlsOptions { alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()], ..world.options() };
+    for address in ["127.0.0.1:0", &unix, &abstract_address()] {
+        on_a_core(async {
+            let (client, accepted) = meet(address, &server, &connector(&options, "localhost")).await;
+            let (mut client, mut accepted) = (client.unwrap().stream, accepted.unwrap());
+            assert!(client.is_tls() && accepted.is_tls());
+            assert_eq!(client.alpn(), Some(b"http/1.1".as_slice()));
+            assert_eq!(client.peer_address().unwrap(), accepted.local_address().unwrap());
+            let pid = address.starts_with("unix:").then(std::process::id);
+            assert_eq!(client.peer_pid(), pid);
+            let Stream::Tls(tls) = &client else { panic!("not TLS") };
+            assert_eq!(tls.version().as_deref(), Some("TLSv1_3"));
+
+            assert_eq!(client.try_write(b"ping").unwrap(), 4);
+            client.flush().await.unwrap();
+            let mut buffer = [0; 4];
+            accepted.read_exact(&mut buffer).await.unwrap();
+            assert_eq!(&buffer, b"ping");
+
+            // More than one record and more than a socket's buffer, so that both sides must wait.
+            let sent: Vec<u8> = (0..3_000_000_u32).map(|number| number as u8).collect();
+            let expected = sent.clone();
+            let sender = tokio::task::spawn_local(async move {
+                accepted.write_all(&sent).await.unwrap();
+                accepted.shutdown().await.unwrap();
+            });
+            let mut received = Vec::new();
+            client.read_to_end(&mut received).await.unwrap();
+            assert!(received == expected);
+            sender.await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn try_write_stops_when_the_buffers_are_full() {
+    let world = World::new();
+    let server = world.server(&ServerTlsOptions::default());
+    on_a_core(async {
+        let (client, accepted) = meet("127.0.0.1:0", &server, &connector(&world.options(), "localhost")).await;
+        let (mut client, mut accepted) = (client.unwrap().stream, accepted.unwrap());
+        let block = [7; 65536];
+        let mut sent = 0;
+        let error = loop {
+            match client.try_write(&block) {
+                Ok(bytes) => sent += bytes,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        // Everything that was taken arrives once it is flushed.
+        let flushing = tokio::task::spawn_local(async move {
+            client.flush().await.unwrap();
+            client
+        });
+        let mut received = vec![0; sent];
+        accepted.read_exact(&mut received).await.unwrap();
+        assert!(received.iter().all(|&byte| byte == 7));
+        flushing.await.unwrap();
+    });
+}
+
+#[test]
+fn the_servers_certificate_is_checked() {
+    let world = World::new();
+    let none = ServerTlsOptions::default();
+    handshake(&world, &none, &world.options(), "localhost").unwrap();
+    handshake(&world, &none, &world.options(), "127.0.0.1").unwrap();
+
+    let error = handshake(&world, &none, &world.options(), "example.com").unwrap_err();
+    assert!(matches!(error, TlsError::Certificate(_)), "{error:?}");
+    let named = ClientTlsOptions { server_name: Some("localhost".to_owned()), ..world.options() };
+    handshake(&world, &none, &named, "example.com").unwrap();
+
+    let stranger = World::new();
+    let error = handshake(&world, &none, &stranger.options(), "localhost").unwrap_err();
+    assert!(matches!(error, TlsError::Certificate(_)), "{error:?}");
+    let insecure = ClientTlsOptions { roots: Roots::Insecure, ..ClientTlsOptions::default() };
+    handshake(&world, &none, &insecure, "example.com").unwrap();
+}
+
+/// A certificate that signs itself, for `localhost`, and how a handshake with its server ends for one who was given another or this one.
+struct SelfSigned {
+    folder: TempDir,
+}
+
+impl SelfSigned {
+    fn new(change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        change(&mut params);
+        fs::write(folder.path().join("own.key"), key.serialize_pem()).unwrap();
+        fs::write(folder.path().join("own.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+        SelfSigned { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn meets(&self, roots: Roots, host: &str) -> Result<(), TlsError> {
+        let server = ServerTls::from_files(self.path("own.pem"), self.path("own.key"), &ServerTlsOptions::default());
+        let options = ClientTlsOptions { roots, ..ClientTlsOptions::default() };
+        match on_a_core(meet("127.0.0.1:0", &server.unwrap(), &connector(&options, host))).0 {
+            Ok(_) => Ok(()),
+            Err(ConnectError::Tls(error)) => Err(error),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_self_signed_certificate_that_says_ca_true_is_accepted_where_it_is_given() {
+    let own = SelfSigned::new(|_| {});
+    let given = |of: &SelfSigned| Roots::Only(vec![of.path("own.pem")]);
+    own.meets(given(&own), "localhost").unwrap();
+    own.meets(Roots::SystemAnd(vec![own.path("own.pem")]), "localhost").unwrap();
+    // Its name still counts, and its time; and nobody else's does for it.
+    let error = own.meets(given(&own), "example.com").unwrap_err();
+    assert!(matches!(error, TlsError::Certificate(_)), "{error:?}");
+    let expired = SelfSigned::new(|params| params.not_after = rcgen::date_time_ymd(2001, 1, 1));
+    let error = expired.meets(given(&expired), "localhost").unwrap_err();
+    assert!(matches!(error, TlsError::Certificate(_)), "{error:?}");
+    let error = own.meets(given(&SelfSigned::new(|_| {})), "localhost").unwrap_err();
+    assert!(matches!(error, TlsError::CaCertificate(_)), "{error:?}");
+    assert!(error.to_string().contains("given as a CA file"), "{error}");
+    let error = own.meets(Roots::Only(Vec::new()), "localhost").unwrap_err();
+    assert!(matches!(error, TlsError::CaCertificate(_)), "{error:?}");
+    // One that says CA:FALSE was accepted all along.
+    let no_ca = SelfSigned::new(|params| params.is_ca = IsCa::ExplicitNoCa);
+    no_ca.meets(given(&no_ca), "localhost").unwrap();
+}
+
+#[test]
+fn files_add_to_the_systems_roots_or_replace_them() {
+    let world = World::new();
+    let stranger = World::new();
+    let none = ServerTlsOptions::default();
+    let files = vec![stranger.path("ca.pem"), world.path("ca.pem")];
+    for roots in [Roots::SystemAnd(files.clone()), Roots::Only(files)] {
+        handshake(&world, &none, &ClientTlsOptions { roots, ..ClientTlsOptions::default() }, "localhost").unwrap();
+    }
+}
+
+#[test]
+fn one_setting_serves_several_hosts() {
+    let world = World::new();
+    let tls = ClientTls::new(&world.options(), "localhost").unwrap();
+    let server = world.server(&ServerTlsOptions::default());
+    for (host, fits) in [("127.0.0.1", true), ("example.com", false)] {
+        let tls = Some(tls.with_host(host).unwrap());
+        let connector = Connector::new(ConnectorOptions { tls, ..ConnectorOptions::default() });
+        let (client, _) = on_a_core(meet("127.0.0.1:0", &server, &connector));
+        assert_eq!(client.is_ok(), fits, "{host}");
+    }
+    assert!(matches!(tls.with_host("a b"), Err(TlsConfigError::Name { .. })));
+}
+
+#[test]
+fn sessions_are_resumed_unless_switched_off() {
+    let world = World::new();
+    let server = world.server(&ServerTlsOptions::default());
+    for no_resumption in [false, true] {
+        let connector = connector(&ClientTlsOptions { no_resumption, ..world.options() }, "localhost");
+        let mut resumed = Vec::new();
+        for _ in 0..2 {
+            on_a_core(async {
+                let (client, accepted) = meet("127.0.0.1:0", &server, &connector).await;
+                let (mut client, mut accepted) = (client.unwrap().stream, accepted.unwrap());
+                // The ticket comes with the first bytes after the handshake.
+                accepted.write_all(b"x").await.unwrap();
+                accepted.flush().await.unwrap();
+                client.read_exact(&mut [0]).await.unwrap();
+                let Stream::Tls(tls) = &client else { panic!("not TLS") };
+                resumed.push(tls.is_resumed());
+            });
+        }
+        assert_eq!(resumed, [false, !no_resumption]);
+    }
+}
+
+#[test]
+fn the_clients_certificate_is_checked_where_asked_for() {
+    let world = World::new();
+    let asking = ServerTlsOptions { client_roots: Some(world.path("ca.pem")), ..ServerTlsOptions::default() };
+    let server = world.server(&asking);
+    let stranger = World::new();
+    for (identity, accepted) in [(world.identity(), true), (stranger.identity(), false), (None, false)] {
+        let connector = connector(&ClientTlsOptions { identity, ..world.options() }, "localhost");
+        let (_, server_end) = on_a_core(meet("127.0.0.1:0", &server, &connector));
+        assert_eq!(server_end.is_ok(), accepted);
+    }
+}
+
+#[test]
+fn a_refusal_by_the_peer_is_an_alert() {
+    let world = World::new();
+    let server = ServerTlsOptions { alpn: vec![b"h2".to_vec()], ..ServerTlsOptions::default() };
+    let options = ClientTlsOptions { alpn: vec![b"http/1.1".to_vec()], ..world.options() };
+    let error = handshake(&world, &server, &options, "localhost").unwrap_err();
+    assert!(matches!(error, TlsError::Alert(_)), "{error:?}");
+    assert!(error.to_string().contains("NoApplicationProtocol"), "{error}");
+}
+
+/// How the handshake ends with a server that does this with the connection.
+fn against<F: Future<Output = ()> + 'static>(
+    deadline: Option<Instant>,
+    serve: impl FnOnce(Stream) -> F + 'static,
+) -> ConnectError {
+    let options = ClientTlsOptions { roots: Roots::Insecure, ..ClientTlsOptions::default() };
+    let connector = connector(&options, "localhost");
+    on_a_core(async {
+        let listener = listener("127.0.0.1:0").into_listener().unwrap();
+        let peer = listener.address().clone();
+        tokio::task::spawn_local(async move { serve(listener.accept().await.unwrap()).await });
+        connector.connect(&peer, deadline).await.unwrap_err()
+    })
+}
+
+#[test]
+fn a_peer_without_tls_is_told_apart_from_one_that_is_silent_or_gone() {
+    let garbage = against(None, |mut stream| async move {
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    let gone = against(None, |mut stream| async move {
+        // Read first, so that closing sends an end and not a reset.
+        assert_ne!(stream.read(&mut [0; 4096]).await.unwrap(), 0);
+    });
+    let reset = against(None, |mut stream| async move {
+        stream.read_exact(&mut [0]).await.unwrap();
+        stream.reset_on_close().unwrap();
+    });
+    let silent = against(Some(Instant::now() + Duration::from_millis(50)), |stream| async move {
+        std::future::pending::<()>().await;
+        drop(stream);
+    });
+    for error in [&garbage, &gone, &reset, &silent] {
+        assert_eq!(error.name(), "tls", "{error}");
+    }
+    assert!(matches!(garbage, ConnectError::Tls(TlsError::NotTls(_))), "{garbage:?}");
+    assert!(matches!(gone, ConnectError::Tls(TlsError::Closed)), "{gone:?}");
+    assert!(matches!(reset, ConnectError::Tls(TlsError::Io(_))), "{reset:?}");
+    assert!(matches!(silent, ConnectError::Tls(TlsError::Timeout)), "{silent:?}");
+}
+
+#[test]
+fn nothing_goes_out_before_the_handshake() {
+    let world = World::new();
+    let server = world.server(&ServerTlsOptions::default());
+    on_a_core(async {
+        let listener = listener("127.0.0.1:0").into_listener().unwrap();
+        let peer = listener.address().clone();
+        let accepting = tokio::task::spawn_local(async move { server.accept(listener.accept().await.unwrap()).await });
+        let connector = connector(&world.options(), "localhost");
+        assert_eq!(connector.connect_sending(&peer, None, b"secret").await.unwrap().sent, 0);
+        accepting.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_client_without_tls_is_told_to_the_server() {
+    let world = World::new();
+    let server = world.server(&ServerTlsOptions::default());
+    let plain = Connector::new(ConnectorOptions::default());
+    on_a_core(async {
+        let listener = listener("127.0.0.1:0").into_listener().unwrap();
+        let mut client = plain.connect(listener.address(), None).await.unwrap().stream;
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let error = server.accept(listener.accept().await.unwrap()).await.unwrap_err();
+        assert!(matches!(error, TlsError::NotTls(_)), "{error:?}");
+    });
+}
+
+#[test]
+fn bad_files_are_named() {
+    let world = World::new();
+    fs::write(world.path("empty.pem"), "nothing here").unwrap();
+    let client = |options: &ClientTlsOptions| ClientTls::new(options, "localhost").unwrap_err().to_string();
+    let only = |name: &str| ClientTlsOptions { roots: Roots::Only(vec![world.path(name)]), ..world.options() };
+    for name in ["missing.pem", "empty.pem"] {
+        let message = client(&only(name));
+        assert!(message.contains(name) && message.contains("certificate"), "{message}");
+    }
+    let identity = Some((world.path("client.pem"), world.path("empty.pem")));
+    let message = client(&ClientTlsOptions { identity, ..world.options() });
+    assert!(message.contains("a private key from") && message.contains("empty.pem"), "{message}");
+
+    let mismatched = Some((world.path("client.pem"), world.path("server.key")));
+    let error = ClientTls::new(&ClientTlsOptions { identity: mismatched, ..world.options() }, "localhost").unwrap_err();
+    assert!(matches!(error, TlsConfigError::Identity(_)), "{error:?}");
+
+    let server =
+        ServerTls::from_files(world.path("server.key"), world.path("server.key"), &ServerTlsOptions::default());
+    let message = server.unwrap_err().to_string();
+    assert!(message.contains("server.key"), "{message}");
+    let error = ClientTls::new(&world.options(), "not a name").unwrap_err();
+    assert!(matches!(error, TlsConfigError::Name { .. }), "{error:?}");
+}
+
+#[test]
+fn a_server_can_be_made_from_der() {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let key = made.signing_key.serialize_der();
+    let server = ServerTls::from_der(vec![made.cert.der().to_vec()], key, &ServerTlsOptions::default()).unwrap();
+    let options = ClientTlsOptions { roots: Roots::Insecure, ..ClientTlsOptions::default() };
+    let (client, _) = on_a_core(meet("127.0.0.1:0", &server, &connector(&options, "localhost")));
+    client.unwrap();
+    ServerTls::from_der(vec![made.cert.der().to_vec()], vec![1, 2, 3], &ServerTlsOptions::default()).unwrap_err();
+}

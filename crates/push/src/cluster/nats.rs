@@ -1,0 +1,585 @@
+//! The thread that holds the connection to NATS.
+//!
+//! Each connection has a runtime of its own, which ends with it. So messages that the client still holds cannot reach
+//! other nodes late. A connection is good while this node's own heartbeats come back on it, as that proves both
+//! directions. The thread replaces a connection where they do not, as one that breaks.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use async_nats::{Client, ConnectOptions, Event};
+use futures_util::StreamExt as _;
+use futures_util::future::{Either, select};
+use oroshi_net::Shutdown;
+use oroshi_words::Secret;
+use oroshi_words::with_causes;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{sleep, timeout};
+
+use crate::cluster::address;
+use crate::cluster::link::{Command, Link, LinkEnd, Others, Progress, Shared, count};
+use crate::cluster::peers::{HEARTBEAT_MS, Peers, Rejection, SILENCE_MS};
+use crate::cluster::serve::{self, Claim};
+use crate::cluster::wire::{self, Body, BroadcastCounts, Head, Request};
+use crate::hub::Hub;
+use crate::hub::missed::Missed;
+use crate::mailboxes::Mailboxes;
+use crate::node::Node;
+use crate::plan::Cluster;
+use crate::publish::Targets;
+
+/// How long making a connection may take.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// How long the last heartbeat, which says that this node leaves, may take.
+const LEAVE: Duration = Duration::from_millis(500);
+
+/// The shortest and longest pause before a new connection. It doubles each time, less a random half.
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
+
+/// Commands that the NATS client gets before it must have sent them.
+const BATCH: usize = 64;
+
+/// The most that requests of other nodes may hold at a time, KiB. Requests beyond that are dropped without a reply.
+const UNDER_WAY_KIB: usize = 64 * 1024;
+
+/// The NATS thread, not started yet.
+#[derive(Debug)]
+pub(crate) struct NatsThread {
+    nats: Secret,
+    name: String,
+    end: LinkEnd,
+}
+
+/// The running NATS thread.
+#[derive(Debug)]
+pub(crate) struct Running {
+    stop: Shutdown,
+    thread: JoinHandle<()>,
+}
+
+impl Running {
+    /// Tells the other nodes that this one leaves, and ends the thread.
+    pub(crate) fn stop(self) {
+        self.stop.request();
+        // A panic there has ended the link, and nothing else.
+        let _ = self.thread.join();
+    }
+}
+
+/// How a connection ended.
+enum End {
+    /// It broke, failed, or nothing came back on it.
+    Lost,
+    /// This node stops.
+    Stopped,
+}
+
+impl NatsThread {
+    /// Creates the link to a cluster, and the thread behind it.
+    pub(crate) fn new(cluster: &Cluster) -> (Link, Self) {
+        let (link, end) = Link::new(cluster);
+        (link, NatsThread { nats: cluster.nats.clone(), name: cluster.name.clone(), end })
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system has no room for a thread.
+    pub(crate) fn start(self, node: Arc<Node>, mailboxes: Arc<Mailboxes<Hub>>) -> io::Result<Running> {
+        let stop = Shutdown::new();
+        let stopped = stop.clone();
+        let thread =
+            thread::Builder::new().name("push-nats".to_owned()).spawn(move || self.run(node, mailboxes, &stopped))?;
+        Ok(Running { stop, thread })
+    }
+
+    fn run(self, node: Arc<Node>, mailboxes: Arc<Mailboxes<Hub>>, stop: &Shutdown) {
+        let NatsThread { nats, name, end: LinkEnd { shared, commands, mut received } } = self;
+        let worker = Rc::new(Worker {
+            all: format!("oroshi.push.{name}.all"),
+            name,
+            commands,
+            peers: RefCell::new(Peers::new(shared.me)),
+            waiting: RefCell::default(),
+            number: Cell::new(0),
+            broadcasts: Cell::default(),
+            came_back_ms: Cell::new(0),
+            beat_now: Notify::new(),
+            under_way: Arc::new(Semaphore::new(UNDER_WAY_KIB)),
+            pause: Cell::new(Duration::ZERO),
+            is_late: Cell::new(false),
+            was_away: Cell::new(false),
+            node,
+            mailboxes,
+            shared,
+        });
+        loop {
+            let runtime = match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+                Ok(runtime) => runtime,
+                // No descriptor is free, which may change.
+                Err(error) => {
+                    worker.shared.trouble(format!("cannot connect to NATS: {error}"));
+                    thread::sleep(PAUSES[1]);
+                    if stop.count() > 0 {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            let end = runtime.block_on(worker.connection(&nats, &mut received, stop));
+            // In the background: look-ups of names may still run.
+            runtime.shutdown_background();
+            worker.lose(&mut received);
+            if matches!(end, End::Stopped) {
+                return;
+            }
+        }
+    }
+}
+
+/// The state of the NATS thread.
+struct Worker {
+    node: Arc<Node>,
+    mailboxes: Arc<Mailboxes<Hub>>,
+    shared: Arc<Shared>,
+    name: String,
+    /// The subject of messages to all nodes.
+    all: String,
+    commands: UnboundedSender<Command>,
+    peers: RefCell<Peers>,
+    /// Requests by number, with the nodes that have not replied.
+    waiting: RefCell<HashMap<u64, Waiting>>,
+    /// The number of the last request that the client got.
+    number: Cell<u64>,
+    /// What this node has published, including that request.
+    broadcasts: Cell<BroadcastCounts>,
+    /// When a heartbeat of this node last came back.
+    came_back_ms: Cell<u64>,
+    /// Notified when a node appears that should hear from this one at once.
+    beat_now: Notify,
+    under_way: Arc<Semaphore>,
+    /// The pause before the next connection.
+    pause: Cell<Duration>,
+    /// Whether NATS was unreachable when this node started, and no other node has appeared since.
+    is_late: Cell<bool>,
+    /// Whether the link was lost before.
+    was_away: Cell<bool>,
+}
+
+/// A request that waits for replies.
+struct Waiting {
+    nodes: Vec<u64>,
+    replies: UnboundedSender<Progress>,
+}
+
+impl Worker {
+    /// Opens a connection, and uses it until it ends.
+    async fn connection(
+        self: &Rc<Self>,
+        nats: &Secret,
+        commands: &mut UnboundedReceiver<Command>,
+        stop: &Shutdown,
+    ) -> End {
+        let mut stopped = pin!(stop.reached(1));
+        let lost = Arc::new(Notify::new());
+        let client = {
+            let connect = pin!(async {
+                sleep(self.pause.get().mul_f64(1.0 - fastrand::f64() / 2.0)).await;
+                self.pause.set((self.pause.get() * 2).clamp(PAUSES[0], PAUSES[1]));
+                self.connect(nats, &lost).await
+            });
+            match select(connect, stopped.as_mut()).await {
+                Either::Left((Ok(client), _)) => client,
+                Either::Left((Err(why), _)) => {
+                    let never = self.shared.counters.connects.load(Ordering::Relaxed) == 0;
+                    self.is_late.set(self.is_late.get() || never);
+                    self.shared.trouble(format!("cannot connect to NATS: {why}"));
+                    return End::Lost;
+                }
+                Either::Right(_) => return End::Stopped,
+            }
+        };
+        self.shared.trouble_passed();
+        self.shared.max_payload.store(client.max_payload(), Ordering::Relaxed);
+        let (receiving, sending) = (pin!(self.receive(&client)), pin!(self.send(&client, commands)));
+        let (beat, broken) = (pin!(self.beat(&client)), pin!(lost.notified()));
+        match select(select(select(receiving, sending), select(beat, broken)), stopped).await {
+            Either::Left(_) => End::Lost,
+            Either::Right(_) => {
+                let leave = async {
+                    self.send_heartbeat(&client, true).await;
+                    let _ = client.flush().await;
+                };
+                let _ = timeout(LEAVE, leave).await;
+                End::Stopped
+            }
+        }
+    }
+
+    async fn connect(&self, nats: &Secret, lost: &Arc<Notify>) -> Result<Client, String> {
+        let servers = address::servers(nats)?;
+        let (lost, shared) = (Arc::clone(lost), Arc::clone(&self.shared));
+        let mut options = ConnectOptions::new()
+            .name(format!("oroshi push {}", self.node.name))
+            .connection_timeout(CONNECT)
+            .client_capacity(BATCH)
+            // A new connection would not know them.
+            .ignore_discovered_servers()
+            .event_callback(move |event| {
+                match event {
+                    Event::Disconnected | Event::Closed => lost.notify_one(),
+                    // For example if the subjects are forbidden.
+                    Event::ServerError(error) => shared.trouble(format!("NATS says: {error}")),
+                    Event::SlowConsumer(_) => shared.trouble("this node does not keep up with the others".to_owned()),
+                    _ => {}
+                }
+                std::future::ready(())
+            });
+        options = match address::credentials(&servers) {
+            Some((user, Some(password))) => options.user_and_password(user, password),
+            Some((token, None)) => options.token(token),
+            None => options,
+        };
+        options.connect(servers).await.map_err(|error| with_causes(&error))
+    }
+
+    /// Receives the messages of other nodes.
+    async fn receive(self: &Rc<Self>, client: &Client) {
+        let to_me = format!("oroshi.push.{}.node.{:016x}", self.name, self.shared.me);
+        let (Ok(to_all), Ok(to_me)) = (client.subscribe(self.all.clone()).await, client.subscribe(to_me).await) else {
+            return;
+        };
+        let mut messages = futures_util::stream::select(to_all, to_me);
+        let most = self.node.plan.limits.publish_bytes;
+        while let Some(message) = messages.next().await {
+            match wire::decode(&message.payload, most) {
+                Ok((head, body)) => self.dispatch(head, body, message.payload.len()),
+                Err(refused) => {
+                    count(&self.shared.counters.refused, 1);
+                    self.shared.trouble(refused.to_string());
+                }
+            }
+        }
+    }
+
+    fn dispatch(self: &Rc<Self>, head: Head, body: Body, bytes: usize) {
+        let is_own = head.sender == self.shared.me;
+        match body {
+            Body::Heartbeat { leaving: false, .. } if is_own => self.handle_own_heartbeat(),
+            _ if is_own => {}
+            Body::Heartbeat { leaving, heard } => {
+                let is_new = !leaving && self.peers.borrow().is_new(head.sender);
+                let heard = self.peers.borrow_mut().heard(head, leaving, &heard, self.shared.now_ms());
+                count(&self.shared.counters.missed, heard.missed);
+                self.report_lost(&head, BroadcastCounts::default());
+                if is_new && !head.broadcasts.is_none() && self.was_away.get() {
+                    // It started while this node could hear nobody, and has published since.
+                    self.report(Missed {
+                        all: head.broadcasts.all > 0,
+                        any_group: head.broadcasts.groups > 0,
+                        ..Missed::default()
+                    });
+                }
+                if heard.appeared {
+                    self.beat_now.notify_one();
+                    if self.is_late.take() {
+                        // This node cannot know what the others published while it could hear nobody.
+                        self.report(Missed { all: true, any_group: true, ..Missed::default() });
+                    }
+                }
+                if heard.left {
+                    self.stop_waiting_for(&[head.sender]);
+                }
+                self.publish_node_counts();
+            }
+            Body::Request { patience, request } => self.handle_request(head, patience, request, bytes),
+            Body::Working => self.handle_reply(head, Progress::Working),
+            Body::Reply(reply) => self.handle_reply(head, Progress::Replied(reply)),
+        }
+    }
+
+    /// Records that a heartbeat of this node came back, which proves the connection.
+    fn handle_own_heartbeat(&self) {
+        self.came_back_ms.set(self.shared.now_ms());
+        if self.shared.connected.load(Ordering::Relaxed) {
+            return;
+        }
+        self.peers.borrow_mut().resume(self.shared.now_ms());
+        // Before `connected`: its readers must not count nodes that were heard only before the link was lost.
+        self.publish_node_counts();
+        self.shared.connected.store(true, Ordering::Release);
+        self.pause.set(Duration::ZERO);
+        count(&self.shared.counters.connects, 1);
+        self.shared.reached();
+    }
+
+    /// Handles another node's request.
+    fn handle_request(self: &Rc<Self>, head: Head, patience: Duration, request: Request, bytes: usize) {
+        let counters = &self.shared.counters;
+        let now = self.shared.now_ms();
+        let to = match &request {
+            Request::Publish(publish) => Some(&publish.to),
+            _ => None,
+        };
+        // Before the request itself: sessions learn of a gap before the messages behind it.
+        self.report_lost(&head, to.map(BroadcastCounts::of).unwrap_or_default());
+        let valid = match self.peers.borrow_mut().check(head, patience.as_millis() as u64, now) {
+            Ok(valid) => valid,
+            Err(Rejection::Stranger) => {
+                self.report_dropped(to.cloned());
+                return count(&counters.refused, 1);
+            }
+            Err(Rejection::Repeated) => return count(&counters.repeated, 1),
+            Err(Rejection::Stale { missed }) => {
+                count(&counters.missed, missed);
+                self.report_dropped(to.cloned());
+                return count(&counters.stale, 1);
+            }
+        };
+        count(&counters.missed, valid.missed);
+        if let Request::Claim { keys } = request {
+            count(&counters.received, 1);
+            let is_greater = head.sender > self.shared.me;
+            for location in keys.iter().filter_map(|key| self.node.directory.find(key)) {
+                let claim = Claim { location, age: Duration::from_millis(valid.age_ms), is_greater };
+                self.mailboxes.tell(location.thread, Box::new(move |hub| claim.settle(hub)));
+            }
+            return;
+        }
+        let Ok(under_way) = Arc::clone(&self.under_way).try_acquire_many_owned((bytes / 1024 + 1) as u32) else {
+            self.shared.trouble(format!("other nodes ask for more than {} MiB at a time", UNDER_WAY_KIB / 1024));
+            self.report_dropped(to.cloned());
+            return count(&counters.refused, 1);
+        };
+        count(&counters.received, 1);
+        let (commands, shared) = (self.commands.clone(), Arc::clone(&self.shared));
+        let reply = move |body: Body| {
+            let (sender, sent_ms) = (shared.me, shared.now_ms());
+            let frame = body.encode(Head { sender, number: head.number, sent_ms, ..Head::default() });
+            // If the NATS thread has ended, there is no link.
+            let _ = commands.send(Command::Reply { to: head.sender, frame });
+        };
+        // One thread begins all requests of a node, so that they keep their order.
+        let thread = (head.sender % u64::from(self.node.threads())) as u16;
+        self.mailboxes.tell(
+            thread,
+            Box::new(move |hub| {
+                let hub = Rc::clone(hub);
+                tokio::task::spawn_local(async move {
+                    if let Some(answer) = serve::perform(&hub, request, patience, || reply(Body::Working)).await {
+                        reply(Body::Reply(answer));
+                    }
+                    drop(under_way);
+                });
+            }),
+        );
+    }
+
+    /// Reports what another node published and this one did not get, except `own`, which has just come.
+    fn report_lost(&self, head: &Head, own: BroadcastCounts) {
+        let lost = self.peers.borrow_mut().lost(head, own);
+        if !lost.is_none() {
+            self.report(Missed { all: lost.all > 0, any_group: lost.groups > 0, ..Missed::default() });
+        }
+    }
+
+    /// Reports a publish to these targets that this node dropped.
+    fn report_dropped(&self, to: Option<Targets>) {
+        if let Some(Targets { all, groups, .. }) = to
+            && (all || !groups.is_empty())
+        {
+            self.report(Missed { all, any_group: false, groups });
+        }
+    }
+
+    /// Tells the sessions of all threads that they may have missed messages.
+    fn report(&self, missed: Missed) {
+        self.shared.trouble(
+            "publishes of other nodes were lost: the hub tells the sessions that may have missed them".to_owned(),
+        );
+        let missed = Arc::new(missed);
+        for thread in 0..self.node.threads() {
+            let missed = Arc::clone(&missed);
+            self.mailboxes.tell(thread, Box::new(move |hub| hub.report_missed(&missed)));
+        }
+    }
+
+    /// Handles another node's reply.
+    fn handle_reply(&self, head: Head, progress: Progress) {
+        let mut all = self.waiting.borrow_mut();
+        let place =
+            all.get(&head.number).and_then(|waiting| waiting.nodes.iter().position(|&node| node == head.sender));
+        let (Some(place), Some(waiting)) = (place, all.get_mut(&head.number)) else {
+            return count(&self.shared.counters.late, 1);
+        };
+        if matches!(progress, Progress::Replied(_)) {
+            waiting.nodes.swap_remove(place);
+        }
+        if waiting.replies.send(progress).is_err() {
+            count(&self.shared.counters.late, 1);
+        }
+        if waiting.nodes.is_empty() {
+            all.remove(&head.number);
+        }
+    }
+
+    /// Ends the wait for replies of nodes that have gone.
+    fn stop_waiting_for(&self, gone: &[u64]) {
+        self.waiting.borrow_mut().retain(|_, waiting| {
+            waiting.nodes.retain(|node| !gone.contains(node));
+            !waiting.nodes.is_empty()
+        });
+    }
+
+    fn publish_node_counts(&self) {
+        let peers = self.peers.borrow();
+        self.shared.set_others(Others { known: peers.known().len() as u32, absent: peers.absent() as u32 });
+    }
+
+    /// Executes the commands of this node's threads.
+    async fn send(&self, client: &Client, commands: &mut UnboundedReceiver<Command>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        // This thread holds a sender too, so the channel stays open.
+        while commands.recv_many(&mut batch, BATCH).await > 0 {
+            let mut keys = Vec::new();
+            for command in batch.drain(..) {
+                if let Command::Claim { key } = &command {
+                    keys.push(Box::from(&**key));
+                } else if !self.execute(client, command).await {
+                    return;
+                }
+            }
+            if !keys.is_empty() && !self.send_claim(client, keys).await {
+                return;
+            }
+            // The client never holds more than a batch. Stale requests stay here, so one is late by a batch at most.
+            if client.flush().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Executes a command. Returns false if the client has ended.
+    async fn execute(&self, client: &Client, command: Command) -> bool {
+        match command {
+            Command::Request { mut frame, broadcasts, until, replies, _room } => {
+                if Instant::now() >= until || !self.shared.connected.load(Ordering::Relaxed) {
+                    count(&self.shared.counters.unsent, 1);
+                    self.shared.unsent(broadcasts);
+                    return true;
+                }
+                let number = self.number.get() + 1;
+                let mut total = self.add_unsent();
+                total += broadcasts;
+                wire::set_number(&mut frame, number, total);
+                let nodes = self.peers.borrow().known();
+                if !nodes.is_empty() {
+                    self.waiting.borrow_mut().insert(number, Waiting { nodes, replies });
+                }
+                let is_sent = self.ask_all(client, number, frame).await;
+                // Not before: a node that learned of it from a heartbeat first would take it for lost.
+                let mut total = self.broadcasts.get();
+                total += broadcasts;
+                self.broadcasts.set(total);
+                is_sent
+            }
+            Command::Reply { to, frame } => {
+                client.publish(format!("oroshi.push.{}.node.{to:016x}", self.name), frame.into()).await.is_ok()
+            }
+            Command::Claim { .. } => true,
+        }
+    }
+
+    async fn send_claim(&self, client: &Client, keys: Vec<Box<str>>) -> bool {
+        let number = self.number.get() + 1;
+        let head = Head { number, ..self.head() };
+        let patience = Duration::from_millis(SILENCE_MS);
+        self.ask_all(client, number, Body::Request { patience, request: Request::Claim { keys } }.encode(head)).await
+    }
+
+    async fn ask_all(&self, client: &Client, number: u64, frame: Vec<u8>) -> bool {
+        count(&self.shared.counters.sent, 1);
+        let is_sent = client.publish(self.all.clone(), frame.into()).await.is_ok();
+        // Not before: a heartbeat with this number must not overtake the request.
+        self.number.set(number);
+        is_sent
+    }
+
+    /// Sends heartbeats, and checks which other nodes are there. Returns when nothing comes back.
+    async fn beat(&self, client: &Client) {
+        self.came_back_ms.set(self.shared.now_ms());
+        loop {
+            // With a timeout, as the connection may take nothing any more.
+            let until_next = async {
+                self.send_heartbeat(client, false).await;
+                self.beat_now.notified().await;
+            };
+            let _ = timeout(Duration::from_millis(HEARTBEAT_MS), until_next).await;
+            let now = self.shared.now_ms();
+            let silence = now.saturating_sub(self.came_back_ms.get());
+            if silence > SILENCE_MS {
+                return self.shared.trouble_if_none("nothing comes back from NATS: trying another connection");
+            }
+            if silence > HEARTBEAT_MS * 3 / 2 {
+                // A request sent now might come too late.
+                self.shared.connected.store(false, Ordering::Relaxed);
+            } else {
+                let gone = self.peers.borrow_mut().forget_silent(now);
+                self.stop_waiting_for(&gone);
+                self.publish_node_counts();
+                if self.peers.borrow_mut().take_vanished() {
+                    self.report(Missed { all: true, any_group: true, ..Missed::default() });
+                }
+            }
+            self.waiting.borrow_mut().retain(|_, waiting| !waiting.replies.is_closed());
+        }
+    }
+
+    async fn send_heartbeat(&self, client: &Client, leaving: bool) {
+        let heard = self.peers.borrow_mut().echoes();
+        // Not with the first heartbeat of a connection: a node that does not know this one starts to count from it.
+        if self.shared.connected.load(Ordering::Relaxed) {
+            self.add_unsent();
+        }
+        let head = self.head();
+        // If the client has ended, no heartbeat comes back, which `beat` notices.
+        let _ = client.publish(self.all.clone(), Body::Heartbeat { leaving, heard }.encode(head).into()).await;
+        self.publish_node_counts();
+    }
+
+    /// Adds publishes that went to nobody to the counts of this node, which its messages report from here on.
+    fn add_unsent(&self) -> BroadcastCounts {
+        let mut broadcasts = self.broadcasts.get();
+        broadcasts += self.shared.take_unsent();
+        self.broadcasts.set(broadcasts);
+        broadcasts
+    }
+
+    fn head(&self) -> Head {
+        let (number, broadcasts) = (self.number.get(), self.broadcasts.get());
+        Head { sender: self.shared.me, number, sent_ms: self.shared.now_ms(), broadcasts }
+    }
+
+    /// Ends all waits for replies after the link was lost, and discards the waiting commands.
+    fn lose(&self, commands: &mut UnboundedReceiver<Command>) {
+        self.shared.connected.store(false, Ordering::Relaxed);
+        self.was_away.set(self.shared.counters.connects.load(Ordering::Relaxed) > 0);
+        self.waiting.borrow_mut().clear();
+        while let Ok(command) = commands.try_recv() {
+            if let Command::Request { broadcasts, .. } = command {
+                count(&self.shared.counters.unsent, 1);
+                self.shared.unsent(broadcasts);
+            }
+        }
+    }
+}

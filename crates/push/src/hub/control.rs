@@ -1,0 +1,170 @@
+//! Requests about single sessions and groups, wherever they live: on this node, or on another.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use oroshi_websocket::CloseCode;
+
+use crate::counts::Counts;
+use crate::hub::Hub;
+use crate::message::Message;
+use crate::session::info::{Closed, SessionInfo};
+use crate::session::{Reason, Session};
+
+impl Hub {
+    /// Returns the keys that no session has.
+    pub(crate) async fn unknown(self: &Rc<Self>, keys: &[Box<str>]) -> Vec<Box<str>> {
+        let mut unknown: Vec<_> = keys.iter().filter(|key| self.node.directory.find(key).is_none()).cloned().collect();
+        if let Some(link) = &self.node.link {
+            for key in std::mem::take(&mut unknown) {
+                if link.find(&key).await.is_none() {
+                    unknown.push(key);
+                }
+            }
+        }
+        unknown
+    }
+
+    /// Describes a session; `None` if no session has this key.
+    pub(crate) async fn find(self: &Rc<Self>, key: &str) -> Option<SessionInfo> {
+        match (self.find_here(key).await, &self.node.link) {
+            (None, Some(link)) => link.find(key).await,
+            (found, _) => found,
+        }
+    }
+
+    /// Closes a session, with an optional last message. It gets no close callback, as the backend asked for this.
+    pub(crate) async fn close(
+        self: &Rc<Self>,
+        key: &str,
+        last: Option<Arc<Message>>,
+        code: CloseCode,
+        reason: &str,
+    ) -> Closed {
+        match (self.close_here(key, last.clone(), code, reason).await, &self.node.link) {
+            (Closed::Unknown, Some(link)) => link.close(key, last, code, reason).await,
+            (closed, _) => closed,
+        }
+    }
+
+    /// Adds a session to a group. Returns false if no session has this key.
+    pub(crate) async fn join(self: &Rc<Self>, key: &str, group: &str) -> bool {
+        match (self.join_group_here(key, group).await, &self.node.link) {
+            (false, Some(link)) => link.join(key, group).await,
+            (joined, _) => joined,
+        }
+    }
+
+    /// Removes a session from a group, if it is a member. Returns false if no session has this key.
+    pub(crate) async fn leave(self: &Rc<Self>, key: &str, group: &str) -> bool {
+        match (self.leave_group_here(key, group).await, &self.node.link) {
+            (false, Some(link)) => link.leave(key, group).await,
+            (left, _) => left,
+        }
+    }
+
+    /// Returns how many sessions are in a group.
+    pub(crate) async fn group_size(self: &Rc<Self>, group: &str) -> u64 {
+        let here = self.group_size_here(group).await;
+        match &self.node.link {
+            Some(link) => here.saturating_add(link.group_size(group).await),
+            None => here,
+        }
+    }
+
+    /// [`find`](Self::find) on this node.
+    pub(crate) async fn find_here(self: &Rc<Self>, key: &str) -> Option<SessionInfo> {
+        self.with(key, |hub, session| {
+            let outbox = session.outbox.borrow();
+            SessionInfo {
+                transport: session.framing.name(),
+                groups: session.groups.borrow().iter().map(|membership| membership.group.name.clone()).collect(),
+                queued_messages: outbox.len(),
+                queued_bytes: outbox.bytes(),
+                age: hub.clock.tick() * (hub.clock.now() - session.began),
+            }
+        })
+        .await
+    }
+
+    /// [`close`](Self::close) on this node.
+    pub(crate) async fn close_here(
+        self: &Rc<Self>,
+        key: &str,
+        last: Option<Arc<Message>>,
+        code: CloseCode,
+        reason: &str,
+    ) -> Closed {
+        let reason = reason.to_owned();
+        let closed = self.with(key, move |hub, session| {
+            if !session.is_open() {
+                return Closed::Already;
+            }
+            session.tells_close.set(false);
+            if let Some(last) = last {
+                hub.counters.direct_message();
+                hub.writer.send_last(session, last);
+            }
+            hub.end(session, Reason::Closed, code, &reason);
+            Closed::Done
+        });
+        closed.await.unwrap_or(Closed::Unknown)
+    }
+
+    /// [`join`](Self::join) on this node.
+    pub(crate) async fn join_group_here(self: &Rc<Self>, key: &str, group: &str) -> bool {
+        let group = group.to_owned();
+        let joined = self.with(key, move |hub, session| {
+            hub.join_here(session, &group);
+        });
+        joined.await.is_some()
+    }
+
+    /// [`leave`](Self::leave) on this node.
+    pub(crate) async fn leave_group_here(self: &Rc<Self>, key: &str, group: &str) -> bool {
+        let group = group.to_owned();
+        self.with(key, move |hub, session| hub.groups.leave(session, &group)).await.is_some()
+    }
+
+    /// [`group_size`](Self::group_size) on this node.
+    pub(crate) async fn group_size_here(self: &Rc<Self>, group: &str) -> u64 {
+        let group: Arc<str> = group.into();
+        let sizes = self.on_all(move |hub| hub.groups.find(&group).map_or(0, |group| group.len() as u64));
+        sizes.await.into_iter().sum()
+    }
+
+    /// Returns what all threads of this node have counted.
+    pub(crate) async fn counts(self: &Rc<Self>) -> Counts {
+        self.on_all(Hub::counts_here).await.into_iter().sum()
+    }
+
+    /// Runs `work` with a session on its own thread; `None` if no session has this key.
+    async fn with<T: Send + 'static>(
+        self: &Rc<Self>,
+        key: &str,
+        work: impl FnOnce(&Hub, &Rc<Session>) -> T + Send + 'static,
+    ) -> Option<T> {
+        let location = self.node.directory.find(key)?;
+        if location.thread == self.thread {
+            return self.at(location).map(|session| work(self, &session));
+        }
+        let asked = self
+            .mailboxes
+            .ask(location.thread, move |hub| async move { hub.at(location).map(|session| work(&hub, &session)) });
+        asked.await.ok().flatten()
+    }
+
+    /// Runs `look` on every thread of this node.
+    async fn on_all<T: Send + 'static>(self: &Rc<Self>, look: impl Fn(&Hub) -> T + Clone + Send + 'static) -> Vec<T> {
+        let mut asked = Vec::new();
+        for thread in (0..self.node.threads()).filter(|&thread| thread != self.thread) {
+            let look = look.clone();
+            asked.push(self.mailboxes.ask(thread, move |hub| async move { look(&hub) }));
+        }
+        let mut all = vec![look(self)];
+        for one in asked {
+            all.extend(one.await.ok());
+        }
+        all
+    }
+}

@@ -1,0 +1,204 @@
+//! Publishing: from a message and its targets to the receipt.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::cluster::link::Link;
+use crate::hub::Hub;
+use crate::plan::Slow;
+use crate::publish::{Nodes, Overloaded, Publish, Receipt, Wait};
+use crate::session::Session;
+use crate::session::directory::Location;
+use crate::session::tally::{Delivery, Outcome, Tally};
+use crate::writer::Writer;
+
+/// The outcome of a publish on one thread.
+#[derive(Debug)]
+struct Part {
+    tally: Tally,
+    refused: Vec<Box<str>>,
+}
+
+/// The sessions that a publish has to wait for.
+#[derive(Debug, Default)]
+struct Slowest {
+    /// Sessions whose queue has no room now.
+    full: Vec<Rc<Session>>,
+    /// Sessions that took the message, and are far behind.
+    behind: Vec<Rc<Session>>,
+}
+
+impl Hub {
+    /// Publishes on all threads of this node, and on the other nodes.
+    pub(crate) async fn publish(self: &Rc<Self>, publish: Publish) -> Result<Receipt, Overloaded> {
+        let most = self.plan().limits.total_queue_bytes;
+        if self.node.queued_bytes() > most {
+            self.relieve_all().await;
+        }
+        let queued = self.node.queued_bytes();
+        // Others published meanwhile, faster than sessions could give way.
+        if queued > most {
+            self.counters.overloaded();
+            return Err(Overloaded { queued, most });
+        }
+        self.counters.published(publish.message.len());
+        let number = self.node.next_publish();
+        let publish = Arc::new(publish);
+        let mut receipt = match &self.node.link {
+            Some(link) => self.publish_everywhere(link, &publish).await,
+            None => {
+                let nodes = Nodes { known: 1, answered: 1, connected: None };
+                Receipt { nodes, ..self.publish_here(&publish).await }
+            }
+        };
+        receipt.id = format!("{}-{number}", self.node.name);
+        Ok(receipt)
+    }
+
+    /// Publishes here, and on the other nodes if they may have sessions that it is for.
+    async fn publish_everywhere(self: &Rc<Self>, link: &Link, publish: &Arc<Publish>) -> Receipt {
+        let to = &publish.to;
+        // The state in which the other nodes are asked, or not.
+        let is_connected = link.is_connected();
+        let elsewhere: Vec<Box<str>> =
+            to.sessions.iter().filter(|key| self.node.directory.find(key).is_none()).cloned().collect();
+        if !to.all && to.groups.is_empty() && elsewhere.is_empty() {
+            let nodes = Nodes { known: 1, answered: 1, connected: Some(is_connected) };
+            return Receipt { nodes, ..self.publish_here(publish).await };
+        }
+        // The other nodes begin before this one does its own part.
+        let asked = link.publish(publish, elsewhere, is_connected);
+        asked.add_to(self.publish_here(publish).await).await
+    }
+
+    /// Publishes on all threads of this node.
+    pub(crate) async fn publish_here(self: &Rc<Self>, publish: &Arc<Publish>) -> Receipt {
+        let to = &publish.to;
+        let mut receipt = Receipt::default();
+        let mut sessions = Vec::with_capacity(to.sessions.len());
+        for key in &to.sessions {
+            match self.node.directory.find(key) {
+                Some(location) => sessions.push(location),
+                None => receipt.unknown.push(key.clone()),
+            }
+        }
+        let is_broadcast = to.all || !to.groups.is_empty();
+        let is_for = |thread: u16| is_broadcast || sessions.iter().any(|location| location.thread == thread);
+        // The other threads begin before this one does its own part.
+        let mut asked = Vec::new();
+        for thread in (0..self.node.threads()).filter(|&thread| thread != self.thread && is_for(thread)) {
+            let (publish, sessions) = (Arc::clone(publish), sessions.clone());
+            asked.push(self.mailboxes.ask(thread, move |hub| async move { hub.deliver(&publish, &sessions).await }));
+        }
+        let mut parts = Vec::with_capacity(1);
+        if is_for(self.thread) {
+            parts.push(self.deliver(publish, &sessions).await);
+        }
+        for part in asked {
+            // A thread that has ended has no sessions.
+            parts.extend(part.await.ok());
+        }
+        for Part { tally, refused } in parts {
+            receipt.matched += u64::from(tally.matched);
+            receipt.written += u64::from(tally.written);
+            receipt.queued += u64::from(tally.queued());
+            receipt.dropped += u64::from(tally.dropped);
+            receipt.closed += u64::from(tally.closed);
+            receipt.refused.extend(refused);
+        }
+        receipt
+    }
+
+    /// Publishes on this thread. `sessions` may contain sessions of other threads.
+    async fn deliver(self: &Rc<Self>, publish: &Publish, sessions: &[Location]) -> Part {
+        let delivery = Rc::new(Delivery::counted(Arc::clone(&publish.message), &self.counters.deliveries));
+        let until = Instant::now() + publish.deadline;
+        let Slowest { full, behind } = self.enqueue_all(publish, sessions, &delivery);
+        let refused = if full.is_empty() { Vec::new() } else { self.retry_full(full, &delivery, until).await };
+        self.hold_back(behind, publish.message.len(), until).await;
+        if publish.wait != Wait::Queued {
+            // A first try is soon over; only `Wait::Written` depends on readers.
+            let _ = timeout_at(until, delivery.wait(publish.wait)).await;
+        }
+        let tally = delivery.tally();
+        Part { tally, refused }
+    }
+
+    /// Puts a message into every queue of this thread that it is for.
+    fn enqueue_all(&self, publish: &Publish, sessions: &[Location], delivery: &Rc<Delivery>) -> Slowest {
+        let (to, stamp) = (&publish.to, self.next_stamp());
+        let (mut slowest, few) = (Slowest::default(), Writer::is_small(sessions.len()));
+        for key in &publish.except {
+            if let Some(session) = self.node.directory.find(key).and_then(|location| self.at(location)) {
+                session.stamp.set(stamp);
+            }
+        }
+        for (at, &location) in sessions.iter().enumerate() {
+            let Some(session) = self.at(location) else {
+                // The session ended after the look-up of its key. That ends the message for it, and counts once.
+                if location.thread == self.thread && !sessions[..at].contains(&location) {
+                    delivery.matched();
+                    delivery.settle(Outcome::Closed);
+                }
+                continue;
+            };
+            self.enqueue_one(&session, delivery, Slow::Refuse, stamp, few, &mut slowest);
+        }
+        let mut one_of_many = |session: &Rc<Session>, slow, is_urgent| {
+            self.enqueue_one(session, delivery, slow, stamp, is_urgent, &mut slowest);
+        };
+        for group in to.groups.iter().filter_map(|group| self.groups.find(group)) {
+            let is_urgent = Writer::is_small(group.len());
+            group.each(|session| one_of_many(session, group.slow, is_urgent));
+        }
+        if to.all {
+            let slow = self.rule_of_all();
+            let is_urgent = Writer::is_small(self.len());
+            self.each(|session| one_of_many(session, slow, is_urgent));
+        }
+        self.relieve();
+        slowest
+    }
+
+    fn enqueue_one(
+        &self,
+        session: &Rc<Session>,
+        delivery: &Rc<Delivery>,
+        slow: Slow,
+        stamp: u32,
+        is_urgent: bool,
+        slowest: &mut Slowest,
+    ) {
+        if !self.writer.offer(session, delivery, slow, stamp) {
+            return slowest.full.push(Rc::clone(session));
+        }
+        if self.backlog.is_behind(session) {
+            slowest.behind.push(Rc::clone(session));
+        }
+        if is_urgent { self.writer.list_urgent(session) } else { self.writer.list_bulk(session) }
+    }
+
+    /// Offers a message again whenever there is room, until it is queued everywhere or the time is over.
+    ///
+    /// Returns the keys of the sessions that never had room.
+    async fn retry_full(&self, mut full: Vec<Rc<Session>>, delivery: &Rc<Delivery>, until: Instant) -> Vec<Box<str>> {
+        let waiting = self.backlog.wait_for_room();
+        loop {
+            let room = waiting.notified();
+            full.retain(|session| {
+                let queued = self.writer.enqueue(session, delivery, Slow::Refuse);
+                if queued {
+                    self.writer.list_urgent(session);
+                }
+                !queued
+            });
+            if full.is_empty() || timeout_at(until, room).await.is_err() {
+                break;
+            }
+        }
+        full.iter().for_each(|_| delivery.settle(Outcome::Dropped));
+        full.iter().map(|session| Box::from(&*session.key)).collect()
+    }
+}

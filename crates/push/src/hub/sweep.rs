@@ -1,0 +1,99 @@
+//! The time limits of sessions: pings, silence, ends that take too long.
+//!
+//! One sweep per tick checks all sessions, so that none needs a timer.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use oroshi_websocket::CloseCode;
+
+use crate::hub::Hub;
+use crate::hub::admission::CapacityLog;
+use crate::message::{Framing, Message};
+use crate::session::{Reason, Session, State};
+
+/// Sessions that are checked before other tasks have their turn.
+const SLICE: usize = 8192;
+
+impl Hub {
+    /// Checks all sessions once per tick, for as long as the hub lives.
+    pub(crate) async fn sweep(self: &Rc<Self>) {
+        let mut ticks = tokio::time::interval(self.clock.tick());
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut capacity = CapacityLog::default();
+        loop {
+            ticks.tick().await;
+            self.clock.advance();
+            if self.thread == 0 {
+                capacity.check(&self.node);
+            }
+            let mut from = Some(0);
+            while let Some(slot) = from {
+                let (sessions, next) = self.some(slot, SLICE);
+                sessions.iter().for_each(|session| self.check(session));
+                from = next;
+                if from.is_some() {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+
+    fn check(self: &Rc<Self>, session: &Rc<Session>) {
+        let (now, limits, times) = (self.clock.now(), &self.plan().limits, &session.times);
+        let past = |since: u32, limit: Duration| now.saturating_sub(since) > self.clock.ticks(limit);
+        match session.state.get() {
+            State::Open | State::Ending => {}
+            State::Lingering(until) => {
+                if now >= until {
+                    session.cut_off(Reason::Client);
+                }
+                return;
+            }
+            State::Over(_) => return self.remove_polling(session),
+        }
+        if session.framing == Framing::Poll {
+            if !session.is_polled() && past(times.received.get(), limits.poll_absence) {
+                session.cut_off(Reason::Silent);
+                self.remove_polling(session);
+            }
+            return;
+        }
+        if session.flags.get().paused {
+            // The hub has not read it. The answer to a ping may have come long ago.
+            times.received.set(now);
+        }
+        if session.flags.get().blocked && past(times.written.get(), limits.write) {
+            return session.cut_off(Reason::Slow);
+        }
+        let last = times.received.get().max(times.written.get());
+        if session.is_open() && limits.idle.is_some_and(|idle| past(last, idle)) {
+            return self.end(session, Reason::Silent, CloseCode::GOING_AWAY, "silent for too long");
+        }
+        match (session.framing, limits.ping) {
+            _ if !session.is_open() || session.stream.borrow().is_none() => {}
+            (Framing::WebSocket, Some(ping)) => {
+                let pinged = times.pinged.get();
+                if pinged == 0 && past(times.received.get(), ping) {
+                    times.pinged.set(now);
+                    self.writer.send_control(session, Message::ping());
+                } else if pinged > 0 && past(pinged, limits.pong) {
+                    session.cut_off(Reason::Silent);
+                }
+            }
+            (Framing::Events { chunked }, Some(ping)) if past(times.written.get(), ping) => {
+                self.writer.send_control(session, Message::comment(chunked));
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes a polling session that is over; it has no task that does so.
+    fn remove_polling(self: &Rc<Self>, session: &Rc<Session>) {
+        if let State::Over(reason) = session.state.get()
+            && session.framing == Framing::Poll
+        {
+            self.remove(session, reason);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What the API and other nodes may learn about a session.
+
+use std::time::Duration;
+
+/// A description of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SessionInfo {
+    /// The transport's name.
+    pub(crate) transport: &'static str,
+    pub(crate) groups: Vec<Box<str>>,
+    pub(crate) queued_messages: usize,
+    pub(crate) queued_bytes: usize,
+    /// The time since it was opened, to the tick.
+    pub(crate) age: Duration,
+}
+
+/// The result of a request to close a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// The session ends once its queue is written.
+    Done,
+    /// The session was ending already.
+    Already,
+    /// No session has this key.
+    Unknown,
+}

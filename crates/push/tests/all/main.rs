@@ -1,0 +1,21 @@
+//! The hub: its transports, its promises, its faults.
+//!
+//! All modules share one process, and run at the same time. A test that changes limits, variables or signals of its
+//! process, or counts its memory or descriptors, runs in another process (`oroshi_testkit::in_a_process`) or stands in
+//! another binary.
+
+mod autobahn;
+mod callbacks;
+mod cluster;
+mod cluster_faults;
+mod drain;
+mod faults;
+#[path = "../hub/mod.rs"]
+mod hub;
+mod killed;
+#[path = "../nats/mod.rs"]
+mod nats;
+mod openapi;
+mod scenarios;
+mod slow;
+mod storm;

@@ -1,0 +1,11 @@
+//! Results as texts for people: what a terminal shows. The caller says how wide it is, and whether it has colours.
+
+mod against;
+mod bench;
+mod lab;
+mod subscribe;
+
+pub use against::against;
+pub use bench::bench;
+pub use lab::{asked, lab};
+pub use subscribe::subscribe;

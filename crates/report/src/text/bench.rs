@@ -1,0 +1,319 @@
+//! The report for people.
+//!
+//! In the order in which one asks: what was done, can it be trusted, how fast, what went wrong, what did it cost on
+//! either side, who was the bottleneck.
+
+use oroshi_bench::watch::{Precision, ServerUsage};
+use oroshi_bench::{Failure, Record};
+use oroshi_words::units;
+
+use crate::paint::Paint;
+use crate::table::{fitted, wrap};
+use crate::words::{
+    alarm, connections, generator, headline, is_open, machine, meaning, measured_clocks, processes, quantile, requests,
+    throughput, unreadable,
+};
+
+/// Characters that are wanted beside a name and its count; with fewer a text stands below them.
+const LEAST_BESIDE: usize = 30;
+/// Width of the names on the left.
+pub(super) const NAME: usize = 12;
+/// Columns of the latency table.
+pub(super) const SHOWN: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
+/// Percentiles of the detailed distribution, in percent.
+const SPECTRUM: [&str; 12] = ["10", "25", "50", "75", "90", "95", "99", "99.5", "99.9", "99.99", "99.999", "99.9999"];
+
+/// Writes the report, in lines of at most `width` characters.
+#[must_use]
+pub fn bench(record: &Record, spectrum: bool, paint: Paint, width: usize) -> String {
+    let mut page = Page { text: String::new(), paint, width };
+    let alarm = alarm(record);
+    if let Some(alarm) = &alarm {
+        page.wrapped(alarm, Paint::red);
+    }
+    page.wrapped(&headline(record), Paint::bold);
+    if record.cut_short {
+        page.line(&paint.yellow(&format!("ended early, after {}", units::length(record.elapsed_s))));
+    }
+    if alarm.is_some() {
+        page.verdict(record);
+    }
+    page.line("");
+    page.row("Throughput", &throughput(record));
+    page.row("Requests", &requests(record));
+    page.latency(record);
+    if spectrum {
+        page.spectrum(record);
+    }
+    page.failures(record);
+    page.row("Connections", &connections(record));
+    match &record.server {
+        Some(server) => server_rows(server, record).iter().for_each(|(name, text)| page.row(name, text)),
+        None => {
+            let why = record.server_unknown.as_deref().unwrap_or("not found");
+            page.painted_row("Server", &format!("not known: {why}"), Paint::dim);
+        }
+    }
+    page.row("Generator", &generator(record));
+    page.painted_row("Machine", &machine(&record.environment), Paint::dim);
+    if alarm.is_none() {
+        page.verdict(record);
+    }
+    for warning in &record.warnings {
+        page.painted_row("Warning", warning, Paint::yellow);
+    }
+    page.text
+}
+
+/// A report while it is written.
+pub(super) struct Page {
+    pub(super) text: String,
+    pub(super) paint: Paint,
+    /// Characters of a line.
+    pub(super) width: usize,
+}
+
+impl Page {
+    pub(super) fn line(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.text.push('\n');
+    }
+
+    /// Lines of their own.
+    pub(super) fn wrapped(&mut self, text: &str, paint: fn(Paint, &str) -> String) {
+        wrap(text, self.width).iter().for_each(|line| self.line(&paint(self.paint, line)));
+    }
+
+    /// A table whose first line is its head.
+    pub(super) fn table(&mut self, rows: &[Vec<String>]) {
+        let table = fitted(rows, self.width);
+        let (head, body) = table.split_once('\n').unwrap_or((&table, ""));
+        self.line(&self.paint.bold(head));
+        self.text.push_str(body);
+    }
+
+    /// A name, how often, and what it means: beside them where there is room, else below.
+    pub(super) fn counted(&mut self, name: &str, count: u64, text: &str) {
+        let begin = format!("  {name:<16}{:>10}", units::count(count));
+        let beside = begin.chars().count() + 2;
+        let (indent, room) = if self.width >= beside + LEAST_BESIDE {
+            (beside, self.width - beside)
+        } else {
+            self.line(&format!("  {name}  {}", units::count(count)));
+            (4, self.width - 4)
+        };
+        for (i, line) in wrap(text, room).iter().enumerate() {
+            if i == 0 && indent == beside {
+                self.line(&format!("{begin}  {line}"));
+            } else {
+                self.line(&format!("{:indent$}{line}", ""));
+            }
+        }
+    }
+
+    /// A name and what is to be said of it, under itself where it is long.
+    pub(super) fn row(&mut self, name: &str, text: &str) {
+        self.painted_row(name, text, |_, line| line.to_owned());
+    }
+
+    pub(super) fn painted_row(&mut self, name: &str, text: &str, paint: fn(Paint, &str) -> String) {
+        for (i, line) in wrap(text, self.width - NAME).iter().enumerate() {
+            let name = if i == 0 { name } else { "" };
+            self.line(&format!("{name:<NAME$}{}", paint(self.paint, line)));
+        }
+    }
+
+    fn verdict(&mut self, record: &Record) {
+        let name = record.grade.bottleneck.name();
+        let text = format!("{name}: {}", record.grade.because);
+        self.row("Bottleneck", &text);
+        if let Some(advice) = &record.grade.advice {
+            self.painted_row("", advice, Paint::yellow);
+        }
+    }
+
+    fn latency(&mut self, record: &Record) {
+        let clocks = measured_clocks(record);
+        if clocks.is_empty() {
+            return;
+        }
+        let head = std::iter::once("Latency").chain(SHOWN.map(|(name, _)| name)).chain(["max"]);
+        let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
+        for (name, clock) in clocks {
+            let figures = SHOWN.iter().map(|(_, q)| quantile(clock, *q)).chain([quantile(clock, 1.0)]);
+            rows.push(std::iter::once(format!("  {name:<width$}", width = NAME - 2)).chain(figures).collect());
+        }
+        self.table(&rows);
+    }
+
+    /// Every percentile that there are requests for.
+    fn spectrum(&mut self, record: &Record) {
+        let mut clocks = vec![("service", &record.latency.service)];
+        if is_open(record) {
+            clocks.insert(0, ("response", &record.latency.response));
+        }
+        let total = clocks[0].1.summary.count + clocks[0].1.summary.censored;
+        if total == 0 {
+            return;
+        }
+        let head = std::iter::once("Spectrum").chain(clocks.iter().map(|(name, _)| *name)).chain(["slower"]);
+        let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
+        for percent in SPECTRUM {
+            let share = percent.parse::<f64>().unwrap_or(0.0) / 100.0;
+            let slower = (total as f64 * (1.0 - share) + 1e-6).floor();
+            if slower < 1.0 {
+                break;
+            }
+            let values = clocks.iter().map(|(_, clock)| quantile(clock, share));
+            rows.push(
+                std::iter::once(format!("  p{percent}")).chain(values).chain([units::count(slower as u64)]).collect(),
+            );
+        }
+        let last = clocks.iter().map(|(_, clock)| quantile(clock, 1.0));
+        rows.push(std::iter::once("  max".to_owned()).chain(last).chain(["0".to_owned()]).collect());
+        // Of what was answered: the others could only move them by who knows how much.
+        if record.requests.completed > 0 {
+            let mean = clocks.iter().map(|(_, clock)| units::time(clock.summary.mean_ns));
+            rows.push(
+                std::iter::once("  mean".to_owned()).chain(mean).chain(["of those answered".to_owned()]).collect(),
+            );
+            let deviation = clocks.iter().map(|(_, clock)| units::time(clock.summary.stdev_ns));
+            rows.push(std::iter::once("  stdev".to_owned()).chain(deviation).collect());
+        }
+        self.text.push_str(&fitted(&rows, self.width));
+    }
+
+    fn failures(&mut self, record: &Record) {
+        if record.errors > 0 {
+            self.line(&self.paint.red(&format!("{:<NAME$}{}", "Errors", units::count(record.errors))));
+            let errors = record.failures.iter().filter(|(failure, _)| failure.is_error());
+            for (failure, n) in errors {
+                self.counted(failure.name(), *n, meaning(*failure));
+                if *failure == Failure::Parse {
+                    for (rule, count, what) in unreadable(record) {
+                        self.counted(&format!("  {rule}"), count, &what);
+                    }
+                }
+            }
+        }
+        if record.statuses.keys().any(|status| *status != 200) {
+            let each = record.statuses.iter().map(|(status, n)| format!("{} x {status}", units::count(*n)));
+            self.row("Statuses", &each.collect::<Vec<_>>().join(", "));
+        }
+    }
+}
+
+fn server_rows(server: &ServerUsage, record: &Record) -> Vec<(&'static str, String)> {
+    let requests = record.requests.answered;
+    let per_request = match record.server_cpu_us_per_request() {
+        Some(us) => format!("{} CPU per request, ", units::time(us * 1e3)),
+        None => String::new(),
+    };
+    let cores = units::number(server.cpu_seconds / record.elapsed_s.max(1e-9));
+    let first = format!(
+        "{per_request}{cores} cores used{}, busiest thread {}, {}",
+        if server.precision == Precision::Ticks { " (in clock ticks)" } else { "" },
+        units::percent(server.busiest_thread),
+        processes(server)
+    );
+    let switches = server.voluntary_switches + server.involuntary_switches;
+    let mut second = format!("{} memory", units::bytes(server.rss_end_bytes as f64));
+    if server.rss_peak_bytes as f64 > server.rss_end_bytes as f64 * 1.05 {
+        second.push_str(&format!(" (peak {})", units::bytes(server.rss_peak_bytes as f64)));
+    }
+    if server.rss_end_bytes as f64 > server.rss_begin_bytes as f64 * 1.1 {
+        second.push_str(&format!(", from {}", units::bytes(server.rss_begin_bytes as f64)));
+    }
+    if requests > 0 {
+        let each = units::number(switches as f64 / requests as f64);
+        second.push_str(&format!(", {each} context switches per request"));
+    }
+    if server.exited > 0 {
+        second.push_str(&format!(", {} of its processes ended", units::count(server.exited)));
+    }
+    vec![("Server", first), ("", second)]
+}
+
+#[cfg(test)]
+mod tests {
+    use oroshi_bench::Bottleneck;
+    use oroshi_bench::record::{Gone, ParseRecord};
+
+    use super::*;
+    use crate::sample::bench as sample;
+    use crate::table::WIDTH;
+
+    #[test]
+    fn a_plain_run() {
+        let text = bench(&sample::closed(), false, Paint::PLAIN, WIDTH);
+        assert_eq!(text, include_str!("golden/closed.txt"), "\n{text}");
+        assert!(text.lines().count() <= 25);
+    }
+
+    #[test]
+    fn an_open_loop_with_a_server_that_stalled() {
+        let text = bench(&sample::open(), true, Paint::PLAIN, WIDTH);
+        assert!(text.contains(">= "), "{text}");
+        assert_eq!(text, include_str!("golden/open.txt"), "\n{text}");
+    }
+
+    #[test]
+    fn nothing_measured_breaks_nothing() {
+        let text = bench(&sample::nothing(), true, Paint::PLAIN, WIDTH);
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+        assert!(text.contains("connect-refused"), "{text}");
+    }
+
+    #[test]
+    fn a_generator_at_its_limit_is_said_first_and_in_colour() {
+        let mut record = sample::closed();
+        record.grade.bottleneck = Bottleneck::GeneratorBound;
+        let text = bench(&record, false, Paint::PLAIN, WIDTH);
+        assert!(text.starts_with("GENERATOR-BOUND"), "{text}");
+        assert_eq!(text.matches(&record.grade.because).count(), 1);
+        assert!(bench(&record, false, Paint::COLOURED, WIDTH).starts_with("\x1b[1;31mGENERATOR-BOUND"));
+    }
+
+    #[test]
+    fn a_server_that_has_gone_is_the_first_line() {
+        let mut record = sample::closed();
+        record.gone = Some(Gone { silent_s: 4.0, failed_attempts: 7, why: "it left".into(), servers: Vec::new() });
+        let text = bench(&record, false, Paint::PLAIN, WIDTH);
+        assert!(text.starts_with("SERVER GONE: ") && text.lines().next().unwrap().contains("it left"), "{text}");
+    }
+
+    /// Nothing runs over the edge of a terminal but what cannot be broken: names of files, URLs.
+    #[test]
+    fn a_report_fits_a_narrow_terminal() {
+        let mut record = sample::closed();
+        record.failures.insert(Failure::Parse, 2);
+        record.parse = vec![ParseRecord {
+            rule: "length-and-transfer-encoding".into(),
+            what: "Content-Length and Transfer-Encoding together".into(),
+            count: 2,
+            first_bytes: "HTTP/1.1 200 OK".into(),
+        }];
+        for record in [record, sample::open(), sample::nothing()] {
+            for width in [40, 60, 80] {
+                let text = bench(&record, true, Paint::PLAIN, width);
+                let long: Vec<_> = text.lines().filter(|line| line.chars().count() > width).collect();
+                assert!(long.is_empty(), "{width}: {long:#?}");
+            }
+        }
+    }
+
+    #[test]
+    fn answers_that_are_no_http_are_told_by_their_rule() {
+        let mut record = sample::closed();
+        record.failures.insert(Failure::Parse, 3);
+        record.parse = vec![ParseRecord {
+            rule: "bare-lf".into(),
+            what: "line feed without carriage return".into(),
+            count: 3,
+            first_bytes: r"HTTP/1.1 200 OK\n".into(),
+        }];
+        let text = bench(&record, false, Paint::PLAIN, WIDTH);
+        let expected = "    bare-lf                3  line feed without carriage return; the first begins with \"HTTP/1.1 200 OK\\n\"\n";
+        assert!(text.contains(expected), "{text}");
+    }
+}

@@ -1,0 +1,15 @@
+//! The server against clients that write raw bytes.
+//!
+//! All modules share one process, and run at the same time. A test that changes limits, variables or signals of its
+//! process, or counts its memory or descriptors, runs in another process (`oroshi_testkit::in_a_process`) or stands in
+//! another binary.
+
+mod bodies;
+mod conformance;
+mod endings;
+mod messages;
+mod relay;
+mod room;
+#[path = "../support/mod.rs"]
+mod support;
+mod timeouts;

@@ -1,0 +1,28 @@
+//! Waiting for an event that nobody announces.
+
+use std::time::{Duration, Instant};
+
+use crate::HANG;
+
+/// The pause between two looks. A loop without a pause would take the CPU from the process that it waits for.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Waits until `happened` returns true. Panics after [`HANG`] with `what`, the event in words.
+#[track_caller]
+pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+    wait_for(|| what.to_owned(), || happened().then_some(()));
+}
+
+/// Waits until `look` returns a value, and returns it. Panics after [`HANG`] with the text of `what`, which can hold
+/// the last state.
+#[track_caller]
+pub fn wait_for<T>(what: impl Fn() -> String, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < HANG, "still not so after {HANG:?}: {}", what());
+        std::thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,15 @@
+//! wrk's API, without any network.
+//!
+//! All modules share one process, and run at the same time. A test that changes limits, variables or signals of its
+//! process, or counts its memory or descriptors, runs in another process (`oroshi_testkit::in_a_process`) or stands in
+//! another binary.
+
+mod addresses;
+#[path = "../common/mod.rs"]
+mod common;
+mod done;
+mod format;
+mod order;
+mod output;
+mod requests;
+mod trouble;
