@@ -66,8 +66,8 @@ impl RequestError {
                  leave it out"
             ),
             RequestError::ContentLength { value, body } => format!(
-                "header `Content-Length: {value}` does not fit the body, which has {body} bytes: leave the header out, as \
-                 it is added, or give that body ({in_body}, {in_file})"
+                "header `Content-Length: {value}` does not fit the body, which has {body} bytes: leave the header out, \
+                 as it is added, or give that body ({in_body}, {in_file})"
             ),
             RequestError::Encode { .. } | RequestError::Connect => with_causes(self),
         }
